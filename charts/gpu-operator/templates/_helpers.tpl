@@ -19,7 +19,7 @@ app.kubernetes.io/name: {{ eq .part "probe" | ternary "nvml-probe" "nodestack-gp
 
 {{/*
 The metadata of an object. Arguments: root; and, if they apply, part (operator by default), name (that of the part by default),
-suffix (of the name), cluster (true: has no namespace), labels.
+suffix (of the name), cluster (true: has no namespace), labels, annotations.
 */}}
 {{- define "nodestack.metadata" -}}
 {{- $part := .part | default "operator" -}}
@@ -34,15 +34,31 @@ labels:
   app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
   app.kubernetes.io/managed-by: {{ .root.Release.Service }}
   app.kubernetes.io/part-of: gpu-operator
-  {{- with .labels }}
+  {{- with merge (dict) (.labels | default dict) .root.Values.commonLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- with .annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
-{{/* Pod labels: only those that are the same in every chart version, so that an upgrade does not recreate pods needlessly. */}}
-{{- define "nodestack.podLabels" -}}
-{{ include "nodestack.selector" . }}
-app.kubernetes.io/part-of: gpu-operator
+{{/*
+The metadata of the pods of operator or probe. Its labels, unless values add some, are the same in every chart version, so that an
+upgrade does not recreate pods needlessly. Arguments: root, part.
+*/}}
+{{- define "nodestack.podMetadata" -}}
+{{- $values := index .root.Values .part -}}
+labels:
+  {{- include "nodestack.selector" . | nindent 2 }}
+  app.kubernetes.io/part-of: gpu-operator
+  {{- with merge (dict) $values.podLabels .root.Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with $values.podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* Binds a role to the service account of the same name. Arguments: root, kind (of the role), name. */}}
@@ -59,16 +75,17 @@ subjects:
 
 {{/* The reference of the operator's or the probe's image. Arguments: root, name (of the image), digest. */}}
 {{- define "nodestack.image" -}}
-{{- $image := .root.Values.image -}}
-{{- $tag := $image.tag | default .root.Chart.AppVersion -}}
-{{- if not $image.repository -}}
+{{- $tag := .root.Values.image.tag | default .root.Chart.AppVersion -}}
+{{- $repository := .root.Values.image.repository -}}
+{{- with .root.Values.global.imageRegistry -}}
+{{- /* As in every image reference, the first part is a registry if it contains a dot or a colon. */ -}}
+{{- $path := regexReplaceAll "^([^/]*[.:][^/]*|localhost)(/|$)" $repository "" -}}
+{{- $repository = printf "%s/%s" . $path | trimSuffix "/" -}}
+{{- end -}}
+{{- if not $repository -}}
 {{- fail (printf (include "nodestack.noRepository" .root) $tag $tag) -}}
 {{- end -}}
-{{- if .digest -}}
-{{ printf "%s/%s@%s" $image.repository .name .digest }}
-{{- else -}}
-{{ printf "%s/%s:%s" $image.repository .name $tag }}
-{{- end -}}
+{{ $repository }}/{{ .name }}{{ .digest | empty | ternary (printf ":%s" $tag) (printf "@%s" .digest) }}
 {{- end }}
 
 {{/* Not indented, so that the commands can be copied. */}}
@@ -126,8 +143,11 @@ readinessProbe:
   timeoutSeconds: 5
 {{- end }}
 
+{{/* The names of all pull secrets, as a JSON array. A secret is a name, or an object with a name as in a pod. */}}
 {{- define "nodestack.pullSecrets" -}}
-{{- range .Values.image.pullSecrets }}
-- name: {{ . | quote }}
-{{- end }}
+{{- $names := list -}}
+{{- range concat (.Values.global.imagePullSecrets | default list) .Values.image.pullSecrets -}}
+{{- if kindIs "map" . -}}{{- $names = append $names .name -}}{{- else -}}{{- $names = append $names . -}}{{- end -}}
+{{- end -}}
+{{- uniq $names | toJson -}}
 {{- end }}

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Result, ensure};
 use e2e::Cluster;
 use gpu_operator_crd::{Reason, keys, policy::Stage};
-use serde_json::Value;
+use serde_json::{Value, json};
 use strum::IntoEnumIterator;
 
 /// Values with which the chart renders all of its objects.
@@ -45,7 +45,7 @@ fn without_a_repository_the_error_describes_how_to_build_and_push() {
 }
 
 #[test]
-fn every_image_of_the_chart_comes_from_the_given_repository() {
+fn every_image_of_the_chart_comes_from_the_given_registry() {
     fn images(value: &Value, found: &mut Vec<String>) {
         match value {
             Value::Object(fields) => {
@@ -65,15 +65,54 @@ fn every_image_of_the_chart_comes_from_the_given_repository() {
             _ => {}
         }
     }
-    let yaml = template(&cluster(), &["image.repository=mirror.example.com/x"]).expect("the chart");
-    let mut found = Vec::new();
-    for document in
-        documents(&yaml).expect("YAML").iter().filter(|document| document["kind"] != "CustomResourceDefinition")
-    {
-        images(document, &mut found);
+    let cluster = cluster();
+    for (set, repository) in [
+        ("image.repository=a.example.com/x", "a.example.com/x"),
+        ("global.imageRegistry=b.example.com:5000", "b.example.com:5000"),
+        ("global.imageRegistry=b.example.com,image.repository=a.example.com/x", "b.example.com/x"),
+        ("global.imageRegistry=b.example.com,image.repository=localhost", "b.example.com"),
+        ("global.imageRegistry=b.example.com/y,image.repository=x/gpu", "b.example.com/y/x/gpu"),
+    ] {
+        let mut found = Vec::new();
+        for document in documents(&template(&cluster, &[set]).expect("a chart")).expect("YAML") {
+            if document["kind"] != "CustomResourceDefinition" {
+                images(&document, &mut found);
+            }
+        }
+        found.sort();
+        let [operator, probe] = ["gpu-operator", "nvml-probe"].map(|name| format!("{repository}/{name}:0.1.0"));
+        assert_eq!(found, [operator, probe.clone(), probe], "operator, probe and gates with {set}");
     }
-    assert_eq!(found.len(), 3, "operator, probe and gates: {found:?}");
-    assert!(found.iter().all(|image| image.starts_with("mirror.example.com/x/")), "{found:?}");
+}
+
+#[test]
+fn pull_secrets_of_parent_charts_are_used_by_all_pods_of_the_chart() {
+    let set =
+        "image.repository=x,image.pullSecrets[0].name=a,global.imagePullSecrets[0]=b,global.imagePullSecrets[1]=a";
+    let rendered = documents(&template(&cluster(), &[set]).expect("a chart")).expect("YAML");
+    for kind in ["Deployment", "DaemonSet"] {
+        let workload = rendered.iter().find(|document| document["kind"] == kind).expect(kind);
+        let pod = &workload["spec"]["template"]["spec"];
+        assert_eq!(pod["imagePullSecrets"], json!([{"name": "b"}, {"name": "a"}]), "{kind}");
+        // Those of the gates, which the operator creates.
+        let args = pod["containers"][0]["args"].to_string();
+        let given = ["b", "a"].map(|name| args.contains(&format!(r#""--image-pull-secret","{name}""#)));
+        assert_eq!(given, [kind == "Deployment"; 2], "{args}");
+    }
+}
+
+#[test]
+fn common_labels_are_those_of_all_objects_and_pods_and_select_none() {
+    let set = [&EVERYTHING[..], &["commonLabels.team=ml,operator.podLabels.tier=a,probe.podLabels.tier=b"]].concat();
+    for document in documents(&template(&cluster(), &set).expect("a chart")).expect("YAML") {
+        assert_eq!(document["metadata"]["labels"]["team"], "ml", "{} {}", document["kind"], document["metadata"]);
+        let pod = &document["spec"]["template"]["metadata"]["labels"];
+        if pod.is_object() {
+            let tier = if document["kind"] == "DaemonSet" { "b" } else { "a" };
+            assert_eq!((&pod["team"], &pod["tier"]), (&json!("ml"), &json!(tier)));
+        }
+        assert!(!document["spec"]["selector"].to_string().contains("ml"), "{}", document["spec"]["selector"]);
+    }
 }
 
 #[test]
@@ -147,6 +186,9 @@ fn invalid_values_are_rejected() {
         "probe.listenAddress=9484",
         "monitoring.prometheusRule.runbookUrl=example.com",
         "fullnameOverride=GPU",
+        "operator.podLabels.gpu\\.nodestack\\.dev/stage=driver",
+        "image.pullSecrets[0].nam=registry",
+        "global.imageRegistry=https://example.com",
     ] {
         assert!(template(&cluster, &["image.repository=example.com/x", wrong]).is_err(), "{wrong} is accepted");
     }
@@ -166,9 +208,8 @@ fn pod_diagnosis_false_sets_the_flag_and_removes_the_permission() {
         let args = of("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
         assert_eq!(args.contains("--no-pod-diagnosis"), !wanted, "{args}");
         let rules = of("ClusterRole")["rules"].as_array().expect("rules");
-        let reads_events = rules.iter().any(|rule| {
-            rule["apiGroups"] == serde_json::json!([""]) && rule["resources"] == serde_json::json!(["events"])
-        });
+        let reads_events =
+            rules.iter().any(|rule| rule["apiGroups"] == json!([""]) && rule["resources"] == json!(["events"]));
         assert_eq!(reads_events, wanted);
     }
 }
@@ -232,12 +273,12 @@ fn alerts_and_dashboard_are_rendered_unchanged_from_their_files() {
     let monitors: BTreeMap<_, _> =
         monitors.filter_map(|monitor| Some((monitor["metadata"]["name"].as_str()?, &monitor["spec"]))).collect();
     let endpoints = |name: &str| &monitors[name]["podMetricsEndpoints"];
-    assert_eq!(endpoints("nodestack-gpu-operator"), &serde_json::json!([{"port": "http"}, {"port": "metrics"}]));
+    assert_eq!(endpoints("nodestack-gpu-operator"), &json!([{"port": "http"}, {"port": "metrics"}]));
     // The labels of the plugin's pods, and the port of Google's.
-    assert_eq!(endpoints("nodestack-gpu-operator-device-plugin"), &serde_json::json!([{"port": "metrics"}]));
+    assert_eq!(endpoints("nodestack-gpu-operator-device-plugin"), &json!([{"port": "metrics"}]));
     let selector = &monitors["nodestack-gpu-operator-device-plugin"]["selector"]["matchLabels"];
     let labels = [(keys::MANAGED_BY, keys::MANAGER), (keys::STAGE, Stage::DevicePlugin.as_str())];
-    assert_eq!(selector, &serde_json::json!(BTreeMap::from(labels)));
+    assert_eq!(selector, &json!(BTreeMap::from(labels)));
 }
 
 #[test]
