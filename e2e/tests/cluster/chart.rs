@@ -231,6 +231,19 @@ fn the_permissions_of_googles_device_plugin_exist_only_if_requested() {
 }
 
 #[test]
+fn only_the_role_that_reads_is_part_of_the_clusters_roles() {
+    let rendered = documents(&template(&cluster(), &EVERYTHING).expect("a chart")).expect("YAML");
+    let role = |name: &str| rendered.iter().find(|document| document["metadata"]["name"] == name).expect("a role");
+    let aggregated = |role: &Value| role["metadata"]["labels"].to_string().contains("aggregate-to");
+    let verbs = |role: &Value| role["rules"][0]["verbs"].clone();
+    let view = role("nodestack-gpu-operator-view");
+    assert_eq!((aggregated(view), verbs(view)), (true, json!(["get", "list", "watch"])));
+    assert_eq!(view["rules"].as_array().map(Vec::len), Some(1));
+    let edit = role("nodestack-gpu-operator-edit");
+    assert!(!aggregated(edit) && verbs(edit).to_string().contains("patch"), "{edit}");
+}
+
+#[test]
 fn alerts_without_a_location_of_the_docs_have_no_links() {
     let set = ["image.repository=example.com/x", "monitoring.prometheusRule.enabled=true"];
     let rendered = template(&cluster(), &set).expect("a chart");
