@@ -12,9 +12,21 @@ gpu-operator.…. Objects are called nodestack-…, so that both charts can be i
 nodestack-nvml-probe
 {{- end }}
 
-{{/* The label that selects the pods of operator or probe. It does not depend on values. Argument: part. */}}
+{{/* The label that selects the pods of operator, probe or test. It does not depend on values. Argument: part. */}}
 {{- define "nodestack.selector" -}}
-app.kubernetes.io/name: {{ eq .part "probe" | ternary "nvml-probe" "nodestack-gpu-operator" }}
+app.kubernetes.io/name: {{ get (dict "operator" "nodestack-gpu-operator" "probe" "nvml-probe" "test" "nodestack-test") .part }}
+{{- end }}
+
+{{- define "nodestack.test" -}}
+{{ include "nodestack.operator" . }}-test
+{{- end }}
+
+{{/* The label selector of operator and probe. */}}
+{{- define "nodestack.bothParts" -}}
+matchExpressions:
+  - key: app.kubernetes.io/name
+    operator: In
+    values: [nodestack-gpu-operator, nvml-probe]
 {{- end }}
 
 {{/*
@@ -58,6 +70,56 @@ labels:
 {{- with $values.podAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* What the specs of all pods have in common. Arguments: root, part. */}}
+{{- define "nodestack.podSpec" -}}
+{{- $values := index .root.Values .part -}}
+serviceAccountName: {{ include (printf "nodestack.%s" .part) .root }}
+automountServiceAccountToken: true
+# Environment variables for the namespace's Services are not used.
+enableServiceLinks: false
+{{- with include "nodestack.pullSecrets" .root | fromJsonArray }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . | quote }}
+  {{- end }}
+{{- end }}
+{{- if .root.Values.hostNetwork }}
+hostNetwork: true
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
+{{- range $key := list "priorityClassName" "nodeSelector" "affinity" "tolerations" "topologySpreadConstraints" }}
+{{- with get $values $key }}
+{{ $key }}: {{ toJson . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The security context of a pod, and that of its container, at the restricted level of Pod Security. */}}
+{{- define "nodestack.restrictedPod" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  seccompProfile:
+    type: RuntimeDefault
+{{- end }}
+{{- define "nodestack.restrictedContainer" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  capabilities:
+    drop: [ALL]
+  readOnlyRootFilesystem: true
+{{- end }}
+
+{{/* Environment variables of all containers. Arguments: root, part. */}}
+{{- define "nodestack.env" -}}
+- name: RUST_LOG
+  value: {{ (index .root.Values .part).logLevel | quote }}
+{{- with .root.Values.extraEnv }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
 
@@ -150,4 +212,14 @@ readinessProbe:
 {{- if kindIs "map" . -}}{{- $names = append $names .name -}}{{- else -}}{{- $names = append $names . -}}{{- end -}}
 {{- end -}}
 {{- uniq $names | toJson -}}
+{{- end }}
+
+{{/* A scraped port. Arguments: port, monitor (of the values). */}}
+{{- define "nodestack.endpoint" -}}
+- port: {{ .port }}
+  {{- range $key := list "interval" "relabelings" "metricRelabelings" }}
+  {{- with index $.monitor $key }}
+  {{ $key }}: {{ toJson . }}
+  {{- end }}
+  {{- end }}
 {{- end }}

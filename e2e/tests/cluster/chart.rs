@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use strum::IntoEnumIterator;
 
 /// Values with which the chart renders all of its objects.
-const EVERYTHING: [&str; 7] = [
+const EVERYTHING: [&str; 9] = [
     "image.repository=example.com/x",
     "metrics.service.enabled=true",
     "monitoring.podMonitor.enabled=true",
@@ -17,6 +17,8 @@ const EVERYTHING: [&str; 7] = [
     "monitoring.dashboard.enabled=true",
     "resourceQuota.enabled=true",
     "gkeHealthMonitoring=true",
+    "networkPolicy.enabled=true",
+    "extraObjects[0].kind=ConfigMap,extraObjects[0].metadata.name=extra,extraObjects[0].metadata.labels.team=ml",
 ];
 
 fn cluster() -> Cluster {
@@ -24,10 +26,13 @@ fn cluster() -> Cluster {
 }
 
 fn template(cluster: &Cluster, set: &[&str]) -> Result<String> {
+    let args: Vec<&str> = set.iter().flat_map(|value| ["--set", value]).collect();
+    render(cluster, &args)
+}
+
+fn render(cluster: &Cluster, args: &[&str]) -> Result<String> {
     let chart = cluster.chart().display().to_string();
-    let mut args = vec!["template", "gpu-operator", &chart, "--namespace", "gpu-operator"];
-    args.extend(set.iter().flat_map(|value| ["--set", value]));
-    cluster.helm(&args)
+    cluster.helm(&[&["template", "gpu-operator", &chart, "--namespace", "gpu-operator"], args].concat())
 }
 
 fn documents(yaml: &str) -> Result<Vec<Value>> {
@@ -81,7 +86,8 @@ fn every_image_of_the_chart_comes_from_the_given_registry() {
         }
         found.sort();
         let [operator, probe] = ["gpu-operator", "nvml-probe"].map(|name| format!("{repository}/{name}:0.1.0"));
-        assert_eq!(found, [operator, probe.clone(), probe], "operator, probe and gates with {set}");
+        let expected = [operator.clone(), operator, probe.clone(), probe];
+        assert_eq!(found, expected, "operator, test, probe and gates with {set}");
     }
 }
 
@@ -111,7 +117,8 @@ fn common_labels_are_those_of_all_objects_and_pods_and_select_none() {
             let tier = if document["kind"] == "DaemonSet" { "b" } else { "a" };
             assert_eq!((&pod["team"], &pod["tier"]), (&json!("ml"), &json!(tier)));
         }
-        assert!(!document["spec"]["selector"].to_string().contains("ml"), "{}", document["spec"]["selector"]);
+        let selector = document["spec"]["selector"].to_string();
+        assert!(!selector.contains("team") && !selector.contains("tier"), "{selector}");
     }
 }
 
@@ -186,6 +193,9 @@ fn invalid_values_are_rejected() {
         "probe.listenAddress=9484",
         "monitoring.prometheusRule.runbookUrl=example.com",
         "fullnameOverride=GPU",
+        "monitoring.prometheusRule.enabled=true",
+        "monitoring.podMonitor.enabled=true,monitoring.serviceMonitor.enabled=true",
+        "monitoring.serviceMonitor.enabled=true,probe.listenAddress=127.0.0.1:9484,hostNetwork=true",
         "operator.podLabels.gpu\\.nodestack\\.dev/stage=driver",
         "image.pullSecrets[0].nam=registry",
         "global.imageRegistry=https://example.com",
@@ -245,7 +255,8 @@ fn only_the_role_that_reads_is_part_of_the_clusters_roles() {
 
 #[test]
 fn alerts_without_a_location_of_the_docs_have_no_links() {
-    let set = ["image.repository=example.com/x", "monitoring.prometheusRule.enabled=true"];
+    let enabled = ["metrics.service.enabled=true", "monitoring.prometheusRule.enabled=true"];
+    let set = [&["image.repository=example.com/x"], &enabled[..]].concat();
     let rendered = template(&cluster(), &set).expect("a chart");
     let rules = documents(&rendered).expect("YAML").into_iter().find(|document| document["kind"] == "PrometheusRule");
     let rules = rules.expect("rules")["spec"]["groups"][0]["rules"].as_array().cloned().expect("rules");
@@ -292,6 +303,83 @@ fn alerts_and_dashboard_are_rendered_unchanged_from_their_files() {
     let selector = &monitors["nodestack-gpu-operator-device-plugin"]["selector"]["matchLabels"];
     let labels = [(keys::MANAGED_BY, keys::MANAGER), (keys::STAGE, Stage::DevicePlugin.as_str())];
     assert_eq!(selector, &json!(BTreeMap::from(labels)));
+}
+
+#[test]
+fn a_service_monitor_scrapes_the_services_of_operator_and_probe() {
+    let set = "image.repository=x,monitoring.serviceMonitor.enabled=true,monitoring.serviceMonitor.interval=1m";
+    let relabel = "monitoring.serviceMonitor.relabelings[0].action=labeldrop";
+    let rendered = documents(&template(&cluster(), &[set, relabel]).expect("a chart")).expect("YAML");
+    let of_kind = |kind: &str| rendered.iter().filter(move |document| document["kind"] == kind).collect::<Vec<_>>();
+    let spec = &of_kind("ServiceMonitor")[0]["spec"];
+    let endpoint = |port: &str| json!({"port": port, "interval": "1m", "relabelings": [{"action": "labeldrop"}]});
+    assert_eq!(spec["endpoints"], json!([endpoint("http"), endpoint("metrics")]));
+    let selected = spec["selector"]["matchExpressions"][0]["values"].as_array().expect("values");
+    let services = of_kind("Service");
+    assert_eq!(services.len(), 2);
+    for service in services {
+        assert!(selected.contains(&service["metadata"]["labels"]["app.kubernetes.io/name"]), "{service}");
+        let port = &service["spec"]["ports"][0]["name"];
+        assert!(port == "http" || port == "metrics", "{service}");
+    }
+    // Google's device plugin has no Service.
+    assert_eq!(of_kind("PodMonitor").len(), 1);
+}
+
+#[test]
+fn the_quota_admits_the_pods_of_all_stages_on_the_given_number_of_nodes() {
+    let set = "image.repository=x,resourceQuota.enabled=true,resourceQuota.nodes=300";
+    let rendered = documents(&template(&cluster(), &[set]).expect("a chart")).expect("YAML");
+    let quota = rendered.iter().find(|document| document["kind"] == "ResourceQuota").expect("a quota");
+    let pods: usize = quota["spec"]["hard"]["pods"].as_str().and_then(|pods| pods.parse().ok()).expect("a number");
+    // The probe's pod and one of each stage, and as many that are being replaced.
+    assert!(pods >= 300 * 2 * (1 + Stage::ALL.len()), "{pods}");
+}
+
+#[test]
+fn every_value_changes_what_is_rendered() {
+    fn leaves(path: &str, value: &Value, found: &mut Vec<(String, Value)>) {
+        match value.as_object().filter(|fields| !fields.is_empty()) {
+            Some(fields) => {
+                for (name, value) in fields {
+                    let name = name.replace('.', "\\.");
+                    leaves(&if path.is_empty() { name } else { format!("{path}.{name}") }, value, found);
+                }
+            }
+            None => found.push((path.to_owned(), value.clone())),
+        }
+    }
+    let cluster = cluster();
+    let values = std::fs::read_to_string(cluster.chart().join("values.yaml")).expect("values");
+    let mut found = Vec::new();
+    leaves("", &serde_yaml::from_str(&values).expect("YAML"), &mut found);
+    assert!(found.len() > 50, "{found:?}");
+    let digest = format!("sha256:{:064}", 0);
+    // One of the two monitors excludes the other.
+    let bases = ["podMonitor", "serviceMonitor"].map(|monitor| {
+        let base = EVERYTHING.map(|set| set.replace("podMonitor", monitor));
+        (render(&cluster, &["--set", &base.join(",")]).expect("a chart"), base)
+    });
+    for (path, value) in found {
+        let (before, base) = &bases[usize::from(path.contains("serviceMonitor"))];
+        // --set would take precedence over --set-json.
+        let base: Vec<_> = base.iter().filter(|set| !set.starts_with(&path)).cloned().collect();
+        // Values of the same type; those that the schema does not accept are skipped.
+        let others = match value {
+            Value::Bool(_) => json!([true, false]),
+            Value::Number(_) => json!([81]),
+            Value::String(_) => {
+                json!(["a", "1m", "/a", "0.0.0.0:81", digest, "Always", "OnDelete", "11%", "https://a/"])
+            }
+            Value::Array(_) => json!([[], [{"name": "a"}], [{"key": "a"}]]),
+            _ => json!([{"a": "b"}, {"podAffinity": {"a": "b"}}]),
+        };
+        let changes = others.as_array().expect("values").iter().any(|other| {
+            let after = render(&cluster, &["--set", &base.join(","), "--set-json", &format!("{path}={other}")]);
+            after.is_ok_and(|after| after != *before)
+        });
+        assert!(changes, "{path}");
+    }
 }
 
 #[test]
