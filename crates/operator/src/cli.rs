@@ -106,10 +106,14 @@ impl Cli {
     pub async fn run(self) -> Result<(), CliError> {
         match self.command {
             Command::Run(run) => run.run().await,
-            Command::Check { namespace } => match check::faults(&client().await?, &namespace).await? {
-                faults if faults.is_empty() => Ok(tracing::info!("operator and probes are ready")),
-                faults => Err(CliError::Faults(faults)),
-            },
+            Command::Check { namespace } => {
+                let faults = check::faults(&client().await?, &namespace).await?;
+                if !faults.is_empty() {
+                    return Err(CliError::Faults(faults));
+                }
+                tracing::info!("operator and probes are ready");
+                Ok(())
+            }
         }
     }
 }
