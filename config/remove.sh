@@ -7,7 +7,7 @@
 set -eu
 namespace=${1:-gpu-operator}
 
-if kubectl get deployment --namespace "$namespace" --selector app.kubernetes.io/name=gpu-operator --output name |
+if kubectl get deployment --namespace "$namespace" --selector app.kubernetes.io/name=nodestack-gpu-operator --output name |
     grep -q .; then
     echo "the operator is still installed in namespace $namespace: delete the policies instead, then uninstall the chart" >&2
     exit 1

@@ -1,34 +1,157 @@
-{{/* Names are fixed: only one installation per cluster is supported, and the operator finds its components by name. */}}
+{{/*
+Helpers are called nodestack.…: charts under one parent share their helpers' names, and those of NVIDIA's chart are called
+gpu-operator.…. Objects are called nodestack-…, so that both charts can be installed into one namespace.
+*/}}
 
-{{- define "gpu-operator.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-app.kubernetes.io/part-of: gpu-operator
+{{- define "nodestack.operator" -}}
+{{ .Values.fullnameOverride | default "nodestack-gpu-operator" }}
 {{- end }}
 
-{{/* Pod labels: only those that are the same in every chart version, so that an upgrade does not recreate pods needlessly. */}}
-{{- define "gpu-operator.podLabels" -}}
-app.kubernetes.io/part-of: gpu-operator
+{{/* Fixed, because the operator finds the probe by this name. */}}
+{{- define "nodestack.probe" -}}
+nodestack-nvml-probe
+{{- end }}
+
+{{/* The label that selects the pods of operator, probe or test. It does not depend on values. Argument: part. */}}
+{{- define "nodestack.selector" -}}
+app.kubernetes.io/name: {{ get (dict "operator" "nodestack-gpu-operator" "probe" "nvml-probe" "test" "nodestack-test") .part }}
+{{- end }}
+
+{{- define "nodestack.test" -}}
+{{ include "nodestack.operator" . }}-test
+{{- end }}
+
+{{/* The label selector of operator and probe. */}}
+{{- define "nodestack.bothParts" -}}
+matchExpressions:
+  - key: app.kubernetes.io/name
+    operator: In
+    values: [nodestack-gpu-operator, nvml-probe]
+{{- end }}
+
+{{/*
+The metadata of an object. Arguments: root; and, if they apply, part (operator by default), name (that of the part by default),
+suffix (of the name), cluster (true: has no namespace), labels, annotations.
+*/}}
+{{- define "nodestack.metadata" -}}
+{{- $part := .part | default "operator" -}}
+name: {{ .name | default (include (printf "nodestack.%s" $part) .root) }}{{ .suffix }}
+{{- if not .cluster }}
+namespace: {{ .root.Release.Namespace }}
+{{- end }}
+labels:
+  {{- include "nodestack.selector" (dict "part" $part) | nindent 2 }}
+  helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+  app.kubernetes.io/instance: {{ .root.Release.Name }}
+  app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+  app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+  app.kubernetes.io/part-of: gpu-operator
+  {{- with merge (dict) (.labels | default dict) .root.Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/*
+The metadata of the pods of operator or probe. Its labels, unless values add some, are the same in every chart version, so that an
+upgrade does not recreate pods needlessly. Arguments: root, part.
+*/}}
+{{- define "nodestack.podMetadata" -}}
+{{- $values := index .root.Values .part -}}
+labels:
+  {{- include "nodestack.selector" . | nindent 2 }}
+  app.kubernetes.io/part-of: gpu-operator
+  {{- with merge (dict) $values.podLabels .root.Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with $values.podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* What the specs of all pods have in common. Arguments: root, part. */}}
+{{- define "nodestack.podSpec" -}}
+{{- $values := index .root.Values .part -}}
+serviceAccountName: {{ include (printf "nodestack.%s" .part) .root }}
+automountServiceAccountToken: true
+# Environment variables for the namespace's Services are not used.
+enableServiceLinks: false
+{{- with include "nodestack.pullSecrets" .root | fromJsonArray }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . | quote }}
+  {{- end }}
+{{- end }}
+{{- if .root.Values.hostNetwork }}
+hostNetwork: true
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
+{{- range $key := list "priorityClassName" "nodeSelector" "affinity" "tolerations" "topologySpreadConstraints" }}
+{{- with get $values $key }}
+{{ $key }}: {{ toJson . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The security context of a pod, and that of its container, at the restricted level of Pod Security. */}}
+{{- define "nodestack.restrictedPod" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  seccompProfile:
+    type: RuntimeDefault
+{{- end }}
+{{- define "nodestack.restrictedContainer" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  capabilities:
+    drop: [ALL]
+  readOnlyRootFilesystem: true
+{{- end }}
+
+{{/* Environment variables of all containers. Arguments: root, part. */}}
+{{- define "nodestack.env" -}}
+- name: RUST_LOG
+  value: {{ (index .root.Values .part).logLevel | quote }}
+{{- with .root.Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Binds a role to the service account of the same name. Arguments: root, kind (of the role), name. */}}
+{{- define "nodestack.binding" -}}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ .kind }}
+  name: {{ .name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ .name }}
+    namespace: {{ .root.Release.Namespace }}
 {{- end }}
 
 {{/* The reference of the operator's or the probe's image. Arguments: root, name (of the image), digest. */}}
-{{- define "gpu-operator.image" -}}
-{{- $image := .root.Values.image -}}
-{{- $tag := $image.tag | default .root.Chart.AppVersion -}}
-{{- if not $image.repository -}}
-{{- fail (printf (include "gpu-operator.noRepository" .root) $tag $tag) -}}
+{{- define "nodestack.image" -}}
+{{- $tag := .root.Values.image.tag | default .root.Chart.AppVersion -}}
+{{- $repository := .root.Values.image.repository -}}
+{{- with .root.Values.global.imageRegistry -}}
+{{- /* As in every image reference, the first part is a registry if it contains a dot or a colon. */ -}}
+{{- $path := regexReplaceAll "^([^/]*[.:][^/]*|localhost)(/|$)" $repository "" -}}
+{{- $repository = printf "%s/%s" . $path | trimSuffix "/" -}}
 {{- end -}}
-{{- if .digest -}}
-{{ printf "%s/%s@%s" $image.repository .name .digest }}
-{{- else -}}
-{{ printf "%s/%s:%s" $image.repository .name $tag }}
+{{- if not $repository -}}
+{{- fail (printf (include "nodestack.noRepository" .root) $tag $tag) -}}
 {{- end -}}
+{{ $repository }}/{{ .name }}{{ .digest | empty | ternary (printf ":%s" $tag) (printf "@%s" .digest) }}
 {{- end }}
 
 {{/* Not indented, so that the commands can be copied. */}}
-{{- define "gpu-operator.noRepository" }}
+{{- define "nodestack.noRepository" }}
 
 image.repository is not set: the operator's two images are not published, so build and push them first, in the root of the repository:
 
@@ -42,16 +165,16 @@ image.repository is not set: the operator's two images are not published, so bui
 then install with:  --set image.repository=$REPO
 {{ end }}
 
-{{- define "gpu-operator.operatorImage" -}}
-{{ include "gpu-operator.image" (dict "root" . "name" "gpu-operator" "digest" .Values.image.digests.operator) }}
+{{- define "nodestack.operatorImage" -}}
+{{ include "nodestack.image" (dict "root" . "name" "gpu-operator" "digest" .Values.image.digests.operator) }}
 {{- end }}
 
-{{- define "gpu-operator.probeImage" -}}
-{{ include "gpu-operator.image" (dict "root" . "name" "nvml-probe" "digest" .Values.image.digests.probe) }}
+{{- define "nodestack.probeImage" -}}
+{{ include "nodestack.image" (dict "root" . "name" "nvml-probe" "digest" .Values.image.digests.probe) }}
 {{- end }}
 
 {{/* A container's HTTP port and its probes. Arguments: root, part (of the values), port (its name). */}}
-{{- define "gpu-operator.served" -}}
+{{- define "nodestack.served" -}}
 {{- $address := (index .root.Values .part).listenAddress -}}
 {{- $port := splitList ":" $address | last -}}
 {{- $loopback := hasPrefix "127." $address -}}
@@ -82,8 +205,21 @@ readinessProbe:
   timeoutSeconds: 5
 {{- end }}
 
-{{- define "gpu-operator.pullSecrets" -}}
-{{- range .Values.image.pullSecrets }}
-- name: {{ . | quote }}
+{{/* The names of all pull secrets, as a JSON array. A secret is a name, or an object with a name as in a pod. */}}
+{{- define "nodestack.pullSecrets" -}}
+{{- $names := list -}}
+{{- range concat (.Values.global.imagePullSecrets | default list) .Values.image.pullSecrets -}}
+{{- if kindIs "map" . -}}{{- $names = append $names .name -}}{{- else -}}{{- $names = append $names . -}}{{- end -}}
+{{- end -}}
+{{- uniq $names | toJson -}}
 {{- end }}
+
+{{/* A scraped port. Arguments: port, monitor (of the values). */}}
+{{- define "nodestack.endpoint" -}}
+- port: {{ .port }}
+  {{- range $key := list "interval" "relabelings" "metricRelabelings" }}
+  {{- with index $.monitor $key }}
+  {{ $key }}: {{ toJson . }}
+  {{- end }}
+  {{- end }}
 {{- end }}

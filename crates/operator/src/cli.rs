@@ -17,7 +17,9 @@ use tokio::{net::TcpListener, signal::unix};
 use crate::{
     admin::Admin,
     advise::Adviser,
+    check,
     drive::Driver,
+    error::Error as RequestError,
     events::Publisher,
     metrics::Metrics,
     progress::Progress,
@@ -37,6 +39,12 @@ pub struct Cli {
 enum Command {
     /// Run the operator.
     Run(Run),
+    /// Check whether operator and probes of the installed chart are ready.
+    Check {
+        /// Namespace of the operator.
+        #[arg(long, env = "POD_NAMESPACE")]
+        namespace: String,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -82,6 +90,12 @@ pub enum CliError {
     /// The address cannot be listened on, or a signal handler cannot be installed.
     #[error("failed to listen on {0}: {1}")]
     Listen(SocketAddr, #[source] std::io::Error),
+    /// The API server rejected a request of the check.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The check found faults.
+    #[error("{}", .0.join("; "))]
+    Faults(Vec<String>),
 }
 
 impl Cli {
@@ -90,9 +104,25 @@ impl Cli {
     /// # Errors
     /// Returns why the operator cannot start.
     pub async fn run(self) -> Result<(), CliError> {
-        let Command::Run(run) = self.command;
-        run.run().await
+        match self.command {
+            Command::Run(run) => run.run().await,
+            Command::Check { namespace } => {
+                let faults = check::faults(&client().await?, &namespace).await?;
+                if !faults.is_empty() {
+                    return Err(CliError::Faults(faults));
+                }
+                tracing::info!("operator and probes are ready");
+                Ok(())
+            }
+        }
     }
+}
+
+async fn client() -> Result<Client, CliError> {
+    let mut config = Config::infer().await?;
+    let agent = format!("gpu-operator/{}", env!("CARGO_PKG_VERSION"));
+    config.headers.push((http::header::USER_AGENT, agent.parse()?));
+    Ok(Client::try_from(config)?)
 }
 
 impl Run {
@@ -109,10 +139,7 @@ impl Run {
         // First, because process 1 of a container ignores signals for which it has installed no handler.
         let mut term = unix::signal(unix::SignalKind::terminate()).map_err(|error| CliError::Listen(listen, error))?;
         let mut int = unix::signal(unix::SignalKind::interrupt()).map_err(|error| CliError::Listen(listen, error))?;
-        let mut config = Config::infer().await?;
-        let agent = format!("gpu-operator/{}", env!("CARGO_PKG_VERSION"));
-        config.headers.push((http::header::USER_AGENT, agent.parse()?));
-        let client = Client::try_from(config)?;
+        let client = client().await?;
         let mirrors = Arc::<Mirrors>::default();
         let metrics = Arc::<Metrics>::default();
         let wake = Arc::default();
@@ -161,8 +188,8 @@ mod tests {
     fn pods_are_diagnosed_unless_the_flag_disables_it() {
         let required = ["gpu-operator", "run", "--namespace", "n", "--probe-image", "i"];
         for (more, off) in [(None, false), (Some("--no-pod-diagnosis"), true)] {
-            let Cli { command: Command::Run(run) } = Cli::try_parse_from(required.into_iter().chain(more)).unwrap();
-            assert_eq!(run.no_pod_diagnosis, off);
+            let Cli { command } = Cli::try_parse_from(required.into_iter().chain(more)).unwrap();
+            assert!(matches!(command, Command::Run(run) if run.no_pod_diagnosis == off));
         }
     }
 }

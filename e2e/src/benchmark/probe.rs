@@ -125,7 +125,7 @@ async fn node(cluster: &Cluster) -> Result<(Fleet, String)> {
     let mut node = FleetNode::with_gpus(NODE, "2330", GPUS as usize);
     node.behaviour.reports = false;
     fleet.join([node]).await?;
-    let is_probe = |pod: &&String| pod.starts_with("nvml-probe-");
+    let is_probe = |pod: &&String| pod.starts_with("nodestack-nvml-probe-");
     fleet
         .until("a pod of the probe's DaemonSet", DEADLINE, |_, node| node.pods.iter().any(|pod| is_probe(&pod)))
         .await?;

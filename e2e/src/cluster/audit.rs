@@ -12,9 +12,9 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 
 /// The user name of the operator.
-pub const OPERATOR: &str = "system:serviceaccount:gpu-operator:gpu-operator";
+pub const OPERATOR: &str = "system:serviceaccount:gpu-operator:nodestack-gpu-operator";
 /// The user name of the probe.
-pub const PROBE: &str = "system:serviceaccount:gpu-operator:nvml-probe";
+pub const PROBE: &str = "system:serviceaccount:gpu-operator:nodestack-nvml-probe";
 /// The user name in the cluster's kubeconfig, which a fleet's agent uses too. It has all rights.
 pub const ADMIN: &str = "admin";
 

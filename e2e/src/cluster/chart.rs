@@ -46,8 +46,8 @@ pub(crate) fn install(paths: &Paths, state: &State) -> Result<()> {
 /// Restarts the pods of operator and probe if their images are among `images`: the tags are the same, so an upgrade would not.
 pub(crate) fn restart(paths: &Paths, images: &BTreeSet<String>) -> Result<()> {
     for (image, workload) in [
-        ("localhost:5999/gpu-operator:dev", "deployment/gpu-operator"),
-        ("localhost:5999/nvml-probe:dev", "daemonset/nvml-probe"),
+        ("localhost:5999/gpu-operator:dev", "deployment/nodestack-gpu-operator"),
+        ("localhost:5999/nvml-probe:dev", "daemonset/nodestack-nvml-probe"),
     ] {
         let exists = || kubectl(paths, &["get", workload, "--namespace", RELEASE]).is_ok();
         if images.contains(image) && exists() {

@@ -17,7 +17,7 @@ pub(crate) fn diagnosis(paths: &Paths, nodes: impl IntoIterator<Item = String>) 
     add(&["get", "nodes", "-o", "wide"]);
     add(&["get", "daemonsets", "-A", "-o", "wide"]);
     add(&["get", "clustergpupolicies", "-o", "yaml"]);
-    add(&["logs", "-n", RELEASE, "deployment/gpu-operator", "--tail=100"]);
+    add(&["logs", "-n", RELEASE, "deployment/nodestack-gpu-operator", "--tail=100"]);
     for node in nodes {
         let on_node = format!("--field-selector=spec.nodeName={node}");
         add(&["get", "gpunode", &node, "-o", "yaml"]);

@@ -16,7 +16,7 @@ use super::{chart::RELEASE, clients::kubectl, handle::Cluster};
 use crate::harness::{cargo::Build, files::tail, paths::Paths, records::records, usage::Usage, wait::poll};
 
 const NAME: &str = "operator-process";
-const DEPLOYMENT: &str = "deployment/gpu-operator";
+const DEPLOYMENT: &str = "deployment/nodestack-gpu-operator";
 /// The time that it has to exit after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -47,7 +47,7 @@ impl OperatorProcess {
         *listen_address(&mut args)? = listen.to_string();
         stop(&paths)?;
         scale(&paths, 0)?;
-        let kubeconfig = cluster.service_account_kubeconfig("gpu-operator", None)?;
+        let kubeconfig = cluster.service_account_kubeconfig("nodestack-gpu-operator", None)?;
         // In a pod these variables have the API server's address; here it is in the kubeconfig.
         env.retain(|(name, _)| !name.starts_with("KUBERNETES_SERVICE_"));
         let operator = Self { paths, program, args, env, kubeconfig, listen };
@@ -146,7 +146,7 @@ fn scale(paths: &Paths, replicas: u32) -> Result<()> {
     if replicas == 0 {
         // Before the controllers have seen the change, they may still create pods.
         kubectl(paths, &["rollout", "status", DEPLOYMENT, "--namespace", RELEASE, "--timeout=60s"])?;
-        let pods = "--selector=app.kubernetes.io/name=gpu-operator";
+        let pods = "--selector=app.kubernetes.io/name=nodestack-gpu-operator";
         kubectl(paths, &["wait", "--for=delete", "pods", pods, "--namespace", RELEASE, "--timeout=60s"])?;
     }
     Ok(())

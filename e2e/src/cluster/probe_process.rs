@@ -45,7 +45,7 @@ impl ProbeProcess {
     /// Starts the probe of a node with its default intervals and with the rights of `pod`. `host` is the host's root for it.
     pub(crate) fn start(cluster: &Cluster, node: &str, pod: &str, host: &Path) -> Result<Self> {
         let paths = cluster.paths().clone();
-        let kubeconfig = cluster.service_account_kubeconfig("nvml-probe", Some(pod))?;
+        let kubeconfig = cluster.service_account_kubeconfig("nodestack-nvml-probe", Some(pod))?;
         let program = Build::Release.file(&paths, "nvml-probe");
         let mut command = Command::new(&program);
         command.args(["run", "--no-chroot", "--node-name", node, "--host-root"]).arg(host);

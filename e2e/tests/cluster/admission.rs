@@ -19,7 +19,7 @@ async fn probe(f: &Fixture) -> Result<Client> {
     let token = f.cluster.kubectl(&[
         "create",
         "token",
-        "nvml-probe",
+        "nodestack-nvml-probe",
         "-n",
         f.cluster.namespace(),
         "--bound-object-kind=Pod",
@@ -103,7 +103,7 @@ fn the_probe_can_write_only_its_own_report() {
         denied("read a Node", nodes.get(own).await, "forbidden")?;
 
         // A token that is not bound to a node.
-        let token = f.cluster.kubectl(&["create", "token", "nvml-probe", "-n", f.cluster.namespace()])?;
+        let token = f.cluster.kubectl(&["create", "token", "nodestack-nvml-probe", "-n", f.cluster.namespace()])?;
         let unbound = Api::<GpuNode>::all(client(&f, token.trim()).await?);
         denied("without a node", unbound.create(&create, &gpu_node("other", &json!({}))?).await, "names no node")?;
 
@@ -122,7 +122,7 @@ fn the_admission_policy_has_no_type_errors() {
         let policy = f.cluster.kubectl(&[
             "get",
             "validatingadmissionpolicy",
-            "nvml-probe.gpu.nodestack.dev",
+            "nodestack-nvml-probe",
             "-o",
             "jsonpath={.status}",
         ])?;

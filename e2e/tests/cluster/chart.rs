@@ -1,22 +1,38 @@
 //! The chart: the values that it rejects and with which messages, and the rules that its objects must follow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 use e2e::Cluster;
 use gpu_operator_crd::{Reason, keys, policy::Stage};
-use serde_json::Value;
+use serde_json::{Value, json};
 use strum::IntoEnumIterator;
+
+/// Values with which the chart renders all of its objects.
+const EVERYTHING: [&str; 9] = [
+    "image.repository=example.com/x",
+    "metrics.service.enabled=true",
+    "monitoring.podMonitor.enabled=true",
+    "monitoring.prometheusRule.enabled=true",
+    "monitoring.dashboard.enabled=true",
+    "resourceQuota.enabled=true",
+    "gkeHealthMonitoring=true",
+    "networkPolicy.enabled=true",
+    "extraObjects[0].kind=ConfigMap,extraObjects[0].metadata.name=extra,extraObjects[0].metadata.labels.team=ml",
+];
 
 fn cluster() -> Cluster {
     tokio::runtime::Runtime::new().expect("a runtime").block_on(Cluster::connect()).expect("a cluster")
 }
 
 fn template(cluster: &Cluster, set: &[&str]) -> Result<String> {
+    let args: Vec<&str> = set.iter().flat_map(|value| ["--set", value]).collect();
+    render(cluster, &args)
+}
+
+fn render(cluster: &Cluster, args: &[&str]) -> Result<String> {
     let chart = cluster.chart().display().to_string();
-    let mut args = vec!["template", "gpu-operator", &chart, "--namespace", "gpu-operator"];
-    args.extend(set.iter().flat_map(|value| ["--set", value]));
-    cluster.helm(&args)
+    cluster.helm(&[&["template", "gpu-operator", &chart, "--namespace", "gpu-operator"], args].concat())
 }
 
 fn documents(yaml: &str) -> Result<Vec<Value>> {
@@ -34,7 +50,7 @@ fn without_a_repository_the_error_describes_how_to_build_and_push() {
 }
 
 #[test]
-fn every_image_of_the_chart_comes_from_the_given_repository() {
+fn every_image_of_the_chart_comes_from_the_given_registry() {
     fn images(value: &Value, found: &mut Vec<String>) {
         match value {
             Value::Object(fields) => {
@@ -54,15 +70,109 @@ fn every_image_of_the_chart_comes_from_the_given_repository() {
             _ => {}
         }
     }
-    let yaml = template(&cluster(), &["image.repository=mirror.example.com/x"]).expect("the chart");
-    let mut found = Vec::new();
-    for document in
-        documents(&yaml).expect("YAML").iter().filter(|document| document["kind"] != "CustomResourceDefinition")
-    {
-        images(document, &mut found);
+    let cluster = cluster();
+    for (set, repository) in [
+        ("image.repository=a.example.com/x", "a.example.com/x"),
+        ("global.imageRegistry=b.example.com:5000", "b.example.com:5000"),
+        ("global.imageRegistry=b.example.com,image.repository=a.example.com/x", "b.example.com/x"),
+        ("global.imageRegistry=b.example.com,image.repository=localhost", "b.example.com"),
+        ("global.imageRegistry=b.example.com/y,image.repository=x/gpu", "b.example.com/y/x/gpu"),
+    ] {
+        let mut found = Vec::new();
+        for document in documents(&template(&cluster, &[set]).expect("a chart")).expect("YAML") {
+            if document["kind"] != "CustomResourceDefinition" {
+                images(&document, &mut found);
+            }
+        }
+        found.sort();
+        let [operator, probe] = ["gpu-operator", "nvml-probe"].map(|name| format!("{repository}/{name}:0.1.0"));
+        let expected = [operator.clone(), operator, probe.clone(), probe];
+        assert_eq!(found, expected, "operator, test, probe and gates with {set}");
     }
-    assert_eq!(found.len(), 3, "operator, probe and gates: {found:?}");
-    assert!(found.iter().all(|image| image.starts_with("mirror.example.com/x/")), "{found:?}");
+}
+
+#[test]
+fn pull_secrets_of_parent_charts_are_used_by_all_pods_of_the_chart() {
+    let set =
+        "image.repository=x,image.pullSecrets[0].name=a,global.imagePullSecrets[0]=b,global.imagePullSecrets[1]=a";
+    let rendered = documents(&template(&cluster(), &[set]).expect("a chart")).expect("YAML");
+    for kind in ["Deployment", "DaemonSet"] {
+        let workload = rendered.iter().find(|document| document["kind"] == kind).expect(kind);
+        let pod = &workload["spec"]["template"]["spec"];
+        assert_eq!(pod["imagePullSecrets"], json!([{"name": "b"}, {"name": "a"}]), "{kind}");
+        // Those of the gates, which the operator creates.
+        let args = pod["containers"][0]["args"].to_string();
+        let given = ["b", "a"].map(|name| args.contains(&format!(r#""--image-pull-secret","{name}""#)));
+        assert_eq!(given, [kind == "Deployment"; 2], "{args}");
+    }
+}
+
+#[test]
+fn common_labels_are_those_of_all_objects_and_pods_and_select_none() {
+    let set = [&EVERYTHING[..], &["commonLabels.team=ml,operator.podLabels.tier=a,probe.podLabels.tier=b"]].concat();
+    for document in documents(&template(&cluster(), &set).expect("a chart")).expect("YAML") {
+        assert_eq!(document["metadata"]["labels"]["team"], "ml", "{} {}", document["kind"], document["metadata"]);
+        let pod = &document["spec"]["template"]["metadata"]["labels"];
+        if pod.is_object() {
+            let tier = if document["kind"] == "DaemonSet" { "b" } else { "a" };
+            assert_eq!((&pod["team"], &pod["tier"]), (&json!("ml"), &json!(tier)));
+        }
+        let selector = document["spec"]["selector"].to_string();
+        assert!(!selector.contains("team") && !selector.contains("tier"), "{selector}");
+    }
+}
+
+#[test]
+fn the_chart_can_be_installed_into_the_namespace_of_nvidias_operator() {
+    // The names of the objects of NVIDIA's chart and operator, versions 25 and 26, and the labels of its operator's pod.
+    const CHART: [&str; 7] = [
+        "gpu-operator",
+        "gpu-operator-upgrade-crd",
+        "gpu-operator-upgrade-crd-hook-sa",
+        "gpu-operator-upgrade-crd-hook-role",
+        "gpu-operator-upgrade-crd-hook-binding",
+        "clusterpolicies.nvidia.com",
+        "nvidiadrivers.nvidia.com",
+    ];
+    const OPERANDS: [&str; 13] = [
+        "nvidia-driver",
+        "nvidia-container-toolkit",
+        "nvidia-device-plugin",
+        "nvidia-device-plugin-mps-control-daemon",
+        "nvidia-operator-validator",
+        "nvidia-mig-manager",
+        "nvidia-dcgm",
+        "nvidia-dcgm-exporter",
+        "nvidia-node-status-exporter",
+        "nvidia-gpu-feature-discovery",
+        "gpu-feature-discovery",
+        "default-mig-parted-config",
+        "default-gpu-clients",
+    ];
+    const POD: [(&str, &str); 3] = [
+        ("app", "gpu-operator"),
+        ("app.kubernetes.io/name", "gpu-operator"),
+        ("app.kubernetes.io/component", "gpu-operator"),
+    ];
+    let rendered = documents(&template(&cluster(), &EVERYTHING).expect("a chart")).expect("YAML");
+    let mut names = BTreeSet::new();
+    for document in &rendered {
+        let (kind, name) = (&document["kind"], document["metadata"]["name"].as_str().expect("a name"));
+        assert!(names.insert((kind.to_string(), name)), "{kind} {name} is rendered twice");
+        let base = name.strip_suffix("-daemonset").unwrap_or(name);
+        assert!(!CHART.contains(&base) && !OPERANDS.contains(&base), "{kind} {name} is NVIDIA's");
+        // Whatever selects pods does not select the pod of NVIDIA's operator.
+        let selector = &document["spec"]["selector"];
+        let labels = selector.get("matchLabels").unwrap_or(selector).as_object();
+        let of_nvidia = |(key, value): (&String, &Value)| POD.iter().any(|(own, label)| key == own && value == label);
+        assert!(
+            labels.is_none_or(|labels| labels.is_empty() || !labels.iter().all(of_nvidia)),
+            "{kind} {name}: {selector}"
+        );
+        let values = selector.pointer("/matchExpressions/0/values").and_then(Value::as_array);
+        assert!(values.is_none_or(|values| values.iter().all(|value| value != "gpu-operator")), "{kind} {name}");
+    }
+    assert!(names.len() > 20, "{names:?}");
 }
 
 #[test]
@@ -82,6 +192,13 @@ fn invalid_values_are_rejected() {
         "probe.listenAddress=127.0.0.1:9484",
         "probe.listenAddress=9484",
         "monitoring.prometheusRule.runbookUrl=example.com",
+        "fullnameOverride=GPU",
+        "monitoring.prometheusRule.enabled=true",
+        "monitoring.podMonitor.enabled=true,monitoring.serviceMonitor.enabled=true",
+        "monitoring.serviceMonitor.enabled=true,probe.listenAddress=127.0.0.1:9484,hostNetwork=true",
+        "operator.podLabels.gpu\\.nodestack\\.dev/stage=driver",
+        "image.pullSecrets[0].nam=registry",
+        "global.imageRegistry=https://example.com",
     ] {
         assert!(template(&cluster, &["image.repository=example.com/x", wrong]).is_err(), "{wrong} is accepted");
     }
@@ -95,16 +212,14 @@ fn pod_diagnosis_false_sets_the_flag_and_removes_the_permission() {
         let rendered = template(&cluster, &["image.repository=example.com/x", set]).expect("a chart");
         let rendered = documents(&rendered).expect("YAML");
         let of = |kind: &str| {
-            let name =
-                |document: &&Value| document["metadata"]["name"].as_str().unwrap_or_default().starts_with("gpu-");
-            rendered.iter().filter(|document| document["kind"] == kind).find(name).expect(kind)
+            let named = |document: &&Value| document["metadata"]["name"] == "nodestack-gpu-operator";
+            rendered.iter().filter(|document| document["kind"] == kind).find(named).expect(kind)
         };
         let args = of("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
         assert_eq!(args.contains("--no-pod-diagnosis"), !wanted, "{args}");
         let rules = of("ClusterRole")["rules"].as_array().expect("rules");
-        let reads_events = rules.iter().any(|rule| {
-            rule["apiGroups"] == serde_json::json!([""]) && rule["resources"] == serde_json::json!(["events"])
-        });
+        let reads_events =
+            rules.iter().any(|rule| rule["apiGroups"] == json!([""]) && rule["resources"] == json!(["events"]));
         assert_eq!(reads_events, wanted);
     }
 }
@@ -116,9 +231,8 @@ fn the_permissions_of_googles_device_plugin_exist_only_if_requested() {
         let rendered = template(&cluster, &["image.repository=example.com/x", set]).expect("a chart");
         let rendered = documents(&rendered).expect("YAML");
         let made = |kind: &str| {
-            let named = |name: &str| name.split('.').next() == Some("gke-device-plugin");
             let of_kind = rendered.iter().filter(|document| document["kind"] == kind);
-            of_kind.filter(|document| document["metadata"]["name"].as_str().is_some_and(named)).count()
+            of_kind.filter(|document| document["metadata"]["name"] == "nodestack-gke-device-plugin").count()
         };
         for kind in ["ServiceAccount", "ClusterRole", "ClusterRoleBinding"] {
             assert_eq!(made(kind), usize::from(wanted), "{kind} with {set}");
@@ -127,8 +241,22 @@ fn the_permissions_of_googles_device_plugin_exist_only_if_requested() {
 }
 
 #[test]
+fn only_the_role_that_reads_is_part_of_the_clusters_roles() {
+    let rendered = documents(&template(&cluster(), &EVERYTHING).expect("a chart")).expect("YAML");
+    let role = |name: &str| rendered.iter().find(|document| document["metadata"]["name"] == name).expect("a role");
+    let aggregated = |role: &Value| role["metadata"]["labels"].to_string().contains("aggregate-to");
+    let verbs = |role: &Value| role["rules"][0]["verbs"].clone();
+    let view = role("nodestack-gpu-operator-view");
+    assert_eq!((aggregated(view), verbs(view)), (true, json!(["get", "list", "watch"])));
+    assert_eq!(view["rules"].as_array().map(Vec::len), Some(1));
+    let edit = role("nodestack-gpu-operator-edit");
+    assert!(!aggregated(edit) && verbs(edit).to_string().contains("patch"), "{edit}");
+}
+
+#[test]
 fn alerts_without_a_location_of_the_docs_have_no_links() {
-    let set = ["image.repository=example.com/x", "monitoring.prometheusRule.enabled=true"];
+    let enabled = ["metrics.service.enabled=true", "monitoring.prometheusRule.enabled=true"];
+    let set = [&["image.repository=example.com/x"], &enabled[..]].concat();
     let rendered = template(&cluster(), &set).expect("a chart");
     let rules = documents(&rendered).expect("YAML").into_iter().find(|document| document["kind"] == "PrometheusRule");
     let rules = rules.expect("rules")["spec"]["groups"][0]["rules"].as_array().cloned().expect("rules");
@@ -169,12 +297,89 @@ fn alerts_and_dashboard_are_rendered_unchanged_from_their_files() {
     let monitors: BTreeMap<_, _> =
         monitors.filter_map(|monitor| Some((monitor["metadata"]["name"].as_str()?, &monitor["spec"]))).collect();
     let endpoints = |name: &str| &monitors[name]["podMetricsEndpoints"];
-    assert_eq!(endpoints("gpu-operator"), &serde_json::json!([{"port": "http"}, {"port": "metrics"}]));
+    assert_eq!(endpoints("nodestack-gpu-operator"), &json!([{"port": "http"}, {"port": "metrics"}]));
     // The labels of the plugin's pods, and the port of Google's.
-    assert_eq!(endpoints("gpu-operator-device-plugin"), &serde_json::json!([{"port": "metrics"}]));
-    let selector = &monitors["gpu-operator-device-plugin"]["selector"]["matchLabels"];
+    assert_eq!(endpoints("nodestack-gpu-operator-device-plugin"), &json!([{"port": "metrics"}]));
+    let selector = &monitors["nodestack-gpu-operator-device-plugin"]["selector"]["matchLabels"];
     let labels = [(keys::MANAGED_BY, keys::MANAGER), (keys::STAGE, Stage::DevicePlugin.as_str())];
-    assert_eq!(selector, &serde_json::json!(BTreeMap::from(labels)));
+    assert_eq!(selector, &json!(BTreeMap::from(labels)));
+}
+
+#[test]
+fn a_service_monitor_scrapes_the_services_of_operator_and_probe() {
+    let set = "image.repository=x,monitoring.serviceMonitor.enabled=true,monitoring.serviceMonitor.interval=1m";
+    let relabel = "monitoring.serviceMonitor.relabelings[0].action=labeldrop";
+    let rendered = documents(&template(&cluster(), &[set, relabel]).expect("a chart")).expect("YAML");
+    let of_kind = |kind: &str| rendered.iter().filter(move |document| document["kind"] == kind).collect::<Vec<_>>();
+    let spec = &of_kind("ServiceMonitor")[0]["spec"];
+    let endpoint = |port: &str| json!({"port": port, "interval": "1m", "relabelings": [{"action": "labeldrop"}]});
+    assert_eq!(spec["endpoints"], json!([endpoint("http"), endpoint("metrics")]));
+    let selected = spec["selector"]["matchExpressions"][0]["values"].as_array().expect("values");
+    let services = of_kind("Service");
+    assert_eq!(services.len(), 2);
+    for service in services {
+        assert!(selected.contains(&service["metadata"]["labels"]["app.kubernetes.io/name"]), "{service}");
+        let port = &service["spec"]["ports"][0]["name"];
+        assert!(port == "http" || port == "metrics", "{service}");
+    }
+    // Google's device plugin has no Service.
+    assert_eq!(of_kind("PodMonitor").len(), 1);
+}
+
+#[test]
+fn the_quota_admits_the_pods_of_all_stages_on_the_given_number_of_nodes() {
+    let set = "image.repository=x,resourceQuota.enabled=true,resourceQuota.nodes=300";
+    let rendered = documents(&template(&cluster(), &[set]).expect("a chart")).expect("YAML");
+    let quota = rendered.iter().find(|document| document["kind"] == "ResourceQuota").expect("a quota");
+    let pods: usize = quota["spec"]["hard"]["pods"].as_str().and_then(|pods| pods.parse().ok()).expect("a number");
+    // The probe's pod and one of each stage, and as many that are being replaced.
+    assert!(pods >= 300 * 2 * (1 + Stage::ALL.len()), "{pods}");
+}
+
+#[test]
+fn every_value_changes_what_is_rendered() {
+    fn leaves(path: &str, value: &Value, found: &mut Vec<(String, Value)>) {
+        match value.as_object().filter(|fields| !fields.is_empty()) {
+            Some(fields) => {
+                for (name, value) in fields {
+                    let name = name.replace('.', "\\.");
+                    leaves(&if path.is_empty() { name } else { format!("{path}.{name}") }, value, found);
+                }
+            }
+            None => found.push((path.to_owned(), value.clone())),
+        }
+    }
+    let cluster = cluster();
+    let values = std::fs::read_to_string(cluster.chart().join("values.yaml")).expect("values");
+    let mut found = Vec::new();
+    leaves("", &serde_yaml::from_str(&values).expect("YAML"), &mut found);
+    assert!(found.len() > 50, "{found:?}");
+    let digest = format!("sha256:{:064}", 0);
+    // One of the two monitors excludes the other.
+    let bases = ["podMonitor", "serviceMonitor"].map(|monitor| {
+        let base = EVERYTHING.map(|set| set.replace("podMonitor", monitor));
+        (render(&cluster, &["--set", &base.join(",")]).expect("a chart"), base)
+    });
+    for (path, value) in found {
+        let (before, base) = &bases[usize::from(path.contains("serviceMonitor"))];
+        // --set would take precedence over --set-json.
+        let base: Vec<_> = base.iter().filter(|set| !set.starts_with(&path)).cloned().collect();
+        // Values of the same type; those that the schema does not accept are skipped.
+        let others = match value {
+            Value::Bool(_) => json!([true, false]),
+            Value::Number(_) => json!([81]),
+            Value::String(_) => {
+                json!(["a", "1m", "/a", "0.0.0.0:81", digest, "Always", "OnDelete", "11%", "https://a/"])
+            }
+            Value::Array(_) => json!([[], [{"name": "a"}], [{"key": "a"}]]),
+            _ => json!([{"a": "b"}, {"podAffinity": {"a": "b"}}]),
+        };
+        let changes = others.as_array().expect("values").iter().any(|other| {
+            let after = render(&cluster, &["--set", &base.join(","), "--set-json", &format!("{path}={other}")]);
+            after.is_ok_and(|after| after != *before)
+        });
+        assert!(changes, "{path}");
+    }
 }
 
 #[test]
@@ -200,7 +405,7 @@ fn the_operator_runs_in_a_restricted_namespace() {
     let namespace = "restricted-test";
     let outcome = (|| {
         cluster.kubectl(&["create", "namespace", namespace])?;
-        cluster.kubectl(&["create", "serviceaccount", "gpu-operator", "-n", namespace])?;
+        cluster.kubectl(&["create", "serviceaccount", "nodestack-gpu-operator", "-n", namespace])?;
         cluster.kubectl(&["label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted"])?;
         let dry_run = |set: &[&str]| -> Result<String> {
             let all = documents(&template(&cluster, set)?)?;

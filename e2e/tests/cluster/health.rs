@@ -315,11 +315,18 @@ fn a_fault_is_detected_without_the_operator_and_reported_once_it_is_back() {
         f.wait_until_ready().await?;
         let scale = |replicas: u32| {
             let replicas = format!("--replicas={replicas}");
-            f.cluster.kubectl(&["scale", "deployment/gpu-operator", "-n", f.cluster.namespace(), &replicas])
+            f.cluster.kubectl(&["scale", "deployment/nodestack-gpu-operator", "-n", f.cluster.namespace(), &replicas])
         };
         scale(0)?;
         let outcome = async {
-            let gone = ["wait", "--for=delete", "pods", "-l", "app.kubernetes.io/name=gpu-operator", "--timeout=60s"];
+            let gone = [
+                "wait",
+                "--for=delete",
+                "pods",
+                "-l",
+                "app.kubernetes.io/name=nodestack-gpu-operator",
+                "--timeout=60s",
+            ];
             f.cluster.kubectl(&[&gone[..], &["-n", f.cluster.namespace()]].concat())?;
             let fault = faults.named("has bad SRAM")?;
             f.set_faults(&fault.device)?;
@@ -340,7 +347,7 @@ fn gpus_are_unknown_if_the_probe_is_missing() {
         f.wait_until_ready().await?;
         let place = |selector: &Value| {
             let patch = json!({"spec": {"template": {"spec": {"nodeSelector": selector}}}}).to_string();
-            f.cluster.kubectl(&["patch", "daemonset/nvml-probe", "-n", f.cluster.namespace(), "-p", &patch])
+            f.cluster.kubectl(&["patch", "daemonset/nodestack-nvml-probe", "-n", f.cluster.namespace(), "-p", &patch])
         };
         place(&json!({"nowhere": "true"}))?;
         let outcome = async {

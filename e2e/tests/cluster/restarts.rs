@@ -89,11 +89,11 @@ fn a_restart_of_the_operator_needs_no_idle_gpu_and_recreates_no_pod() {
             anyhow::Ok(uids)
         };
         let before = pods().await?;
-        f.cluster.kubectl(&["rollout", "restart", "deployment/gpu-operator", "-n", f.cluster.namespace()])?;
+        f.cluster.kubectl(&["rollout", "restart", "deployment/nodestack-gpu-operator", "-n", f.cluster.namespace()])?;
         f.cluster.kubectl(&[
             "rollout",
             "status",
-            "deployment/gpu-operator",
+            "deployment/nodestack-gpu-operator",
             "-n",
             f.cluster.namespace(),
             "--timeout=60s",

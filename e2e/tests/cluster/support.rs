@@ -79,7 +79,7 @@ where
 {
     let elsewhere = |cluster: &Cluster| {
         install_chart(cluster)?;
-        let operator = ["-l", "app.kubernetes.io/name=gpu-operator", "-o=jsonpath={.items[*].spec.nodeName}"];
+        let operator = ["-l", "app.kubernetes.io/name=nodestack-gpu-operator", "-o=jsonpath={.items[*].spec.nodeName}"];
         let node = cluster.kubectl(&[&["get", "pods", "-n", cluster.namespace()], &operator[..]].concat())?;
         ensure!(!node.is_empty() && !node.contains(' '), "the operator runs on {node:?}");
         Ok(Need { except: Some(node), ..Need::default() })
@@ -145,7 +145,7 @@ pub fn install_chart(cluster: &Cluster) -> Result<()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let available = "-o=jsonpath={.status.availableReplicas}";
-    let found = cluster.kubectl(&["get", "deployment/gpu-operator", "-n", cluster.namespace(), available]);
+    let found = cluster.kubectl(&["get", "deployment/nodestack-gpu-operator", "-n", cluster.namespace(), available]);
     if found.is_ok_and(|available| !available.is_empty()) {
         return Ok(());
     }
@@ -279,7 +279,7 @@ impl Fixture {
 
     /// Returns the node of the operator's pod.
     pub async fn operators_node(&self) -> Result<String> {
-        let operator = ListParams::default().labels("app.kubernetes.io/name=gpu-operator");
+        let operator = ListParams::default().labels("app.kubernetes.io/name=nodestack-gpu-operator");
         eventually(READY, "the operator's node", || async {
             let pods = self.pods(self.cluster.namespace()).list(&operator).await?;
             let staying = pods.into_iter().find(|pod| pod.metadata.deletion_timestamp.is_none());
@@ -586,7 +586,7 @@ impl Fixture {
 
     /// Returns the operator's response to a request.
     pub async fn ask_operator(&self, path: &str) -> Result<String> {
-        let label = ListParams::default().labels("app.kubernetes.io/name=gpu-operator");
+        let label = ListParams::default().labels("app.kubernetes.io/name=nodestack-gpu-operator");
         self.ask(self.pods(self.cluster.namespace()).list(&label).await?.items, path).await
     }
 

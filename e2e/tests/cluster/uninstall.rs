@@ -51,6 +51,7 @@ fn uninstalling_leaves_nothing_behind_and_installing_again_works() {
         f.cluster.install_chart()?;
         f.apply("{nodeLabels: [{key: accelerator}]}").await?;
         f.wait_until_ready().await?;
+        f.cluster.helm(&["test", "gpu-operator", "--namespace", f.cluster.namespace(), "--timeout", "2m"])?;
 
         // Without an operator the documented command removes what it created.
         f.cluster.helm(&["uninstall", "gpu-operator", "--namespace", f.cluster.namespace(), "--wait"])?;

@@ -72,7 +72,7 @@ pub struct Fixture {
 impl Fixture {
     async fn new() -> Result<Self> {
         let cluster = Cluster::connect().await?;
-        if cluster.kubectl(&["get", "deployment/gpu-operator", "-n", cluster.namespace()]).is_err() {
+        if cluster.kubectl(&["get", "deployment/nodestack-gpu-operator", "-n", cluster.namespace()]).is_err() {
             cluster.install_chart()?;
         }
         let policies = Api::<ClusterGpuPolicy>::all(cluster.client());

@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod api;
+mod check;
 mod cluster;
 mod faults;
 mod observe;

@@ -151,7 +151,8 @@ fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
         (Some((reason, message)), _) => format!("the probe does not report: {reason}: {message}"),
         (None, Some(pod)) => format!("probe pod {} is running but has not reported{since}; see its log", pod.name),
         (None, None) => {
-            "DaemonSet nvml-probe has no pod on the node; check its affinity, node selector and tolerations".to_owned()
+            "DaemonSet nodestack-nvml-probe has no pod on the node; check its affinity, node selector and tolerations"
+                .to_owned()
         }
     };
     Verdict::new(Phase::Discovery, Reason::ProbeMissing, message)

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The name of the probe's DaemonSet in the chart.
-const PROBE_DAEMON_SET: &str = "nvml-probe";
+pub const PROBE_DAEMON_SET: &str = "nodestack-nvml-probe";
 
 /// Returns the API server's error for the probe's pods, if it rejects them.
 #[must_use]

@@ -249,7 +249,7 @@ fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
     let message = if probe_runs {
         "waiting for the probe to release the driver"
     } else {
-        "the probe has to release the driver, but its pod is not running; check DaemonSet nvml-probe"
+        "the probe has to release the driver, but its pod is not running; check DaemonSet nodestack-nvml-probe"
     };
     answering.then(|| message.to_owned())
 }

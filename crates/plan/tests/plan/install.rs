@@ -268,8 +268,8 @@ fn a_policy_that_requires_no_node_is_ready_without_any() {
 fn a_rejection_of_the_probes_pods_is_reported_as_the_cause() {
     let mut sim = Sim::new().policy("all", "{}");
     sim.join_plain("unknown");
-    let message = "pods \"nvml-probe-x\" is forbidden: violates PodSecurity \"restricted\"".to_owned();
-    sim.refusals.insert("nvml-probe".into(), gpu_operator_plan::world::Refusal { message, at: None });
+    let message = "pods \"nodestack-nvml-probe-x\" is forbidden: violates PodSecurity \"restricted\"".to_owned();
+    sim.refusals.insert("nodestack-nvml-probe".into(), gpu_operator_plan::world::Refusal { message, at: None });
     sim.settle();
     assert_eq!(sim.condition("all", "Ready"), ("False".into(), "PodsForbidden".into()));
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "PodsForbidden".into()));

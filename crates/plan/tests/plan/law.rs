@@ -119,7 +119,9 @@ fn may_be_recreated(sim: &Sim, name: &str) -> Lawful {
 
 /// Returns whether a pod of the plugin or of the MPS daemon started before the driver container, which may be down or gone.
 fn holds_an_old_root(sim: &Sim, holder: &PodFacts) -> bool {
-    let has_driver = sim.nodes.get(&holder.node).is_some_and(|node| node.labels.contains_key(keys::DRIVER));
+    let recorded = sim.gpu_nodes.get(&holder.node).and_then(|gpu_node| gpu_node.spec.current.as_ref());
+    let has_driver = recorded.is_some_and(|current| current.driver.is_some())
+        || sim.nodes.get(&holder.node).is_some_and(|node| node.labels.contains_key(keys::DRIVER));
     let started = pod(sim, &holder.node, Stage::Driver).and_then(PodFacts::running_since);
     matches!(holder.role, Role::Operand(Stage::DevicePlugin | Stage::Mps))
         && has_driver

@@ -72,7 +72,7 @@ pub fn policies() -> Vec<(&'static str, ClusterGpuPolicy)> {
     let unsupported = "{pools: [{name: p, driver: {version: 470.256.02}}]}";
     let known_model = "{models: [{name: x, pciIDs: [\"2330\"], architecture: Hopper, memoryMiB: 81559}]}";
     let refusal = Refusal {
-        message: "pods \"nvml-probe-x\" is forbidden: violates PodSecurity \"restricted\"".to_owned(),
+        message: "pods \"nodestack-nvml-probe-x\" is forbidden: violates PodSecurity \"restricted\"".to_owned(),
         at: None,
     };
     let states = vec![
@@ -82,7 +82,7 @@ pub fn policies() -> Vec<(&'static str, ClusterGpuPolicy)> {
         ("the probe's pods are rejected", {
             Sim::new()
                 .policy("all", "{}")
-                .then(|sim| drop(sim.refusals.insert("nvml-probe".into(), refusal)))
+                .then(|sim| drop(sim.refusals.insert("nodestack-nvml-probe".into(), refusal)))
                 .run_for(60)
         }),
         ("an older policy governs all nodes", {

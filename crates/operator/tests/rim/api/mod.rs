@@ -109,11 +109,14 @@ impl Made {
             let value = path.split('.').fold(object, |at, key| &at[key]);
             value.as_str().unwrap_or_default().to_owned()
         };
-        parts("labelSelector").all(|key| !object["metadata"]["labels"][key].is_null())
-            && parts("fieldSelector").all(|part| match part.split_once("!=") {
-                Some((path, value)) => field(path) != value,
-                None => part.split_once('=').is_some_and(|(path, value)| field(path) == value),
-            })
+        let label = |key: &str| object["metadata"]["labels"][key].as_str();
+        parts("labelSelector").all(|part| match part.split_once('=') {
+            Some((key, value)) => label(key) == Some(value),
+            None => label(part).is_some(),
+        }) && parts("fieldSelector").all(|part| match part.split_once("!=") {
+            Some((path, value)) => field(path) != value,
+            None => part.split_once('=').is_some_and(|(path, value)| field(path) == value),
+        })
     }
 
     fn manager(&self, operation: &'static str) -> Manager {

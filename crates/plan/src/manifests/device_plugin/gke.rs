@@ -24,7 +24,7 @@ const FILE: &str = "gpu_config.json";
 
 /// The service account of a plugin that watches for critical XIDs and reports them on its Node. The chart creates it if
 /// `gkeHealthMonitoring` is enabled.
-pub const ACCOUNT: &str = "gke-device-plugin";
+pub const ACCOUNT: &str = "nodestack-gke-device-plugin";
 
 /// Returns the variable by which the plugin finds its Node. (Unverified.)
 fn node_name() -> EnvVar {

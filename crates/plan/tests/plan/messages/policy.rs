@@ -63,10 +63,10 @@ pub const SCENARIOS: &[Scenario] = &[
         contested("{defaults: {toolkit: {injection: Runtime}}}", |sim| sim.runtime_classes.clear())
     }),
     (Reason::PodsForbidden, Condition("Ready"), || {
-        let message = "pods \"nvml-probe-x\" is forbidden: violates PodSecurity \"restricted\"".to_owned();
+        let message = "pods \"nodestack-nvml-probe-x\" is forbidden: violates PodSecurity \"restricted\"".to_owned();
         Sim::new().policy("all", "{}").then(|sim| {
             let refusal = gpu_operator_plan::world::Refusal { message, at: None };
-            sim.refusals.insert("nvml-probe".into(), refusal);
+            sim.refusals.insert("nodestack-nvml-probe".into(), refusal);
         })
     }),
     (Reason::InvalidPolicy, Condition("Accepted"), || pools("[{name: p, match: {models: [nvidia-h100-80g]}}]")),
