@@ -45,7 +45,7 @@ pub fn name_of(policy: &ClusterGpuPolicy) -> PolicyName {
 }
 
 /// Returns the policies that are not being deleted, in order of precedence: if several select a node, the first of them governs it.
-/// A backup that is restored, or a GitOps engine that creates policies again, changes their age but not their priority.
+/// A backup that is restored, or an engine such as Argo CD that creates policies again, changes their age but not their priority.
 pub fn by_precedence(world: &World) -> Vec<&ClusterGpuPolicy> {
     let mut policies: Vec<_> = world
         .policies
