@@ -267,6 +267,7 @@ fn end(sim: &Sim) -> String {
     for mut gpu_node in sim.gpu_nodes.values().cloned() {
         let status = gpu_node.status.get_or_insert_default();
         (status.since, status.deadline) = (None, None);
+        gpu_node.spec.rollout.iter_mut().for_each(|rollout| rollout.since = Time(Timestamp::UNIX_EPOCH));
         // A healthy state is only written together with the next change.
         status.health = status.health.filter(|health| *health != HealthState::Healthy);
         status.conditions.retain(|condition| condition.type_ != "Healthy" || condition.status == "False");
