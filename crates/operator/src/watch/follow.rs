@@ -118,8 +118,8 @@ where
 
 #[cfg(test)]
 mod tests {
-    use gpu_operator_crd::keys;
-    use gpu_operator_plan::world::PodFacts;
+    use gpu_operator_crd::{GpuNode, keys};
+    use gpu_operator_plan::{inventory::report, world::PodFacts};
     use k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
@@ -128,6 +128,17 @@ mod tests {
     fn pod(version: &str, labels: &serde_json::Value) -> Pod {
         let meta = json!({"name": "p", "namespace": "n", "resourceVersion": version, "labels": labels});
         serde_json::from_value(json!({"metadata": meta, "spec": {"nodeName": "a", "containers": []}})).unwrap()
+    }
+
+    #[test]
+    fn of_the_managed_fields_only_the_time_of_the_probes_report_is_kept() {
+        let entry = |manager: &str, second: u8| json!({"manager": manager, "subresource": "status", "time": format!("2026-01-01T00:00:0{second}Z"), "fieldsV1": {"f:status": {}}});
+        let managed = [entry(keys::MANAGER, 1), entry(keys::PROBE_MANAGER, 2), entry("kubectl", 3)];
+        let gpu_node = json!({"metadata": {"name": "a", "resourceVersion": "7", "managedFields": managed}, "spec": {}});
+        let kept = trimmed(serde_json::from_value::<GpuNode>(gpu_node).unwrap());
+        assert_eq!((kept.managed_fields().len(), kept.resource_version()), (1, None));
+        assert_eq!(kept.managed_fields()[0].fields_v1, None);
+        assert_eq!(report::written(Some(&kept)), Some("2026-01-01T00:00:02Z".parse().unwrap()));
     }
 
     #[tokio::test]
