@@ -72,7 +72,8 @@ impl<'w> Leaving<'w> {
                 let selected = plugins.into_iter().any(|stage| node.labels.contains_key(stage.key()));
                 let exists = !pods.plugins.is_empty() || unmanaged.pods.iter().any(|pod| offers_gpus(pod));
                 let began = status.filter(|status| removal_has_begun(status)).and_then(GpuNodeStatus::since);
-                let waits = began.is_none_or(|began| now < later(began, CLOSING_AT_MOST));
+                // Without a GpuNode nothing says since when: then a node that does not answer is not waited for.
+                let waits = began.map_or(gpu_node.is_some() || node.ready, |began| now < later(began, CLOSING_AT_MOST));
                 if selected || exists && waits { Self::Closing } else { Self::Removing }
             }
         }

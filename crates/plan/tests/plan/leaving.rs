@@ -299,3 +299,13 @@ fn a_node_that_leaves_in_the_middle_of_its_update_keeps_its_turn() {
     steps(&mut sim, 200);
     assert!(sim.status("b").is_ready() && !sim.is_moving("b"));
 }
+
+#[test]
+fn a_node_that_does_not_answer_and_has_no_gpu_node_does_not_block_the_deletion_of_a_policy() {
+    let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
+    sim.node_mut("a").ready = false;
+    sim.gpu_nodes.remove(&"a".into());
+    sim.delete_policy("all");
+    sim.run(300);
+    assert!(sim.policies.is_empty() && sim.sets.is_empty(), "{:?}", sim.sets.keys());
+}
