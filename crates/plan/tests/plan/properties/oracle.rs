@@ -271,7 +271,8 @@ pub fn discovered_labels_are_those_of_the_policy(sim: &Sim) {
         if !wanted || !nvml_answers(sim, name) {
             continue;
         }
-        let report = &sim.machines[name];
+        let status = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.status.as_ref());
+        let Some(report) = status.and_then(|status| status.report.as_ref()) else { continue };
         let replicas = if sim.has_plugin(name) { Some(sim.replicas(name).to_string()) } else { None };
         let partitioned = report.gpus.iter().any(|gpu| gpu.mig_devices.is_some());
         // NVIDIA's program fails then, and keeps its earlier labels.
@@ -329,7 +330,7 @@ fn pool<'s>(sim: &'s Sim, plan: &Plan, name: &NodeName) -> Option<&'s Pool> {
 pub struct Count {
     /// Nodes whose allocatable GPUs meet the expectation.
     pub able: u32,
-    /// Those of the able nodes that are being updated, and not proven yet.
+    /// Those of the able nodes that are being updated, and not proven yet, or whose kubelet has not reported a reboot.
     pub moving: u32,
     /// The number of nodes that must be able.
     pub required: u32,
@@ -358,7 +359,9 @@ pub fn count(sim: &Sim, plan: &Plan, policy: &PolicyName) -> Count {
             (all * percent).div_ceil(100).max(u32::from(percent > 0))
         }
     };
-    let moving = |node: &&&NodeFacts| sim.is_moving(&node.name);
+    let rebooted =
+        |node: &NodeFacts| sim.machines.get(&node.name).is_some_and(|report| *report.boot_id != *node.boot_id);
+    let moving = |node: &&&NodeFacts| sim.is_moving(&node.name) || rebooted(node);
     Count { able: few(able.len()), moving: few(able.iter().filter(moving).count()), required }
 }
 
