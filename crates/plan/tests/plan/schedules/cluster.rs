@@ -250,6 +250,8 @@ impl Cluster {
                     Write::Recreate(pod) if self.sim.pods[pod].running_since() != pass.born[pod].1 => {
                         self.sim.write(&write)
                     }
+                    // With a GpuNode the record is gone to which policy its node belongs.
+                    Write::Finalizer(..) if self.lacks_gpu_nodes(&pass.uids) => self.sim.write(&write),
                     _ => {
                         let holds = if self.is_overtaken { law::holds_late } else { law::holds };
                         holds(&self.sim, &write)?;
@@ -275,6 +277,12 @@ impl Cluster {
         };
         self.operator.answer(&write, result, &self.sim);
         Ok(())
+    }
+
+    /// Returns whether one of these GpuNodes was deleted since the pass was planned.
+    fn lacks_gpu_nodes(&self, planned: &BTreeMap<NodeName, String>) -> bool {
+        let uid = |name| self.sim.gpu_nodes.get(name).and_then(ResourceExt::uid);
+        planned.iter().any(|(name, planned)| uid(name).as_ref() != Some(planned))
     }
 
     /// Returns whether the GpuNode of a write of a spec was deleted and created again since the pass was planned.
