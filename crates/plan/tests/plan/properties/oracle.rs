@@ -96,7 +96,7 @@ impl Oracle {
         let out_of_service: BTreeSet<_> =
             self.moved.iter().filter(|name| is_out_of_service(sim, name)).cloned().collect();
         let (before, pending_restarts) = (sim.nodes.clone(), pending_restarts(sim));
-        let toolkits = sim.nodes.keys().map(|name| (name.clone(), toolkit_of(sim, name))).collect();
+        let toolkits = sim.nodes.keys().map(|name| (name.clone(), toolkits_of(sim, name))).collect();
         let happened = carry_out(sim, plan);
         for name in before.values().filter(|node| is_taken_out(sim, node)).map(|node| &node.name) {
             if self.moved.insert(name.clone()) {
@@ -128,24 +128,27 @@ fn pending_restarts(sim: &Sim) -> BTreeMap<PoolOf, NodeName> {
     sim.nodes.values().filter(comes).map(|node| (pool_of(sim, node), node.name.clone())).collect()
 }
 
-/// Returns the toolkit that a node has on record, or otherwise by its label. One on record is restored at once if its label is lost.
-fn toolkit_of(sim: &Sim, name: &NodeName) -> Option<Revision> {
-    let recorded = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.current.as_ref());
+/// Returns the toolkits that a node may get at once: the one that it has on record, if its label is lost, and the one from which it is
+/// being updated, if the update ends early; without a record the one in its label.
+fn toolkits_of(sim: &Sim, name: &NodeName) -> Vec<Revision> {
+    let spec = sim.gpu_nodes.get(name).map(|gpu_node| &gpu_node.spec);
+    let recorded = spec.and_then(|spec| spec.current.as_ref()?.toolkit.clone());
     let labelled = || Some(sim.nodes[name].labels.get(keys::TOOLKIT)?.as_str().into());
-    recorded.and_then(|current| current.toolkit.clone()).or_else(labelled)
+    let before = spec.and_then(|spec| spec.rollout.as_ref()?.from.toolkit.clone());
+    recorded.or_else(labelled).into_iter().chain(before).collect()
 }
 
 /// No node gets a toolkit that restarts its container runtime while such a toolkit is pending on another node of its
 /// pool.
 fn runtimes_are_restarted_one_by_one(
     sim: &Sim,
-    before: &BTreeMap<NodeName, Option<Revision>>,
+    before: &BTreeMap<NodeName, Vec<Revision>>,
     mut pending_restarts: BTreeMap<PoolOf, NodeName>,
 ) {
     for (name, node) in &sim.nodes {
-        let had = before.get(name).and_then(Option::as_ref).map(Revision::as_str);
+        let had = before.get(name).map(Vec::as_slice).unwrap_or_default();
         let label = node.labels.get(keys::TOOLKIT).map(Interned::as_str);
-        if label.is_none() || label == had || !sim.restarts_runtime(name) {
+        if label.is_none_or(|label| had.iter().any(|had| had.as_str() == label)) || !sim.restarts_runtime(name) {
             continue;
         }
         let pool = pool_of(sim, node);
