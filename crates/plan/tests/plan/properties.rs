@@ -223,10 +223,10 @@ fn cosmetic(mut spec: ClusterGpuPolicySpec, least: i32) -> ClusterGpuPolicySpec 
 }
 
 /// Returns whether an event has the same effect if it happens earlier or later. A GPU that is lost before it was
-/// recorded was never expected.
+/// recorded was never expected, and a node that is being deleted stays as far as it has come.
 fn is_independent_of_time(event: &Event) -> bool {
     let of_node = |what: &OnNode| match what {
-        OnNode::GetsHostDriver | OnNode::GetsForeignPod | OnNode::LosesGpu => true,
+        OnNode::GetsHostDriver | OnNode::GetsForeignPod | OnNode::LosesGpu | OnNode::IsBeingDeleted => true,
         OnNode::Reboots(lost) | OnNode::RebootsWith(_, lost) => *lost > 0,
         _ => false,
     };
