@@ -131,6 +131,9 @@ text! {
         "write the name of an extended resource: a lower-case DNS name other than kubernetes.io, '/' and a name, such as example.com/gpu",
 }
 
+/// The rule for the keys of labels and annotations.
+const LEGAL_KEYS: (&str, &str) = ("self.all(key, !format.qualifiedName().validate(key).hasValue())", ILLEGAL_KEY);
+
 /// The labels of a selector.
 pub(crate) struct MatchLabels;
 
@@ -145,7 +148,7 @@ impl JsonSchema for MatchLabels {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let value = LabelValue::json_schema(generator);
-        let rules = rules(&[("self.all(key, !format.qualifiedName().validate(key).hasValue())", ILLEGAL_KEY)]);
+        let rules = rules(&[LEGAL_KEYS]);
         json_schema!({
             "type": "object", "maxProperties": 32, "additionalProperties": value, "x-kubernetes-validations": rules,
         })
@@ -189,7 +192,7 @@ impl JsonSchema for PodAnnotations {
 /// Returns the schema of labels or annotations that users add to pods.
 fn pod_metadata(value: &Value) -> Schema {
     let rules = rules(&[
-        ("self.all(key, !format.qualifiedName().validate(key).hasValue())", ILLEGAL_KEY),
+        LEGAL_KEYS,
         (
             "self.all(key, !key.startsWith('gpu.nodestack.dev/') && key != 'app.kubernetes.io/managed-by')",
             "keys of gpu.nodestack.dev and app.kubernetes.io/managed-by are set by the operator: write a different key, such as example.com/team",

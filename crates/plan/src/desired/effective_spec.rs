@@ -71,6 +71,13 @@ pub fn tolerations<'p>(policy: &'p ClusterGpuPolicy, pool: Option<&'p Pool>) -> 
     pool.and_then(|pool| pool.tolerations.as_ref()).or(policy.spec.defaults.tolerations.as_ref())
 }
 
+/// Returns the priority class of operands: the pool's instead of the default.
+#[must_use]
+pub fn priority_class<'p>(policy: &'p ClusterGpuPolicy, pool: Option<&'p Pool>) -> &'p str {
+    let own = pool.and_then(|pool| pool.priority_class_name.as_deref());
+    own.or(policy.spec.defaults.priority_class_name.as_deref()).unwrap_or("system-node-critical")
+}
+
 /// Returns whether precompiled drivers are enabled: the pool's field over the default.
 #[must_use]
 pub fn is_precompiled(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> bool {

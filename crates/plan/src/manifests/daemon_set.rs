@@ -99,13 +99,11 @@ fn pod_spec(input: &PodInput<'_>, group: &Revision, mut parts: PodParts) -> PodS
     let stage = input.spec.stage;
     let account = device_plugin::account(&input.key.plugin).filter(|_| stage == Stage::DevicePlugin);
     let (policy, pool) = (input.policy, effective_spec::pool_of(input.policy, input.key));
-    let class =
-        pool.and_then(|pool| pool.priority_class_name.as_ref()).or(policy.spec.defaults.priority_class_name.as_ref());
     PodSpec {
         node_selector: Some(BTreeMap::from([(stage.key().to_owned(), group.to_string())])),
         affinity: Some(one_per_host(stage)),
         tolerations: Some(tolerations(policy, pool)),
-        priority_class_name: Some(class.map_or("system-node-critical", String::as_str).to_owned()),
+        priority_class_name: Some(effective_spec::priority_class(policy, pool).to_owned()),
         image_pull_secrets: pull_secrets(input.settings, input.policy),
         // Only one operand uses the API server, if enabled, and mounts the token explicitly.
         automount_service_account_token: Some(false),

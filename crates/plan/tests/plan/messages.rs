@@ -134,7 +134,7 @@ pub fn without_hash(message: &str) -> String {
 /// Runs a scenario and returns the last entry for its reason.
 ///
 /// # Errors
-/// Returns the state of the nodes if the reason is not reported, and an object that the schema of an earlier chart rejects.
+/// Returns the state of the nodes if the reason is not reported, and an object that the schema rejects.
 fn run((reason, place, build): &Scenario) -> Result<String, String> {
     let sim = build().run_for(40);
     if let Some(error) = sim.plans.iter().find_map(schemas::rejection) {

@@ -43,7 +43,8 @@ pub fn keeps_its_stack(sim: &Sim, name: &NodeName) -> bool {
     governing(sim, name).is_some() || is_gpu_node(sim, name) && !removes
 }
 
-/// Returns the policy that governs a node: the one with the highest priority that selects it, otherwise the oldest, if it is a GPU node that has not opted out.
+/// Returns the policy that governs a node: of those that select it the one with the highest priority, otherwise the oldest, if it is a
+/// GPU node that has not opted out.
 pub fn governing<'s>(sim: &'s Sim, name: &NodeName) -> Option<&'s ClusterGpuPolicy> {
     let node = sim.nodes.get(name)?;
     if node.labels.get(keys::MANAGED).is_some_and(|managed| managed != "true") || !is_gpu_node(sim, name) {
