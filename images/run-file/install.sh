@@ -4,6 +4,7 @@
 #
 # Environment, as driver.source RunFile sets it:
 #   NVIDIA_DRIVER_DOWNLOAD_URL     the URL of the .run file
+#   NVIDIA_DRIVER_SHA256           the checksum of the file, which is executed only if it has this one
 #   NVIDIA_DRIVER_VERSION          the driver's version, if known; defaults to the version that the file installs
 #   NVIDIA_INSTALL_DIR_HOST        the directory of the host that the driver is installed into
 #   NVIDIA_INSTALL_DIR_CONTAINER   where that directory is mounted
@@ -13,7 +14,7 @@
 # DEV_DIR, PROC_DIR, SYS_DIR and FIRMWARE_DIR are for tests.
 set -eu
 
-host_dir=${NVIDIA_INSTALL_DIR_HOST:-/home/kubernetes/bin/nvidia}
+host_dir=${NVIDIA_INSTALL_DIR_HOST:-/opt/nvidia}
 dir=${NVIDIA_INSTALL_DIR_CONTAINER:-/usr/local/nvidia}
 root=${ROOT_MOUNT_DIR:-/root}
 version=${NVIDIA_DRIVER_VERSION:-}
@@ -25,15 +26,19 @@ firmware=${FIRMWARE_DIR:-/lib/firmware}
 kernel=$(uname -r)
 cache=$dir/.cache
 modules="nvidia nvidia-uvm nvidia-modeset nvidia-drm"
+# In bytes: several times the size of any driver, so that a wrong address does not fill the node's disk.
+max_size=4294967296
 
 say() { echo "run-file installer: $*"; }
 fail() { echo "run-file installer: $*" >&2; exit 1; }
 
 url=${NVIDIA_DRIVER_DOWNLOAD_URL:-}
 [ -n "$url" ] || fail "NVIDIA_DRIVER_DOWNLOAD_URL is not set"
-# The key of the cache: without a version, the URL identifies the driver.
+sha256=${NVIDIA_DRIVER_SHA256:-}
+[ -n "$sha256" ] || fail "NVIDIA_DRIVER_SHA256 is not set"
+# What the installed driver was built from.
 wanted="kernel=$kernel
-driver=${version:-$url}"
+driver=$sha256"
 
 loaded() { cat "$sys/module/nvidia/version" 2>/dev/null || true; }
 
@@ -54,17 +59,30 @@ unload() {
     done
 }
 
-# Downloads the .run file, unless it already exists, and prints its path.
+checksum() { sha256sum "$1" | cut -d ' ' -f 1; }
+
+# Copies the file into the container, where nothing on the host can change it between the check and the execution. Removes a
+# file that has another checksum.
+take() {
+    [ -e "$file" ] || return 1
+    cp "$file" "$checked" || fail "cannot copy the .run file"
+    [ "$(checksum "$checked")" != "$sha256" ] || return 0
+    rm -f "$file"
+    return 1
+}
+
+# Downloads the .run file, unless it already exists, and sets checked to a copy that has the checksum.
 download() {
-    name=$(basename "${url%%[?#]*}")
-    file=$dir/.run/$(printf '%s' "$url" | cksum | cut -d ' ' -f 1)-$name
-    if [ ! -e "$file" ]; then
+    private=$(mktemp -d)
+    checked=$private/driver.run
+    file=$dir/.run/$sha256.run
+    if ! take; then
         mkdir -p "$dir/.run"
         rm -f "$dir"/.run/*
-        curl --fail --location --silent --show-error --retry 3 --output "$file.part" "$url" >&2
+        curl --fail --location --silent --show-error --retry 3 --max-filesize "$max_size" --output "$file.part" "$url"
         mv "$file.part" "$file"
+        take || fail "checksum mismatch: the file at $url has SHA-256 $(checksum "$checked"), and $sha256 is wanted"
     fi
-    echo "$file"
 }
 
 headers() {
@@ -77,18 +95,18 @@ headers() {
 install_driver() {
     say "installing ${version:-the driver} from $url for kernel $kernel"
     rm -f "$cache"
-    file=$(download)
     headers
     # Remove files of another version, which would otherwise be mistaken for this one's.
     rm -rf "$dir/bin" "$dir/lib64" "$dir/drivers" "$dir/firmware"
     mkdir -p "$dir/bin" "$dir/lib64" "$dir/drivers"
-    sh "$file" --silent --accept-license --no-questions --ui=none \
+    sh "$checked" --silent --accept-license --no-questions --ui=none \
         --utility-prefix="$dir" --utility-libdir=lib64 --opengl-prefix="$dir" --opengl-libdir=lib64 \
         --kernel-install-path="$dir/drivers" --log-file-name="$dir/nvidia-installer.log" --tmpdir="$dir" \
         --no-install-compat32-libs --no-x-check --no-check-for-alternate-installs --no-distro-scripts "$@" || {
         tail -n 20 "$dir/nvidia-installer.log" >&2 2>/dev/null || true
         fail "the .run file could not install the driver"
     }
+    rm -rf "$private"
     now=$(installed)
     [ -n "$now" ] || fail "the .run file installed no libnvidia-ml.so into $host_dir/lib64"
     [ -z "$version" ] || [ "$now" = "$version" ] || fail "the .run file has installed driver $now, and $version is wanted"
@@ -162,6 +180,8 @@ if is_cached; then
     now=$(loaded)
     [ -z "$now" ] || [ "$now" = "$(installed)" ] || unload
 else
+    # A driver that works is not unloaded before its successor is there.
+    download
     [ -z "$(loaded)" ] || unload
     install_driver "$@"
 fi

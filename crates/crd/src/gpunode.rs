@@ -19,7 +19,7 @@ use crate::{
     validated::Validated,
 };
 
-/// The operator's decisions for one node. The probe may create the object with an empty spec; the operator fills it in.
+/// The operator's decisions for one node. The operator writes it and overwrites the changes of others; users change the policy.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "gpu.nodestack.dev",

@@ -26,13 +26,13 @@ use crate::{
     skip::is_default,
 };
 pub use crate::{
-    policy_health::{Health, OnUnhealthy, TaintEffect, UnhealthyTaint},
+    policy_health::{Health, OnUnhealthy, OnUnhealthyMode, TaintEffect, UnhealthyTaint},
     selector::Selector,
     stage::Stage,
 };
 pub use compatibility::{Compatibility, CompatibleLabels};
-pub use device_plugin::{ContainerMetrics, DevicePlugin, Mps, PluginFlavor, Sharing, TimeSlicing};
-pub use driver::{ConfigMapFiles, Driver, DriverConfigMaps, DriverSource, KernelModule};
+pub use device_plugin::{ContainerMetrics, DevicePlugin, Mps, PluginFlavor, Sharing, SharingMode, TimeSlicing};
+pub use driver::{ConfigMapFiles, Driver, DriverChannel, DriverConfigMaps, DriverSource, KernelModule};
 pub use mig::{Mig, MigProfile, MigStrategy};
 pub use model::{Architecture, Model, ModelDriver, ModuleSupport};
 pub use operand::{Image, Images, Operand, PullPolicy, PullSecret};
@@ -298,7 +298,7 @@ pub struct Readiness {
     ))]
     pub progress_deadline: Option<Duration>,
     /// The number of nodes that must be ready, as a number or as a percentage of the eligible nodes, which are those
-    /// that are not NotReady, cordoned or being deleted. Defaults to 100%.
+    /// that are not NotReady, cordoned or being deleted. A node that is being updated counts as ready. Defaults to 100%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = (
         "string(self).matches('^([0-9]|[1-9][0-9]|100)%$') || self != string(self) && string(self).matches('^[0-9]{1,6}$')",

@@ -10,6 +10,7 @@ use crate::{
     health::{CauseClasses, HealthRules, Thresholds, XidClasses},
     keys,
     schema::TaintKey,
+    skip::is_default,
 };
 
 /// The rules by which the health of GPUs is judged, and the consequences for the node.
@@ -27,8 +28,8 @@ pub struct Health {
     pub min_healthy_gpus: Option<IntOrString>,
     /// What happens to a node with an unhealthy GPU until the GPU has recovered, beside the condition
     /// `gpu.nodestack.dev/GpuHealthy`. Defaults to nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub on_unhealthy: Option<OnUnhealthy>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub on_unhealthy: OnUnhealthy,
     /// The rules for the probe.
     #[serde(flatten)]
     pub rules: HealthRules,
@@ -37,10 +38,39 @@ pub struct Health {
 /// What happens to a node with an unhealthy GPU until the GPU has recovered.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = (
+    "!has(self.mode) || self.mode != 'None' || !has(self.taint)",
+    "mode None sets no taint: write mode: Taint, or remove taint"
+))]
 pub struct OnUnhealthy {
-    /// Taints the node. `{}` adds the taint `gpu.nodestack.dev/unhealthy:NoSchedule`. Not set by default.
+    /// What happens. Defaults to `Taint` if a field of `taint` is set, otherwise to `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub taint: Option<UnhealthyTaint>,
+    pub mode: Option<OnUnhealthyMode>,
+    /// The taint. Defaults to `gpu.nodestack.dev/unhealthy:NoSchedule`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub taint: UnhealthyTaint,
+}
+
+impl OnUnhealthy {
+    /// Returns the taint that the node gets, if any.
+    #[must_use]
+    pub fn taint(&self) -> Option<&UnhealthyTaint> {
+        let sets = match self.mode {
+            Some(mode) => mode == OnUnhealthyMode::Taint,
+            None => self.taint != UnhealthyTaint::default(),
+        };
+        sets.then_some(&self.taint)
+    }
+}
+
+/// What happens to a node with an unhealthy GPU.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnUnhealthyMode {
+    /// Nothing.
+    #[default]
+    None,
+    /// The node gets a taint.
+    Taint,
 }
 
 /// The taint of a node with an unhealthy GPU. The operator's pods tolerate it.
@@ -82,7 +112,8 @@ impl Health {
     pub fn over(&self, policy: &Self) -> Self {
         Self {
             min_healthy_gpus: self.min_healthy_gpus.clone().or_else(|| policy.min_healthy_gpus.clone()),
-            on_unhealthy: self.on_unhealthy.clone().or_else(|| policy.on_unhealthy.clone()),
+            on_unhealthy: if is_default(&self.on_unhealthy) { &policy.on_unhealthy } else { &self.on_unhealthy }
+                .clone(),
             rules: rules(&self.rules, &policy.rules),
         }
     }

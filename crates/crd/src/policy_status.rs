@@ -80,6 +80,9 @@ pub struct NodeCounts {
     /// any other count.
     #[serde(default)]
     pub opted_out: u32,
+    /// Nodes in progress that are in their turn of a rollout. They count as ready for `readiness.minReadyNodes`.
+    #[serde(default)]
+    pub updating: u32,
     /// Eligible nodes that do not have the wanted revision.
     #[serde(default)]
     pub outdated: u32,

@@ -121,6 +121,10 @@ pub enum Reason {
     DriverImageNotFound,
     /// The installer cannot download the driver or its packages.
     DownloadFailed,
+    /// The policy has no checksum for the `.run` file of source `RunFile`, which is therefore not executed.
+    ChecksumMissing,
+    /// The `.run` file that the installer found has another checksum than the one in the policy, and was not executed.
+    ChecksumMismatch,
     /// A driver is installed on the host, but its kernel module is not loaded.
     DriverNotLoaded,
     /// No driver is installed on a node of a pool with source Preinstalled.
@@ -263,6 +267,8 @@ impl Reason {
                 | Self::KernelHeadersUnavailable
                 | Self::DriverImageNotFound
                 | Self::DownloadFailed
+                | Self::ChecksumMissing
+                | Self::ChecksumMismatch
                 | Self::DriverNotLoaded
                 | Self::DriverNotInstalled
                 | Self::DriverLibraryNotFound

@@ -41,8 +41,8 @@ const PROGRAMS: [(&str, &str); 9] = [
     ("sleep", ""),
 ];
 
-/// The stand-in for NVIDIA's installer. It creates the files on which the script depends.
-const RUN_FILE: &str = r#"#!/bin/sh
+/// The stand-in for NVIDIA's installer, after a line with its version. It creates the files on which the script depends.
+const RUN_FILE: &str = r#"
 echo "driver.run $*" >> "$NODE/log"
 for option; do case $option in
     --utility-prefix=*) dir=${option#*=} ;;
@@ -68,7 +68,6 @@ impl Node {
         for (name, body) in PROGRAMS {
             node.program(name, &format!("#!/bin/sh\nset -e\necho \"{name} $*\" >> \"$NODE/log\"\n{body}\n"));
         }
-        node.write("driver.run", RUN_FILE);
         node.write("kernel", "6.8.0-60-generic\n");
         node.write("sys/module/firmware_class/parameters/path", "\n");
         node.write("proc/devices", "Character devices:\n195 nvidia\n511 nvidia-uvm\n");
@@ -107,12 +106,24 @@ impl Node {
         self.path(path).exists()
     }
 
-    /// Runs the script for the `known` version, if any, with a `.run` file of `version`. Returns the first two words of each
-    /// call.
+    /// Writes the `.run` file of a version, and returns its checksum.
+    fn file(&self, path: &str, version: &str) -> String {
+        self.write(path, &format!("VERSION={version}{RUN_FILE}"));
+        let output = Command::new("sha256sum").arg(self.path(path)).output().expect("sha256sum");
+        String::from_utf8(output.stdout).expect("text").split(' ').next().expect("a checksum").to_owned()
+    }
+
+    /// Runs the script for the `known` version, if any, with a `.run` file of `version` on the server.
+    fn run_as(&self, known: Option<&str>, version: &str) -> Result<Vec<String>, String> {
+        let sha256 = self.file("driver.run", version);
+        self.run_wanting(&sha256, known, version)
+    }
+
+    /// Runs the script for a file with this checksum. Returns the first two words of each call.
     ///
     /// # Errors
     /// Returns the standard error output if the script fails.
-    fn run_as(&self, known: Option<&str>, version: &str) -> Result<Vec<String>, String> {
+    fn run_wanting(&self, sha256: &str, known: Option<&str>, version: &str) -> Result<Vec<String>, String> {
         let _ = fs::remove_file(self.path("log"));
         let mut command = Command::new("sh");
         command.arg(SCRIPT).arg("--kernel-module-type=open").env_clear();
@@ -125,12 +136,14 @@ impl Node {
             ("PROC_DIR", "proc"),
             ("SYS_DIR", "sys"),
             ("FIRMWARE_DIR", "firmware"),
+            ("TMPDIR", "tmp"),
         ] {
             command.env(name, self.path(folder));
         }
         let url = format!("https://mirror.example.com/NVIDIA-Linux-x86_64-{version}.run?token=a");
-        command.envs([("PATH", path.as_str()), ("NVIDIA_INSTALL_DIR_HOST", HOST_DIR), ("VERSION", version)]);
-        command.env("NVIDIA_DRIVER_DOWNLOAD_URL", url).envs(known.map(|known| ("NVIDIA_DRIVER_VERSION", known)));
+        command.envs([("PATH", path.as_str()), ("NVIDIA_INSTALL_DIR_HOST", HOST_DIR)]);
+        command.envs([("NVIDIA_DRIVER_DOWNLOAD_URL", url.as_str()), ("NVIDIA_DRIVER_SHA256", sha256)]);
+        command.envs(known.map(|known| ("NVIDIA_DRIVER_VERSION", known)));
         let output = command.output().expect("sh");
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
@@ -230,7 +243,8 @@ fn another_version_replaces_an_unused_one() {
     assert!(said.contains("driver is in use") && said.contains("535.309.01"), "{said}");
     assert!(node.has("install/lib64/libnvidia-ml.so.535.309.01"), "the files of a driver in use are kept");
     node.remove("busy");
-    assert_eq!(node.run("580.173.02"), Ok(calls(&[&UNLOADS, &["curl --fail"], &BUILDS, &LOADS])));
+    // The first attempt has downloaded the file.
+    assert_eq!(node.run("580.173.02"), Ok(calls(&[&UNLOADS, &BUILDS, &LOADS])));
     assert!(!node.has("install/lib64/libnvidia-ml.so.535.309.01"));
     assert_eq!(node.read("sys/module/nvidia/version"), "580.173.02\n");
     let files = fs::read_dir(node.path("install/.run")).expect("a folder").count();
@@ -266,7 +280,45 @@ fn without_a_version_the_driver_is_read_from_the_file() {
     assert_eq!(node.run_as(None, "375.26"), Ok(calls(&[])));
     assert_eq!(
         node.run_as(None, "384.111"),
-        Ok(calls(&[&UNLOADS, &["curl --fail"], &BUILDS, &LOADS])),
-        "the URL differs"
+        Ok(calls(&[&["curl --fail"], &UNLOADS, &BUILDS, &LOADS])),
+        "the file differs"
+    );
+}
+
+#[test]
+fn a_file_with_another_checksum_is_never_executed() {
+    const PLANTED: &str = "touch \"$NODE/planted\"\n";
+    let node = Node::new("checksum");
+    node.run("535.309.01").expect("installed");
+    let sha256 = node.file("driver.run", "580.173.02");
+    let cached = format!("install/.run/{sha256}.run");
+    let rejected = |wanted: &str, case: &str| {
+        let said = node.run_wanting(wanted, Some("580.173.02"), "580.173.02").expect_err(case);
+        assert!(said.contains("checksum mismatch") && said.contains(wanted), "{case}: {said}");
+        let log = node.read("log");
+        assert!(!log.contains("driver.run") && !log.contains("rmmod"), "{case}: {log}");
+        assert_eq!(node.read("sys/module/nvidia/version").trim(), "535.309.01", "{case}: the driver stays loaded");
+        assert_eq!(
+            fs::read_dir(node.path("install/.run")).expect("a folder").count(),
+            0,
+            "{case}: the file is removed"
+        );
+    };
+    rejected(&"0".repeat(64), "the policy has another checksum");
+    let whole = node.read("driver.run");
+    node.write("driver.run", &whole[..whole.len() / 2]);
+    rejected(&sha256, "the file is truncated");
+    node.write("driver.run", PLANTED);
+    rejected(&sha256, "the server has another file");
+    // A file in the host's directory is checked like one that was just downloaded.
+    node.write(&cached, PLANTED);
+    node.write("no-network", "");
+    node.run_wanting(&sha256, Some("580.173.02"), "580.173.02").expect_err("there is no file to execute");
+    node.remove("no-network");
+    node.write(&cached, PLANTED);
+    assert_eq!(node.run("580.173.02"), Ok(calls(&[&["curl --fail"], &UNLOADS, &BUILDS, &LOADS])));
+    assert!(!node.has("planted"), "another file was executed");
+    assert!(
+        node.run_wanting("", None, "580.173.02").expect_err("no checksum").contains("NVIDIA_DRIVER_SHA256 is not set")
     );
 }

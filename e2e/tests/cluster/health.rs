@@ -282,7 +282,7 @@ fn a_gpu_that_the_plugin_withholds_is_restored_without_intervention() {
         let faults = Faults::read()?;
         f.set_faults(&faults.well)?;
         f.apply(
-            "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGpus: 7, onUnhealthy: {taint: {}}}}",
+            "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGpus: 7, onUnhealthy: {mode: Taint}}}",
         )
         .await?;
         f.wait_until_ready().await?;

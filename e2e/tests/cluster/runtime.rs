@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::{
-    support::{DEFAULT_DRIVER, Fixture, READY, long_test, started, test, test_on_containerd_1},
+    support::{DEFAULT_DRIVER, Fixture, READY, UNCHECKED, long_test, started, test, test_on_containerd_1},
     systems::nvidia_smi_shows,
 };
 
@@ -126,8 +126,9 @@ fn cdi_is_enabled_in_a_containerd_without_it_and_plain_pods_get_a_gpu() {
 fn cdi_is_enabled_in_a_containerd_without_it_for_a_driver_in_a_plain_folder() {
     test_on_containerd_1(|f| async move {
         f.host.set_install_dir(true)?;
+        let file = format!("version: 580.173.02, sha256: {UNCHECKED}");
         let image = "image: {repository: localhost:5999/google/stand-in, tag: dev}";
-        f.apply(&format!("{{defaults: {{driver: {{source: RunFile, version: 580.173.02, {image}}}, devicePlugin: {{flavor: Nvidia}}}}}}")).await?;
+        f.apply(&format!("{{defaults: {{driver: {{source: RunFile, {file}, {image}}}}}}}")).await?;
         f.wait_until_ready().await?;
         ensure!(configuration(&f)?.contains("enable_cdi = true"), "{}", configuration(&f)?);
         f.run_gpu_pod("classless").await?;

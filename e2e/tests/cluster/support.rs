@@ -34,6 +34,8 @@ pub const PLAIN_STAGES: [Stage; 3] = [Stage::Driver, Stage::Toolkit, Stage::Devi
 pub const DEFAULT_DRIVER: &str = "595.91.07";
 /// The driver version of Google's installer, for examples without a version.
 pub const GOOGLES_DRIVER: &str = "535.309.01";
+/// A checksum for `.run` files, which the stand-in neither downloads nor checks.
+pub const UNCHECKED: &str = "0f23456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 /// The label by which a policy or a pod selects one node.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
 /// Arguments of `kubectl delete` for objects that may not exist.

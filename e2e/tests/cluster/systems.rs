@@ -8,7 +8,7 @@ use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, ResourceExt, api::PostParams};
 use serde_json::json;
 
-use crate::support::{DEFAULT_DRIVER, Fixture, GOOGLES_DRIVER, GPUS, HOSTNAME, started, test};
+use crate::support::{DEFAULT_DRIVER, Fixture, GOOGLES_DRIVER, GPUS, HOSTNAME, UNCHECKED, started, test};
 
 /// A Job with which users check a system: it requests one GPU on nodes with a label.
 struct Check<'a> {
@@ -195,7 +195,7 @@ fn a_run_file_and_googles_plugin_need_no_toolkit() {
             "{{pools: [{{
                 name: ceph-workers,
                 nodeLabels: [{{key: gpu/nividia, value: P630}}],
-                driver: {{source: RunFile, version: 580.173.02, {image}}},
+                driver: {{source: RunFile, version: 580.173.02, sha256: {UNCHECKED}, {image}}},
                 devicePlugin: {{flavor: Gke, containerMetrics: {{port: 2112}}, {image}}},
             }}]}}"
         ))

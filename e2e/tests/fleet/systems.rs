@@ -192,9 +192,15 @@ fn centos_7_with_tesla_k80s_and_a_packaged_driver() {
 fn centos_7_with_tesla_k80s_and_a_run_file_from_a_mirror() {
     test(|f| async move {
         let s = System::ready(f, "legacy-k80-run-file", vec![node("k80s", K80, 4, ("centos", "7"))]).await?;
-        s.has_stages(&[(Stage::Driver, 1), (Stage::DevicePlugin, 1)]).await?;
+        s.has_stages(&[(Stage::Driver, 1), (Stage::Toolkit, 1), (Stage::DevicePlugin, 1)]).await?;
         let driver = text(&s.stages().await?["driver"][0])?;
-        for word in ["https://mirror.example.com/nvidia/", "HTTPS_PROXY", "10.8.0.0/16", "el7-nvidia-install"] {
+        for word in [
+            "https://mirror.example.com/nvidia/",
+            "NVIDIA_DRIVER_SHA256",
+            "HTTPS_PROXY",
+            "10.8.0.0/16",
+            "el7-nvidia-install",
+        ] {
             ensure!(driver.contains(word), "no {word} in {driver}");
         }
         ensure!(s.runs_on(keys::GPU_RESOURCE, json!({"accelerator": "nvidia-tesla-k80"})).await? == "k80s");

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{mig::Mig, operand::Operand, plugin_flags::PluginFlags};
-use crate::schema::ResourceName;
+use crate::{schema::ResourceName, skip::is_default};
 
 /// The device plugin, which advertises a node's GPUs to kubelet.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -62,10 +62,10 @@ pub struct DevicePlugin {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<ResourceName>")]
     pub resource_name: Option<String>,
-    /// Sharing of GPUs between pods. Defaults to one pod per GPU. In a pool it defaults to the setting in `defaults`;
-    /// `sharing: {}` disables sharing for that pool.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sharing: Option<Sharing>,
+    /// Sharing of GPUs between pods. Defaults to one pod per GPU. In a pool it defaults to the setting in `defaults`,
+    /// which it replaces as a whole.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sharing: Sharing,
     /// Partitioning of GPUs by MIG, and the resource names of MIG devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Mig>,
@@ -101,11 +101,20 @@ pub enum PluginFlavor {
 /// Sharing of GPUs between pods, by one mechanism at most.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = (
-    "!has(self.timeSlicing) || !has(self.mps)",
-    "timeSlicing and mps exclude each other: remove one of them"
-))]
+#[x_kube(
+    validation = (
+        "!has(self.timeSlicing) || !has(self.mps)",
+        "timeSlicing and mps exclude each other: remove one of them"
+    ),
+    validation = (
+        "!has(self.mode) || ((self.mode == 'TimeSlicing') == has(self.timeSlicing) && (self.mode == 'MPS') == has(self.mps))",
+        "mode differs from the settings beside it: write mode: TimeSlicing with timeSlicing, mode: MPS with mps, or mode: None without both"
+    )
+)]
 pub struct Sharing {
+    /// The mechanism. Defaults to the one whose settings are written, otherwise to `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<SharingMode>,
     /// Time-slicing: pods take turns on a GPU, without isolation from each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_slicing: Option<TimeSlicing>,
@@ -113,6 +122,19 @@ pub struct Sharing {
     /// and compute capacity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps: Option<Mps>,
+}
+
+/// The mechanism by which pods share GPUs.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SharingMode {
+    /// GPUs are not shared.
+    #[default]
+    None,
+    /// Time-slicing.
+    TimeSlicing,
+    /// CUDA's Multi-Process Service.
+    #[serde(rename = "MPS")]
+    Mps,
 }
 
 /// Sharing by time-slicing.
@@ -147,8 +169,7 @@ pub struct Mps {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerMetrics {
-    /// The port of the pod on which metrics are served. Defaults to 2112.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The port of the pod on which metrics are served, such as 2112.
     #[schemars(range(min = 1024, max = 65535))]
-    pub port: Option<u16>,
+    pub port: u16,
 }

@@ -19,16 +19,16 @@ use crate::{
         "source Preinstalled uses the driver on the host: remove version, image and kernelModule, or write source: Container"
     ),
     validation = (
-        "!has(self.version) || !(self.version in ['default', 'latest']) || (has(self.source) && self.source == 'GkeCos')",
-        "version \"default\"/\"latest\" is valid only with source: GkeCos; omit version for the recommended driver, or write a full version such as \"580.173.02\""
+        "!has(self.channel) || (has(self.source) && self.source == 'GkeCos' && !has(self.version))",
+        "channel is valid only with source: GkeCos and without version; add source: GkeCos and remove version, or remove channel"
     ),
     validation = (
-        "!has(self.url) || (has(self.source) && self.source == 'RunFile')",
-        "url is valid only with source: RunFile; add source: RunFile, or remove url"
+        "!(has(self.url) || has(self.sha256)) || (has(self.source) && self.source == 'RunFile')",
+        "url and sha256 are valid only with source: RunFile; add source: RunFile, or remove them"
     ),
     validation = (
-        "!has(self.url) || !self.url.startsWith('http://') || (has(self.allowPlainHTTP) && self.allowPlainHTTP)",
-        "url uses plain HTTP, which does not protect the driver against tampering: write an https:// url, or add allowPlainHTTP: true"
+        "!has(self.source) || self.source != 'RunFile' || has(self.sha256) == (has(self.version) || has(self.url))",
+        "with source RunFile, the checksum of the file belongs beside version or url: add sha256 as sha256sum prints it, or version or url beside sha256"
     ),
     validation = (
         "!has(self.installDir) || (has(self.source) && self.source in ['GkeCos', 'GkeUbuntu', 'RunFile', 'Preinstalled'])",
@@ -63,17 +63,19 @@ pub struct Driver {
     /// The source of the driver. Defaults to `Auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<DriverSource>,
-    /// The full version of the driver, such as `580.173.02`. With source `GkeCos`, also `default` or `latest`, which
-    /// let Google's installer choose the version. Defaults to the newest recommended version that supports the node's
-    /// models and has an image for its operating system. With `GkeCos` it defaults to `default`, with `GkeUbuntu` to
-    /// the choice of Google's installer, and with `RunFile` to the version in `url`.
+    /// The full version of the driver, such as `580.173.02`. Defaults to the newest recommended version that supports the
+    /// node's models and has an image for its operating system. With `GkeCos` and `GkeUbuntu` it defaults to the choice of
+    /// Google's installer, and with `RunFile` to the version in `url`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = (
-        "self.matches('^(default|latest|[0-9]{3}[.][0-9]{1,3}([.][0-9]{1,3})?)$')",
+        "self.matches('^[0-9]{3}[.][0-9]{1,3}([.][0-9]{1,3})?$')",
         "write the full driver version, such as \"580.173.02\""
     ))]
     pub version: Option<String>,
+    /// The version that source `GkeCos` installs if `version` is not set. Defaults to `Default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<DriverChannel>,
     /// The type of kernel modules. Defaults to `Auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_module: Option<KernelModule>,
@@ -85,8 +87,8 @@ pub struct Driver {
     /// Additional files for NVIDIA's driver container.
     #[serde(default, skip_serializing_if = "is_default")]
     pub config_maps: DriverConfigMaps,
-    /// The URL from which source `RunFile` downloads the `.run` file: NVIDIA's driver, or a CUDA bundle if the
-    /// installer's image supports it. Defaults to NVIDIA's public download site.
+    /// The URL (HTTP or HTTPS) from which source `RunFile` downloads the `.run` file: NVIDIA's driver, or a CUDA bundle if the
+    /// installer's image supports it. Defaults to the file of `version` on NVIDIA's public download site.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     #[x_kube(validation = (
@@ -94,11 +96,17 @@ pub struct Driver {
         "write the full URL of the file, such as https://mirror.example.com/NVIDIA-Linux-x86_64-580.173.02.run"
     ))]
     pub url: Option<String>,
-    /// Whether `url` may use plain HTTP, which does not protect the download against tampering. Defaults to `false`.
-    #[serde(rename = "allowPlainHTTP", default, skip_serializing_if = "Option::is_none")]
-    pub allow_plain_http: Option<bool>,
+    /// The SHA-256 checksum of the `.run` file, as `sha256sum` prints it. Required with source `RunFile`. The installer
+    /// checks it before each execution of the file and executes no other file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    #[x_kube(validation = (
+        "self.matches('^[0-9a-f]{64}$')",
+        "write the 64 hexadecimal digits, in lower case, that sha256sum prints for the .run file"
+    ))]
+    pub sha256: Option<String>,
     /// The directory on the host in which the installers of `GkeCos`, `GkeUbuntu` and `RunFile` place the driver.
-    /// Defaults to `/home/kubernetes/bin/nvidia`. With `Preinstalled`, the directory of the driver's libraries, if they
+    /// Defaults to `/home/kubernetes/bin/nvidia`, and with `RunFile` outside GKE to `/opt/nvidia`. With `Preinstalled`, the directory of the driver's libraries, if they
     /// are not found otherwise: the libraries are in this directory or in its `lib`, `lib64`, `usr/lib64` and similar
     /// subdirectories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,12 +121,15 @@ pub struct Driver {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct DriverConfigMaps {
-    /// Name of a ConfigMap with parameters of the kernel modules, one per line, under the keys `nvidia.conf`,
-    /// `nvidia-uvm.conf`, `nvidia-modeset.conf` and `nvidia-peermem.conf`. A change of this name starts a rollout; a
-    /// change of the ConfigMap's content takes effect at the next start of the container.
+    /// Parameters of the kernel modules, one per line, under the keys `nvidia.conf`, `nvidia-uvm.conf`,
+    /// `nvidia-modeset.conf` and `nvidia-peermem.conf`. A change of the name or the keys starts a rollout; a change of the
+    /// ConfigMap's content takes effect at the next start of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<ObjectName>")]
-    pub kernel_modules: Option<String>,
+    #[x_kube(validation = (
+        "self.keys.all(key, key in ['nvidia.conf', 'nvidia-uvm.conf', 'nvidia-modeset.conf', 'nvidia-peermem.conf'])",
+        "the driver's container reads only nvidia.conf, nvidia-uvm.conf, nvidia-modeset.conf and nvidia-peermem.conf: write these names as keys"
+    ))]
+    pub kernel_modules: Option<ConfigMapFiles>,
     /// Package repositories for kernel headers. The files are added to the container's directory of repositories:
     /// `/etc/apt/sources.list.d`, `/etc/yum.repos.d` or `/etc/zypp/repos.d`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,7 +143,7 @@ pub struct DriverConfigMaps {
 
 /// Files from a ConfigMap in the operator's namespace. The keys must be listed because each is mounted individually and
 /// the operator has no permission to read ConfigMaps.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigMapFiles {
     /// Name of the ConfigMap.
@@ -159,10 +170,31 @@ pub enum DriverSource {
     /// Google's installer for Ubuntu on GKE.
     GkeUbuntu,
     /// NVIDIA's `.run` file, downloaded and run by an installer with the same environment variables as Google's
-    /// installer for Ubuntu. There is no default image.
+    /// installer for Ubuntu, and `NVIDIA_DRIVER_SHA256`. There is no default image.
     RunFile,
     /// The host's own driver, which is never changed.
     Preinstalled,
+}
+
+/// Which driver Google's installer for Container-Optimized OS chooses for the node's release of that system.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DriverChannel {
+    /// The default driver of the release.
+    #[default]
+    Default,
+    /// The latest driver of the release.
+    Latest,
+}
+
+impl DriverChannel {
+    /// Returns the channel's name in the arguments of Google's installer.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Latest => "latest",
+        }
+    }
 }
 
 /// The type of NVIDIA's kernel modules.

@@ -20,15 +20,6 @@ pub struct PluginFlags {
     /// How GPUs are identified to containers. The plugin's default is `Uuid`.
     #[serde(default, rename = "deviceIDStrategy", skip_serializing_if = "Option::is_none")]
     pub device_id_strategy: Option<DeviceIdStrategy>,
-    /// Whether containers with a GPU get `/dev/gdrdrv`. The plugin's default is `false`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gdrcopy_enabled: Option<bool>,
-    /// Whether containers with a GPU get the devices of GPU Direct Storage. The plugin's default is `false`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gds_enabled: Option<bool>,
-    /// Whether containers with a GPU get Mellanox InfiniBand devices. The plugin's default is `false`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mofed_enabled: Option<bool>,
 }
 
 /// How GPUs are identified to containers.
@@ -60,9 +51,6 @@ impl PluginFlags {
             fail_on_init_error: self.fail_on_init_error.or(others.fail_on_init_error),
             pass_device_specs: self.pass_device_specs.or(others.pass_device_specs),
             device_id_strategy: self.device_id_strategy.or(others.device_id_strategy),
-            gdrcopy_enabled: self.gdrcopy_enabled.or(others.gdrcopy_enabled),
-            gds_enabled: self.gds_enabled.or(others.gds_enabled),
-            mofed_enabled: self.mofed_enabled.or(others.mofed_enabled),
         }
     }
 }

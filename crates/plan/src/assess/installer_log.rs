@@ -11,7 +11,7 @@ struct Complaint {
 
 /// The first match counts, so causes are listed before their consequences: a name that cannot be resolved also makes downloads
 /// fail and kernel headers unavailable. The texts are those of curl, wget, apt, dnf and OpenSSL.
-const COMPLAINTS: [Complaint; 10] = [
+const COMPLAINTS: [Complaint; 11] = [
     Complaint {
         reason: Reason::RebootNeeded,
         words: &[&["driver/library version mismatch"]],
@@ -25,6 +25,12 @@ const COMPLAINTS: [Complaint; 10] = [
             &["an nvidia kernel module", "appears to already be loaded"],
         ],
         advice: "the loaded driver is in use; stop the programs that use the GPUs, or reboot the node",
+    },
+    // An installer ends with it: whatever is in the log before it is not the cause.
+    Complaint {
+        reason: Reason::ChecksumMismatch,
+        words: &[&["checksum mismatch"]],
+        advice: "the file was not executed because its checksum differs from driver.sha256: compare it with the one that the file's publisher states; if it is correct, the server or its cache delivers another file: replace it, or set driver.url",
     },
     Complaint {
         reason: Reason::DownloadFailed,
@@ -154,6 +160,11 @@ mod tests {
     fn known_failures_have_a_reason_and_advice() {
         for (words, reason, advice) in [
             ("curl: (6) Could not resolve host: us.download.nvidia.com", Reason::DownloadFailed, "DNS"),
+            (
+                "run-file installer: checksum mismatch: https://m/a.run has 00, and 11 is wanted",
+                Reason::ChecksumMismatch,
+                "driver.sha256",
+            ),
             (
                 "Err:1 http://archive.ubuntu.com/ubuntu jammy InRelease\n  Temporary failure resolving 'archive.ubuntu.com'\nE: Unable to locate package linux-headers-5.15.0-91-generic",
                 Reason::DownloadFailed,

@@ -4,13 +4,13 @@ use gpu_operator_crd::{
     ClusterGpuPolicy,
     policy::{
         DevicePlugin, Driver, DriverConfigMaps, DriverSource, ForeignStack, Health, Image, Mig, Operand, Pool,
-        RuntimePaths, Toolkit,
+        RuntimePaths, Sharing, Toolkit,
     },
 };
 
 use k8s_openapi::api::core::v1::Toleration;
 
-use crate::{catalogue::branch_of, desired::key::VariantKey};
+use crate::desired::key::VariantKey;
 
 /// Returns the driver's settings: the pool's fields over the defaults.
 #[must_use]
@@ -34,13 +34,16 @@ pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
         // An installer's image and arguments do not apply to another installer.
         (inherited.image, inherited.args) = (None, Vec::new());
     }
-    // Values such as `latest` apply only to Google's installer, and a url belongs to a version.
-    let version = defaults.version.clone().filter(|version| same_source || branch_of(version).is_some());
-    let url = defaults.url.clone().filter(|_| same_source && own.version.is_none());
+    // The fields that choose what is installed belong together: a pool that sets one takes none of the others from the
+    // defaults.
+    let chooses = own.version.is_some() || own.url.is_some() || own.channel.is_some() || own.sha256.is_some();
+    let version = defaults.version.clone().filter(|_| !chooses);
+    let same_file = |field: &Option<String>| field.clone().filter(|_| !chooses && same_source);
     let (own_maps, maps) = (own.config_maps.clone(), defaults.config_maps.clone());
     Driver {
         source,
-        version: own.version.clone().or_else(|| version.filter(|_| own.url.is_none())),
+        version: own.version.clone().or(version),
+        channel: own.channel.or(defaults.channel.filter(|_| !chooses && same_source)),
         kernel_module: own.kernel_module.or(defaults.kernel_module),
         precompiled: own.precompiled.or(defaults.precompiled),
         config_maps: DriverConfigMaps {
@@ -48,8 +51,8 @@ pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
             repositories: own_maps.repositories.or(maps.repositories),
             certificates: own_maps.certificates.or(maps.certificates),
         },
-        url: own.url.clone().or(url),
-        allow_plain_http: own.allow_plain_http.or(defaults.allow_plain_http),
+        url: own.url.clone().or_else(|| same_file(&defaults.url)),
+        sha256: own.sha256.clone().or_else(|| same_file(&defaults.sha256)),
         // An installer's folder is not the folder of the host's own driver.
         install_dir: own.install_dir.clone().or_else(|| {
             let by_host = |source: Option<DriverSource>| source == Some(DriverSource::Preinstalled);
@@ -133,7 +136,7 @@ pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePl
     DevicePlugin {
         flavor,
         resource_name: own.resource_name.clone().or_else(|| inherited.resource_name.clone()),
-        sharing: own.sharing.clone().or_else(|| inherited.sharing.clone()),
+        sharing: if own.sharing == Sharing::default() { &inherited.sharing } else { &own.sharing }.clone(),
         mig: (strategy.is_some() || layout.is_some()).then_some(Mig { strategy, layout }),
         flags: match (own.flags, inherited.flags) {
             (Some(own), Some(inherited)) => Some(own.or(inherited)),

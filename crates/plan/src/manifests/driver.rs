@@ -21,7 +21,7 @@ pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
         DriverChoice::Container { open, os, .. } => container::pod(input, version.unwrap_or_default(), os, *open),
         DriverChoice::GkeCos { flavour, root } => gke_cos::pod(input, flavour, version, root, preloaded),
         DriverChoice::GkeUbuntu { root, .. } => gke_ubuntu::pod(input, version, root, preloaded),
-        DriverChoice::RunFile { url, root, .. } => run_file::pod(input, version, url, root),
+        DriverChoice::RunFile { url, sha256, root, .. } => run_file::pod(input, version, url, sha256, root),
         DriverChoice::Preinstalled { .. } => return None,
     })
 }

@@ -91,7 +91,7 @@ fn every_taint() -> Vec<Toleration> {
 fn with_own_taints(mut tolerations: Vec<Toleration>, policy: &ClusterGpuPolicy) -> Vec<Toleration> {
     let spec = &policy.spec;
     let settings = iter::once(&spec.health).chain(spec.pools.iter().map(|pool| &pool.health));
-    let taints = settings.filter_map(|health| health.on_unhealthy.as_ref()?.taint.as_ref());
+    let taints = settings.filter_map(|health| health.on_unhealthy.taint());
     let keys: BTreeSet<&str> = taints.map(UnhealthyTaint::key).chain([keys::UNHEALTHY_TAINT]).collect();
     tolerations.extend(keys.into_iter().map(|key| Toleration {
         key: Some(key.to_owned()),

@@ -71,6 +71,8 @@ pub struct Counted<'m> {
     pub excluded: Option<Exclusion>,
     /// Whether it has the desired revision.
     pub current: bool,
+    /// Whether it is in its turn of a rollout.
+    pub in_turn: bool,
     /// Its desired driver version, if this operator installs the driver.
     pub driver_version: Option<&'m str>,
     /// Why the policy cannot be applied to it.
@@ -94,6 +96,7 @@ impl<'m> Counted<'m> {
     #[must_use]
     pub fn of(member: &'m Member<'_>, status: GpuNodeStatus) -> Self {
         let reason = status.reason().unwrap_or(Reason::WaitingForReport);
+        let in_turn = member.rollout().is_some();
         let has_problem = !status.is_ready() || reason.is_note();
         Self {
             node: &member.node.name,
@@ -102,6 +105,7 @@ impl<'m> Counted<'m> {
             excluded: Exclusion::of(member.node, reason),
             // A node without another revision is being installed, not updated.
             current: member.want().is_none_or(|want| pool::has_nothing_else(&member.have, &want)),
+            in_turn,
             driver_version: member.driver().and_then(DriverChoice::version),
             fault: member.desired.fault(),
             ready: status.is_ready(),
@@ -130,6 +134,7 @@ impl<'m> Counted<'m> {
             model: node.labels.get(keys::MODEL).map(Interned::as_str),
             excluded: Exclusion::of(node, Reason::GpuNodeUnreadable),
             current: true,
+            in_turn: false,
             driver_version: None,
             fault: None,
             ready: false,
@@ -171,6 +176,7 @@ pub fn count<'c, 'm: 'c>(nodes: impl Iterator<Item = &'c Counted<'m>>) -> (NodeC
             &mut counts.progressing
         };
         *class += 1;
+        counts.updating += u32::from(node.in_turn && node.in_progress());
         counts.outdated += u32::from(!node.current && node.excluded.is_none());
         gpus.expected += node.gpus.expected;
         gpus.allocatable += node.gpus.allocatable;

@@ -80,7 +80,7 @@ pub fn condition(member: &Member<'_>, now: Timestamp) -> Option<HealthCondition>
 
 /// Returns the taint that the node should have from this operator.
 fn wanted_taint(member: &Member<'_>) -> Option<TaintFact> {
-    let wanted = TaintFact::from(member.health_policy.on_unhealthy.as_ref()?.taint.as_ref()?);
+    let wanted = TaintFact::from(member.health_policy.on_unhealthy.taint()?);
     let taints = &member.node.taints;
     let applies = match member.health.state {
         Some(HealthState::Unhealthy) => true,

@@ -87,11 +87,12 @@ impl Verdicts<'_> {
     fn is_ready(&self) -> bool {
         let serving = self.serving();
         let required = required(self.policy, serving);
-        !self.deleting() && (serving > 0 || required == 0) && self.counts.ready >= required
+        !self.deleting() && (serving > 0 || required == 0) && self.counts.ready + self.counts.updating >= required
     }
 
     fn ready(&self) -> Answer {
-        let counts = format!("{} of {} nodes are ready", self.counts.ready, self.serving());
+        let updating = self.updating().map(|nodes| format!(", {nodes}")).unwrap_or_default();
+        let counts = format!("{} of {} nodes are ready{updating}", self.counts.ready, self.serving());
         let first = self
             .attention
             .first()
@@ -118,6 +119,15 @@ impl Verdicts<'_> {
             (true, Reason::AllGpusAllocatable, counts)
         } else {
             (true, Reason::MinimumNodesReady, counts + &first)
+        }
+    }
+
+    /// Returns how many nodes are in their turn of a rollout, for messages.
+    fn updating(&self) -> Option<String> {
+        match self.counts.updating {
+            0 => None,
+            1 => Some("1 node is being updated".to_owned()),
+            nodes => Some(format!("{nodes} nodes are being updated")),
         }
     }
 
@@ -164,9 +174,12 @@ impl Verdicts<'_> {
         let (count, all) = (self.counts.progressing, self.serving());
         if self.deleting() {
             Some((Reason::Deleting, format!("the GPU stack is being removed from the nodes{}", self.left())))
-        } else if self.counts.outdated > 0 && self.counts.ready > 0 {
-            let outdated = self.counts.outdated;
-            Some((Reason::RollingOut, format!("{outdated} of {all} nodes are not at the desired revision yet")))
+        } else if self.counts.updating > 0 || self.counts.outdated > 0 && self.counts.ready > 0 {
+            let outdated = Some(self.counts.outdated).filter(|outdated| *outdated > 0);
+            let outdated =
+                outdated.map(|outdated| format!("{outdated} of {all} nodes are not at the desired revision yet"));
+            let nodes: Vec<_> = outdated.into_iter().chain(self.updating()).collect();
+            Some((Reason::RollingOut, nodes.join(", ")))
         } else if count > 0 {
             let pending = self.nodes.iter().filter(|node| node.in_progress());
             let phases = by_state(pending.map(|node| node.phase), |phase| phase.as_str());
@@ -237,6 +250,7 @@ impl Verdicts<'_> {
                     Reason::DriverUnsupported
                         | Reason::NoDriverImageForOS
                         | Reason::UnknownGpu
+                        | Reason::ChecksumMissing
                         | Reason::DriverNotInstalled
                         | Reason::RuntimeUnsupported
                         | Reason::DevicePluginUnsupported

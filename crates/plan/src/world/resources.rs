@@ -113,10 +113,9 @@ impl ResourceLayout {
     /// Returns the layout of a policy's device plugin.
     #[must_use]
     pub fn of(plugin: &DevicePlugin) -> Self {
-        let sharing = plugin.sharing.as_ref();
-        let slicing = sharing.and_then(|sharing| sharing.time_slicing.as_ref());
+        let slicing = plugin.sharing.time_slicing.as_ref();
         let slicing = slicing.map(|slicing| (slicing.replicas, slicing.rename_by_default));
-        let mps = sharing.and_then(|sharing| sharing.mps.as_ref()).map(|mps| (mps.replicas, mps.rename_by_default));
+        let mps = plugin.sharing.mps.as_ref().map(|mps| (mps.replicas, mps.rename_by_default));
         let by_mps = slicing.is_none() && mps.is_some();
         let (replicas, renamed) = slicing.or(mps).unwrap_or((1, None));
         let mig = plugin.mig.as_ref().and_then(|mig| mig.strategy).unwrap_or_default();

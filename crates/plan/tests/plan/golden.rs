@@ -30,7 +30,7 @@ const DRIVER: [Case; 9] = [
     },
     Case {
         name: "driver-container-files-ubuntu",
-        spec: "{defaults: {driver: {configMaps: {kernelModules: parameters, repositories: {name: apt, keys: [internal.list]}, certificates: {name: ca, keys: [internal.crt, partner.crt]}}}}}",
+        spec: "{defaults: {driver: {configMaps: {kernelModules: {name: parameters, keys: [nvidia.conf, nvidia-uvm.conf]}, repositories: {name: apt, keys: [internal.list]}, certificates: {name: ca, keys: [internal.crt, partner.crt]}}}}}",
         os: ("ubuntu", "22.04"),
         gpu: "2330",
     },
@@ -49,7 +49,7 @@ const DRIVER: [Case; 9] = [
     Case { name: "driver-gke-cos", spec: "{}", os: ("cos", "117"), gpu: "1eb8" },
     Case {
         name: "driver-gke-cos-latest",
-        spec: "{defaults: {driver: {source: GkeCos, version: latest}}}",
+        spec: "{defaults: {driver: {source: GkeCos, channel: Latest}}}",
         os: ("cos", "117"),
         gpu: "1eb8",
     },
@@ -61,7 +61,7 @@ const DRIVER: [Case; 9] = [
     },
     Case {
         name: "driver-run-file",
-        spec: "{defaults: {driver: {source: RunFile, version: 460.56, installDir: /opt/nvidia, image: {repository: registry.example.com/run-file, tag: ubuntu20.04}}}}",
+        spec: "{defaults: {driver: {source: RunFile, sha256: a1, version: 460.56, image: {repository: registry.example.com/run-file, tag: ubuntu20.04}}}}",
         os: ("ubuntu", "20.04"),
         gpu: "13bb",
     },
@@ -167,7 +167,7 @@ const ON_HOST_DRIVER: [OnHost; 10] = [
     },
     OnHost {
         name: "run-file-google",
-        spec: "{defaults: {driver: {source: RunFile, installDir: /opt/nvidia, image: {repository: registry.example.com/run-file, tag: ubuntu22.04}}, devicePlugin: {flavor: Gke}}}",
+        spec: "{defaults: {driver: {source: RunFile, sha256: a1, version: 595.91.07, installDir: /srv/nvidia, image: {repository: registry.example.com/run-file, tag: ubuntu22.04}}, devicePlugin: {flavor: Gke}}}",
         runtime: "docker://27.0.3",
         os: "ubuntu",
         host: Preinstalled::Nothing,

@@ -87,7 +87,7 @@ fn a_degraded_gpu_is_reported_on_a_node_that_stays_ready() {
 #[test]
 fn the_taint_changes_only_on_proof_and_is_removed_with_the_policy() {
     let tainted = |sim: &Sim| sim.node("a").taints.iter().any(|taint| taint.key == keys::UNHEALTHY_TAINT);
-    let mut sim = Sim::settled_fleet("{health: {onUnhealthy: {taint: {}}, minHealthyGpus: 1}}", &["a"]);
+    let mut sim = Sim::settled_fleet("{health: {onUnhealthy: {mode: Taint}, minHealthyGpus: 1}}", &["a"]);
     for (state, wanted) in [
         (HealthState::Unhealthy, true),
         (HealthState::Recovering, true),
@@ -116,7 +116,7 @@ fn the_taint_follows_the_policy_and_those_of_others_are_kept() {
     set_health(&mut sim, 0, HealthState::Unhealthy);
     for (on_unhealthy, expected) in [
         ("{}", ""),
-        ("{taint: {}}", "gpu.nodestack.dev/unhealthy:NoSchedule"),
+        ("{mode: Taint}", "gpu.nodestack.dev/unhealthy:NoSchedule"),
         ("{taint: {effect: PreferNoSchedule}}", "gpu.nodestack.dev/unhealthy:PreferNoSchedule"),
         ("{taint: {key: example.com/gpu}}", "example.com/gpu:NoSchedule"),
         ("{taint: {key: example.com/gpu, effect: NoExecute}}", ""),
@@ -156,7 +156,7 @@ fn a_pool_replaces_the_reaction_of_its_policy_and_operands_tolerate_every_taint_
     };
     for (pool, expected, tolerated) in [
         ("", "a/x:NoSchedule", "a/x gpu.nodestack.dev/unhealthy"),
-        ("onUnhealthy: {}", "", "a/x gpu.nodestack.dev/unhealthy"),
+        ("onUnhealthy: {mode: None}", "", "a/x gpu.nodestack.dev/unhealthy"),
         ("onUnhealthy: {taint: {key: b/y}}", "b/y:NoSchedule", "a/x b/y gpu.nodestack.dev/unhealthy"),
     ] {
         sim.apply_policy("all", &spec(pool));

@@ -14,7 +14,7 @@ use crate::{law, sim::Sim, truth};
 use gpu_operator_crd::{
     ClusterGpuPolicySpec, NodeName,
     health::HealthState,
-    policy::{Defaults, OnUnhealthy, PullPolicy, Stage, UnhealthyTaint},
+    policy::{Defaults, OnUnhealthy, OnUnhealthyMode, PullPolicy, Stage},
 };
 use gpu_operator_plan::world::Role;
 use k8s_openapi::{
@@ -220,7 +220,7 @@ fn cosmetic(mut spec: ClusterGpuPolicySpec, least: i32) -> ClusterGpuPolicySpec 
     spec.readiness.min_ready_nodes = Some(IntOrString::Int(least));
     spec.readiness.progress_deadline = Some("45m".parse().expect("a duration"));
     spec.images.pull_policy = Some(PullPolicy::Always);
-    spec.health.on_unhealthy = Some(OnUnhealthy { taint: Some(UnhealthyTaint::default()) });
+    spec.health.on_unhealthy = OnUnhealthy { mode: Some(OnUnhealthyMode::Taint), ..OnUnhealthy::default() };
     spec
 }
 

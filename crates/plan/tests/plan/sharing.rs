@@ -251,13 +251,13 @@ fn the_pods_of_all_sharing_strategies_are_as_reviewed() {
     for (name, policy, stages) in [
         (
             "time-slicing",
-            "{sharing: {timeSlicing: {replicas: 4}}, mig: {strategy: Single}, flags: {failOnInitError: false, passDeviceSpecs: true, deviceIDStrategy: Index, gdrcopyEnabled: true, gdsEnabled: false, mofedEnabled: true}}",
+            "{sharing: {timeSlicing: {replicas: 4}}, mig: {strategy: Single}, flags: {failOnInitError: false, passDeviceSpecs: true, deviceIDStrategy: Index}}",
             &[Stage::DevicePlugin][..],
         ),
         ("mps", "{sharing: {mps: {replicas: 2}}}", &[Stage::Mps, Stage::DevicePlugin]),
         (
             "gke",
-            "{flavor: Gke, sharing: {timeSlicing: {replicas: 3}}, containerMetrics: {}, healthMonitoring: true, args: [-v=10]}",
+            "{flavor: Gke, sharing: {timeSlicing: {replicas: 3}}, containerMetrics: {port: 2112}, healthMonitoring: true, args: [-v=10]}",
             &[Stage::DevicePlugin][..],
         ),
     ] {

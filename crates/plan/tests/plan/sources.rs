@@ -43,15 +43,15 @@ fn a_node_becomes_ready_with_every_driver_source() {
             "nvcr.io/nvidia/driver:595-6.8.0-60-generic-ubuntu24.04",
         ),
         ("{defaults: {driver: {source: GkeCos}}}", ("cos", "117"), "cos-nvidia-installer:fixed"),
-        ("{defaults: {driver: {source: GkeCos, version: latest}}}", ("cos", "117"), "cos-nvidia-installer:fixed"),
+        ("{defaults: {driver: {source: GkeCos, channel: Latest}}}", ("cos", "117"), "cos-nvidia-installer:fixed"),
         ("{defaults: {driver: {source: GkeUbuntu}}}", ("ubuntu", "24.04"), "gke-nvidia-installer:fixed"),
         (
-            "{defaults: {driver: {source: RunFile, version: 450.66, image: {repository: registry.example.com:5000/nvidia-install, tag: \"20.04\"}}}}",
+            "{defaults: {driver: {source: RunFile, sha256: a1, version: 450.66, image: {repository: registry.example.com:5000/nvidia-install, tag: \"20.04\"}}}}",
             ("centos", "7"),
             "registry.example.com:5000/nvidia-install:20.04",
         ),
         (
-            "{defaults: {driver: {source: RunFile, url: \"http://10.0.0.1/a.run\", allowPlainHTTP: true, installDir: /opt/nvidia, image: {repository: own/run-file, tag: ubuntu22.04}}}}",
+            "{defaults: {driver: {source: RunFile, sha256: a1, url: \"http://10.0.0.1/a.run\", installDir: /srv/nvidia, image: {repository: own/run-file, tag: ubuntu22.04}}}}",
             ("ubuntu", "16.04"),
             "own/run-file:ubuntu22.04",
         ),
@@ -69,13 +69,13 @@ fn a_node_becomes_ready_with_every_driver_source() {
 #[test]
 fn an_installer_without_a_complete_image_in_the_policy_is_rejected() {
     for (driver, os, words) in [
-        ("{source: RunFile, version: 450.66}", ("centos", "7"), "source RunFile has no default image"),
+        ("{source: RunFile, sha256: a1, version: 450.66}", ("centos", "7"), "source RunFile has no default image"),
         (
-            "{source: RunFile, version: 450.66, image: {repository: own/a}}",
+            "{source: RunFile, sha256: a1, version: 450.66, image: {repository: own/a}}",
             ("centos", "7"),
             "own/a has no tag or digest",
         ),
-        ("{source: RunFile, version: 450.66, image: {tag: a}}", ("centos", "7"), "no repository"),
+        ("{source: RunFile, sha256: a1, version: 450.66, image: {tag: a}}", ("centos", "7"), "no repository"),
         ("{source: GkeUbuntu, image: {repository: own/a}}", ("ubuntu", "22.04"), "own/a has no tag or digest"),
         ("{source: GkeCos, image: {tag: a}}", ("cos", "117"), "no repository"),
     ] {
@@ -91,12 +91,51 @@ fn an_installer_without_a_complete_image_in_the_policy_is_rejected() {
 #[test]
 fn a_pool_takes_its_installer_from_the_defaults_whatever_version_it_pins() {
     let mut sim = node(
-        "{defaults: {driver: {source: RunFile, image: {repository: own/run-file, tag: ubuntu22.04}}}, pools: [{name: p, driver: {version: 535.309.01}}]}",
+        "{defaults: {driver: {source: RunFile, sha256: a1, version: 580.173.02, image: {repository: own/run-file, tag: ubuntu22.04}}}, pools: [{name: p, driver: {version: 535.309.01, sha256: b2}}]}",
         ("ubuntu", "22.04"),
         &[],
     );
     sim.settle();
     assert_eq!(installer(&sim).image.as_deref(), Some("own/run-file:ubuntu22.04"), "{}", sim.status("a").message);
+}
+
+/// A pool's `sha256` is not that of the defaults' file, and vice versa.
+#[test]
+fn a_run_file_without_a_checksum_in_the_same_place_is_not_installed() {
+    for (defaults, pool) in [
+        ("version: 580.173.02", "{}"),
+        ("sha256: a1", "{}"),
+        ("version: 580.173.02, sha256: a1", "{version: 535.309.01}"),
+        ("version: 580.173.02, sha256: a1", "{url: \"https://mirror.example.com/a.run\"}"),
+        ("version: 580.173.02, sha256: a1", "{sha256: b2}"),
+    ] {
+        let image = "image: {repository: own/a, tag: a}";
+        let spec = format!(
+            "{{defaults: {{driver: {{source: RunFile, {defaults}, {image}}}}}, pools: [{{name: p, driver: {pool}}}]}}"
+        );
+        let mut sim = node(&spec, ("ubuntu", "22.04"), &[]);
+        sim.run(40);
+        assert_eq!(sim.status("a").reason(), Some(Reason::ChecksumMissing), "{spec}: {}", sim.status("a").message);
+        assert!(sim.sets_of(Stage::Driver).is_empty(), "{spec}");
+    }
+}
+
+#[test]
+fn a_run_file_is_installed_for_nvidias_plugin_except_on_gke() {
+    let spec =
+        "{defaults: {driver: {source: RunFile, version: 580.173.02, sha256: a1, image: {repository: own/a, tag: a}}}}";
+    for (labels, root, plugin, toolkits) in [
+        (&[][..], "/opt/nvidia", "nvcr.io/nvidia/k8s-device-plugin:", 1),
+        (&[(NODE_POOL, "gpus")][..], GKE_ROOT, "nvidia-gpu-device-plugin@", 0),
+    ] {
+        let mut sim = node(spec, ("ubuntu", "22.04"), labels);
+        sim.settle();
+        assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
+        assert_eq!(env(&installer(&sim), "NVIDIA_INSTALL_DIR_HOST").as_deref(), Some(root));
+        let set = format!("{:?}", sim.sets_of(Stage::DevicePlugin));
+        assert!(set.contains(plugin), "{set}");
+        assert_eq!(sim.sets_of(Stage::Toolkit).len(), toolkits);
+    }
 }
 
 #[test]
@@ -133,9 +172,9 @@ fn no_driver_is_guessed_for_a_gpu_that_is_not_in_the_catalogue() {
             "{version: 580.173.02, kernelModule: Proprietary}".to_owned(),
             Ok("nvcr.io/nvidia/driver:580.173.02-ubuntu22.04"),
         ),
-        (format!("{{source: RunFile, version: 580.173.02, {IMAGE}}}"), Err("driver.url")),
+        (format!("{{source: RunFile, sha256: a1, version: 580.173.02, {IMAGE}}}"), Err("driver.url")),
         (
-            format!("{{source: RunFile, url: \"https://mirror.example.com/a.run\", {IMAGE}}}"),
+            format!("{{source: RunFile, sha256: a1, url: \"https://mirror.example.com/a.run\", {IMAGE}}}"),
             Ok("own/run-file:ubuntu22.04"),
         ),
         ("{source: GkeUbuntu}".to_owned(), Ok("gke-nvidia-installer:fixed")),
@@ -160,11 +199,10 @@ fn no_driver_is_guessed_for_a_gpu_that_is_not_in_the_catalogue() {
 
 #[test]
 fn the_run_file_for_a_desktop_gpu_is_downloaded_from_the_path_for_desktop_gpus() {
-    let spec = "{defaults: {driver: {source: RunFile, image: {repository: own/run-file, tag: a}}}}";
+    let spec = "{defaults: {driver: {source: RunFile, version: 580.173.02, sha256: a1, image: {repository: own/run-file, tag: a}}}}";
     for (gpu, path) in [
         ("1b06", "XFree86/Linux-x86_64/580.173.02/NVIDIA-Linux-x86_64-580.173.02.run"),
-        ("2684", "XFree86/Linux-x86_64/595.91.07/NVIDIA-Linux-x86_64-595.91.07.run"),
-        ("2330", "tesla/595.91.07/NVIDIA-Linux-x86_64-595.91.07.run"),
+        ("2330", "tesla/580.173.02/NVIDIA-Linux-x86_64-580.173.02.run"),
     ] {
         let mut sim = Sim::new().gpu_node("a", gpu, 1).policy("all", spec);
         sim.settle();
@@ -200,7 +238,7 @@ fn a_host_driver_that_no_longer_supports_the_gpus_is_reported_unless_they_work()
 #[test]
 fn an_installer_gets_version_and_path_and_the_probe_gets_the_path() {
     let mut sim = node(
-        "{defaults: {driver: {source: RunFile, url: \"https://mirror.example.com/cuda_8.0.61_375.26_linux.run\", installDir: /opt/nvidia, image: {repository: own/run-file, tag: ubuntu22.04}}}}",
+        "{defaults: {driver: {source: RunFile, sha256: a1, url: \"https://mirror.example.com/cuda_8.0.61_375.26_linux.run\", installDir: /srv/nvidia, image: {repository: own/run-file, tag: ubuntu22.04}}, devicePlugin: {flavor: Gke}}}",
         ("ubuntu", "16.04"),
         &[],
     );
@@ -210,13 +248,14 @@ fn an_installer_gets_version_and_path_and_the_probe_gets_the_path() {
     for (name, value) in [
         ("NVIDIA_DRIVER_VERSION", "375.26"),
         ("NVIDIA_DRIVER_DOWNLOAD_URL", "https://mirror.example.com/cuda_8.0.61_375.26_linux.run"),
-        ("NVIDIA_INSTALL_DIR_HOST", "/opt/nvidia"),
+        ("NVIDIA_DRIVER_SHA256", "a1"),
+        ("NVIDIA_INSTALL_DIR_HOST", "/srv/nvidia"),
         ("NVIDIA_INSTALL_DIR_CONTAINER", "/usr/local/nvidia"),
         ("ROOT_MOUNT_DIR", "/root"),
     ] {
         assert_eq!(env(&installer, name).as_deref(), Some(value), "{name}");
     }
-    assert_eq!(sim.spec("a").driver_root.as_deref(), Some("/opt/nvidia"));
+    assert_eq!(sim.spec("a").driver_root.as_deref(), Some("/srv/nvidia"));
     assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
 }
 
@@ -291,7 +330,7 @@ fn waiting_for_gkes_installation_is_reported() {
 #[test]
 fn a_pool_with_another_source_inherits_nothing_specific_to_the_default_source() {
     let mut sim = node(
-        "{defaults: {driver: {source: GkeCos, version: latest, image: {repository: own/cos}}}, pools: [{name: p, driver: {source: Container}}]}",
+        "{defaults: {driver: {source: GkeCos, channel: Latest, image: {repository: own/cos}}}, pools: [{name: p, driver: {source: Container}}]}",
         ("ubuntu", "22.04"),
         &[],
     );
@@ -369,7 +408,9 @@ fn five_models_get_drivers_of_three_branches_and_each_unsupported_version_is_rej
         ("b200", "nvidia-b200", "535.309.01", "from version 570.133.20"),
     ] {
         for source in ["Container", "RunFile"] {
-            let pin = format!("{{source: {source}, version: {wrong}, image: {{repository: own/driver, tag: a}}}}");
+            let pin = format!(
+                "{{source: {source}, sha256: a1, version: {wrong}, image: {{repository: own/driver, tag: a}}}}"
+            );
             sim.apply_policy(
                 "all",
                 &format!("{{pools: [{{name: pinned, match: {{models: [{model}]}}, driver: {pin}}}]}}"),
@@ -496,7 +537,7 @@ fn a_host_driver_of_an_unknown_branch_reports_its_cuda_version_itself() {
 fn an_installed_driver_other_than_the_loaded_one_requires_a_reboot() {
     for spec in [
         "{}",
-        "{defaults: {driver: {source: RunFile, version: 535.309.01, image: {repository: own/run-file, tag: ubuntu22.04}}}}",
+        "{defaults: {driver: {source: RunFile, sha256: a1, version: 535.309.01, image: {repository: own/run-file, tag: ubuntu22.04}}}}",
     ] {
         let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
         if spec == "{}" {
@@ -652,7 +693,7 @@ fn the_probe_and_the_plugin_get_the_install_dir_of_the_policy() {
 
 #[test]
 fn a_pool_does_not_inherit_the_install_dir_of_another_source() {
-    let spec = "{defaults: {driver: {source: RunFile, installDir: /opt/nvidia}}, pools: [{name: p, driver: {source: Preinstalled}}]}";
+    let spec = "{defaults: {driver: {source: RunFile, sha256: a1, installDir: /opt/nvidia}}, pools: [{name: p, driver: {source: Preinstalled}}]}";
     let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
     sim.host_driver("a", "535.261.03", true);
     sim.settle();
@@ -672,7 +713,7 @@ fn gpus_bound_to_nouveau_are_reported_with_instructions() {
     let crash = "modprobe: ERROR: could not insert 'nvidia': No such device";
     for spec in [
         "{}",
-        "{defaults: {driver: {source: RunFile, version: 580.173.02, image: {repository: own/run-file, tag: a}}}}",
+        "{defaults: {driver: {source: RunFile, sha256: a1, version: 580.173.02, image: {repository: own/run-file, tag: a}}}}",
     ] {
         let mut sim = bound_to_nouveau(spec);
         sim.faults.insert("a".into(), Faults { driver_crash: Some(crash.into()), ..Faults::default() });
@@ -700,7 +741,7 @@ fn nouveau_is_unloaded_before_a_driver_is_installed_on_systems_that_may_load_it(
     for (spec, os, expected) in [
         ("{}", ("ubuntu", "22.04"), true),
         (
-            "{defaults: {driver: {source: RunFile, version: 580.173.02, image: {repository: own/run-file, tag: a}}}}",
+            "{defaults: {driver: {source: RunFile, sha256: a1, version: 580.173.02, image: {repository: own/run-file, tag: a}}}}",
             ("ubuntu", "22.04"),
             true,
         ),

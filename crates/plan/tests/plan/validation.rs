@@ -476,19 +476,19 @@ fn a_test_is_deleted_once_it_is_no_longer_requested() {
 
 #[test]
 fn the_test_gets_the_path_where_googles_plugin_mounts_the_driver() {
-    for (driver, folder) in [
-        (
-            "{source: RunFile, version: 580.173.02, image: {repository: own/run-file, tag: a}}",
-            Some("/usr/local/nvidia/lib64"),
-        ),
-        ("{}", None),
+    const RUN_FILE: &str =
+        "driver: {source: RunFile, sha256: a1, version: 580.173.02, image: {repository: own/run-file, tag: a}}";
+    for (defaults, folder) in [
+        (format!("{RUN_FILE}, devicePlugin: {{flavor: Gke}}"), Some("/usr/local/nvidia/lib64")),
+        (RUN_FILE.to_owned(), None),
+        (String::new(), None),
     ] {
-        let spec = format!("{{readiness: {{validation: {{mode: OnInstall}}}}, defaults: {{driver: {driver}}}}}");
+        let spec = format!("{{readiness: {{validation: {{mode: OnInstall}}}}, defaults: {{{defaults}}}}}");
         let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &spec);
         sim.settle();
         let pod = test_pod(&sim).spec.expect("a spec");
         let env = pod.containers[0].env.iter().flatten().find(|variable| variable.name == "LD_LIBRARY_PATH");
-        assert_eq!(env.and_then(|variable| variable.value.as_deref()), folder, "{driver}");
+        assert_eq!(env.and_then(|variable| variable.value.as_deref()), folder, "{defaults}");
     }
 }
 

@@ -149,8 +149,8 @@ impl RealNode {
         self.standin().set_module(version.filter(|_| loaded))
     }
 
-    /// Creates the folder into which installers put drivers, with the files in which the stand-in driver's library finds what
-    /// a real one asks the kernel for; or removes it with all that is in it.
+    /// Creates the folders into which installers put drivers, with the files in which the stand-in driver's library finds what
+    /// a real one asks the kernel for; or removes them with all that is in them.
     ///
     /// # Errors
     /// If the node's files cannot be changed.
@@ -161,13 +161,14 @@ impl RealNode {
 
 /// Argument: `present`, or an empty string.
 const INSTALL_DIR: &str = "
-folder=/home/kubernetes/bin/nvidia
-if mountpoint -q $folder/etc/standin; then umount --lazy $folder/etc/standin; fi
-rm -rf $folder
-if [ -n \"$1\" ]; then
-  mkdir -p $folder/etc/standin
-  mount --bind /run/nvidia/standin $folder/etc/standin
-fi
+for folder in /home/kubernetes/bin/nvidia /opt/nvidia; do
+  if mountpoint -q $folder/etc/standin; then umount --lazy $folder/etc/standin; fi
+  rm -rf $folder
+  if [ -n \"$1\" ]; then
+    mkdir -p $folder/etc/standin
+    mount --bind /run/nvidia/standin $folder/etc/standin
+  fi
+done
 ";
 
 /// Arguments: the stand-in library; the version, or an empty string; `loaded`, or an empty string; the stand-in of nvidia-smi;

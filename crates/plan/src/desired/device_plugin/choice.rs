@@ -13,9 +13,6 @@ use crate::desired::{
     mig_layout::{self, Layout},
 };
 
-/// The default port of Google's plugin for metrics.
-const METRICS_PORT: u16 = 2112;
-
 /// The device plugin that is chosen for a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum PluginChoice {
@@ -45,14 +42,14 @@ pub enum PluginChoice {
 }
 
 impl PluginChoice {
-    /// Returns whether its answers to kubelet require a container toolkit. A driver in a folder is for plugins that
-    /// mount the folder and need no toolkit.
+    /// Returns whether its answers to kubelet require a container toolkit. Plugins beside Google's installers mount the
+    /// driver's folder and need no toolkit.
     #[must_use]
     pub fn needs_toolkit(&self, driver: &DriverChoice) -> bool {
         match self {
             Self::Nvidia { .. } => true,
             Self::Gke { .. } => false,
-            Self::External => !driver.is_a_folder(),
+            Self::External => !driver.is_for_googles_plugin(),
         }
     }
 
@@ -99,7 +96,7 @@ pub fn choose(
     loaded: Option<&str>,
     is_external: bool,
 ) -> Result<PluginChoice, Fault> {
-    let by_driver = if driver.is_a_folder() { PluginFlavor::Gke } else { PluginFlavor::Nvidia };
+    let by_driver = if driver.is_for_googles_plugin() { PluginFlavor::Gke } else { PluginFlavor::Nvidia };
     match plugin.flavor.unwrap_or(by_driver) {
         _ if is_external => Ok(PluginChoice::External),
         PluginFlavor::External => Ok(PluginChoice::External),
@@ -121,7 +118,7 @@ fn works_with(version: Option<&str>) -> Result<(), Fault> {
         version.and_then(Version::leading).map(|version| (version.major(), version.minor().unwrap_or(u32::MAX)));
     match (numbers, version) {
         (Some(numbers), Some(version)) if numbers < FIRST_DRIVER => Err(unsupported(format!(
-            "NVIDIA's device plugin requires driver {}.{} or later, but this node has {version}; install a later driver, or write driver.source: RunFile, which uses Google's device plugin",
+            "NVIDIA's device plugin requires driver {}.{} or later, but this node has {version}; install a later driver, or write driver.source: RunFile and devicePlugin.flavor: Gke",
             FIRST_DRIVER.0, FIRST_DRIVER.1
         ))),
         _ => Ok(()),
@@ -129,7 +126,7 @@ fn works_with(version: Option<&str>) -> Result<(), Fault> {
 }
 
 fn nvidia(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
-    let sharing = plugin.sharing.clone().filter(|sharing| *sharing != Sharing::default()).map(without_defaults);
+    let sharing = Some(without_defaults(plugin.sharing.clone())).filter(|sharing| *sharing != Sharing::default());
     let mig = plugin.mig.as_ref().and_then(|mig| mig.strategy).unwrap_or_default();
     // The two may have different sources: the pool and the defaults.
     if mig == MigStrategy::Mixed && sharing.as_ref().is_some_and(|sharing| sharing.mps.is_some()) {
@@ -144,8 +141,9 @@ fn nvidia(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
     Ok(PluginChoice::Nvidia { sharing, mig, layout, flags: plugin.flags.unwrap_or_default() })
 }
 
-/// Returns the sharing of GPUs without flags that have their default value: writing a default starts no update.
+/// Returns the sharing of GPUs without what follows from other fields, or is the default: writing it starts no update.
 fn without_defaults(mut sharing: Sharing) -> Sharing {
+    sharing.mode = None;
     let slicing = sharing.time_slicing.iter_mut();
     let flags = slicing
         .flat_map(|slicing| [&mut slicing.rename_by_default, &mut slicing.fail_requests_greater_than_one])
@@ -157,7 +155,7 @@ fn without_defaults(mut sharing: Sharing) -> Sharing {
 }
 
 fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
-    let sharing = plugin.sharing.as_ref();
+    let sharing = &plugin.sharing;
     // The flavor may follow from the node's driver.
     let uses_mig =
         |mig: &Mig| mig.layout.is_some() || mig.strategy.is_some_and(|strategy| strategy != MigStrategy::None);
@@ -165,12 +163,12 @@ fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
         let message = "MIG requires NVIDIA's device plugin, but nodes with a driver from Google's installers use Google's; remove mig, or write devicePlugin.flavor: Nvidia";
         return Err(unsupported(message));
     }
-    if sharing.is_some_and(|sharing| sharing.mps.is_some()) {
+    if sharing.mps.is_some() {
         let message = "Google's device plugin supports MPS only where GKE runs the control daemon; write sharing.timeSlicing instead of mps, or devicePlugin.flavor: Nvidia";
         return Err(unsupported(message));
     }
     // The two may have different sources: the flavor may follow from the node's driver, sharing from the defaults.
-    let slicing = sharing.and_then(|sharing| sharing.time_slicing.as_ref());
+    let slicing = sharing.time_slicing.as_ref();
     if slicing
         .is_some_and(|slicing| slicing.rename_by_default.is_some() || slicing.fail_requests_greater_than_one.is_some())
     {
@@ -186,7 +184,7 @@ fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
     }
     Ok(PluginChoice::Gke {
         replicas: slicing.map(|slicing| slicing.replicas),
-        metrics_port: plugin.container_metrics.as_ref().map(|metrics| metrics.port.unwrap_or(METRICS_PORT)),
+        metrics_port: plugin.container_metrics.as_ref().map(|metrics| metrics.port),
         health_monitoring: plugin.health_monitoring.unwrap_or_default(),
     })
 }
@@ -247,7 +245,7 @@ mod tests {
                 false,
                 "MPS's control daemon would use",
             ),
-            ("{sharing: {}}", &host, false, "sharing: None"),
+            ("{sharing: {mode: None}}", &host, false, "sharing: None"),
         ] {
             let plugin: DevicePlugin = serde_yaml::from_str(written).unwrap();
             let result = match choose(&plugin, driver, None, is_external) {
@@ -261,8 +259,12 @@ mod tests {
     #[test]
     fn nvidias_plugin_is_not_installed_with_a_driver_that_is_too_old() {
         let host = DriverChoice::Preinstalled { root: "/".into() };
-        let run_file =
-            DriverChoice::RunFile { version: Some("375.26".into()), url: String::new(), root: "/opt".into() };
+        let run_file = DriverChoice::RunFile {
+            version: Some("375.26".into()),
+            url: String::new(),
+            sha256: String::new(),
+            root: "/opt".into(),
+        };
         for (written, driver, loaded, words) in [
             ("{}", &host, Some("375.26"), Some("requires driver 384.81 or later, but this node has 375.26")),
             ("{}", &host, Some("384.66"), Some("384.66")),
@@ -271,8 +273,8 @@ mod tests {
             ("{}", &host, Some("470.256.02"), None),
             ("{}", &host, None, None),
             ("{flavor: External}", &host, Some("375.26"), None),
-            ("{}", &run_file, None, None),
-            ("{flavor: Nvidia}", &run_file, Some("470.256.02"), Some("375.26")),
+            ("{flavor: Gke}", &run_file, None, None),
+            ("{}", &run_file, Some("470.256.02"), Some("375.26")),
         ] {
             let plugin: DevicePlugin = serde_yaml::from_str(written).unwrap();
             let fault = choose(&plugin, driver, loaded, false).err().map(|fault| fault.message).unwrap_or_default();

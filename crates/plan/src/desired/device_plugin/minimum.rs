@@ -51,7 +51,7 @@ fn release(image: &Image) -> Option<(&str, (u32, u32))> {
 
 #[cfg(test)]
 mod tests {
-    use gpu_operator_crd::policy::{MigStrategy, PluginFlags};
+    use gpu_operator_crd::policy::{MigStrategy, PluginFlags, Sharing};
 
     use super::*;
     use crate::desired::{container_runtime::Kind, toolkit::RuntimeSetup};
@@ -88,7 +88,7 @@ mod tests {
             ("{}", &cdi, ""),
         ] {
             let plugin: DevicePlugin = serde_yaml::from_str(written).unwrap();
-            let sharing = plugin.sharing.clone();
+            let sharing = Some(plugin.sharing.clone()).filter(|sharing| *sharing != Sharing::default());
             let choice =
                 PluginChoice::Nvidia { sharing, mig: MigStrategy::None, layout: None, flags: PluginFlags::default() };
             let message = check(&plugin, &choice, toolkit).err().map(|fault| fault.message).unwrap_or_default();

@@ -1,6 +1,9 @@
 //! The source of the driver that is chosen for a node.
 
-use gpu_operator_crd::report::{CONTAINER_ROOT, GKE_ROOT};
+use gpu_operator_crd::{
+    policy::ConfigMapFiles,
+    report::{CONTAINER_ROOT, GKE_ROOT},
+};
 use serde::Serialize;
 
 use crate::{catalogue::branch_of, revision};
@@ -21,7 +24,7 @@ pub enum DriverChoice {
         kernel: Option<String>,
         /// The ConfigMap with the parameters of the kernel modules, which apply when the modules are loaded.
         #[serde(skip_serializing_if = "Option::is_none")]
-        parameters: Option<String>,
+        parameters: Option<ConfigMapFiles>,
     },
     /// Google's installer for COS.
     GkeCos {
@@ -43,6 +46,8 @@ pub enum DriverChoice {
         version: Option<String>,
         /// The address from which it is downloaded.
         url: String,
+        /// The SHA-256 checksum of the file, in hexadecimal digits.
+        sha256: String,
         /// Folder of the host into which it is installed.
         root: String,
     },
@@ -66,14 +71,16 @@ impl DriverChoice {
         }
     }
 
-    /// Returns whether it is in a folder of its own, which Google's device plugin mounts into containers.
+    /// Returns whether it is in a folder of its own, which Google's device plugin can mount into containers.
     #[must_use]
     pub fn is_a_folder(&self) -> bool {
-        match self {
-            Self::Container { .. } => false,
-            Self::GkeCos { .. } | Self::GkeUbuntu { .. } | Self::RunFile { .. } => true,
-            Self::Preinstalled { root } => root == GKE_ROOT,
-        }
+        matches!(self, Self::RunFile { .. }) || self.is_for_googles_plugin()
+    }
+
+    /// Returns whether it is where Google's device plugin expects it: that plugin is the default, and needs no toolkit.
+    #[must_use]
+    pub fn is_for_googles_plugin(&self) -> bool {
+        matches!(self, Self::GkeCos { .. } | Self::GkeUbuntu { .. }) || self.root() == GKE_ROOT
     }
 
     /// Returns the folder that contains the driver's device nodes: only a container's root is a complete root file

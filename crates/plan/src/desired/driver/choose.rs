@@ -21,8 +21,8 @@ use crate::{
 /// The label of every GKE node. The accelerator's label proves less: users copy it to other nodes for manifests that
 /// select by it.
 const GKE_NODE_POOL: &str = "cloud.google.com/gke-nodepool";
-/// The value by which Google's installer chooses the version for the release of COS.
-pub const GKE_DEFAULT: &str = "default";
+/// The folder of a `.run` file's driver outside GKE, whose own folders other systems do not have.
+const RUN_FILE_ROOT: &str = "/opt/nvidia";
 /// The label that shows which driver GKE installs.
 pub const GKE_DRIVER: &str = "cloud.google.com/gke-gpu-driver-version";
 
@@ -138,7 +138,7 @@ pub fn choose(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> 
         DriverSource::Preinstalled => {
             preinstalled(on, |_| true).ok_or_else(|| on.unexplained().map_or_else(not_installed, library_not_found))
         }
-        source => from(source, driver, on, driver.install_dir.as_deref().unwrap_or(GKE_ROOT)),
+        source => from(source, driver, on, driver.install_dir.as_deref()),
     }
 }
 
@@ -150,8 +150,10 @@ pub fn third_party(report: &Report) -> DriverChoice {
     DriverChoice::Preinstalled { root: found.map_or_else(|| CONTAINER_ROOT.to_owned(), |found| found.root.clone()) }
 }
 
-fn from(source: DriverSource, driver: &Driver, on: &Subject<'_>, root: &str) -> Result<DriverChoice, Fault> {
-    let root = root.to_owned();
+fn from(source: DriverSource, driver: &Driver, on: &Subject<'_>, root: Option<&str>) -> Result<DriverChoice, Fault> {
+    let of_gke = on.google().is_some() || on.node.labels.contains_key(GKE_NODE_POOL);
+    let usual = if source == DriverSource::RunFile && !of_gke { RUN_FILE_ROOT } else { GKE_ROOT };
+    let root = root.unwrap_or(usual).to_owned();
     if driver.source == Some(source) {
         installer_image(source, driver)?;
     }
@@ -193,7 +195,7 @@ fn auto(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     match (preinstalled(on, foreign), on.unexplained()) {
         (Some(choice), _) => Ok(choice),
         (None, Some(loaded)) => Err(library_not_found(loaded)),
-        (None, None) => from(google.unwrap_or(DriverSource::Container), driver, on, GKE_ROOT),
+        (None, None) => from(google.unwrap_or(DriverSource::Container), driver, on, Some(GKE_ROOT)),
     }
 }
 
@@ -208,10 +210,11 @@ fn preinstalled(on: &Subject<'_>, counts: impl Fn(&InstalledDriver) -> bool) -> 
 
 fn gke_cos(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
     on.must_run(driver, "cos", "GkeCos requires Container-Optimized OS")?;
-    let flavour = driver.version.clone().unwrap_or_else(|| GKE_DEFAULT.to_owned());
-    if branch_of(&flavour).is_some() {
-        on.supports(&flavour)?;
+    if let Some(version) = &driver.version {
+        on.supports(version)?;
     }
+    let channel = || driver.channel.unwrap_or_default().as_str().to_owned();
+    let flavour = driver.version.clone().unwrap_or_else(channel);
     Ok(DriverChoice::GkeCos { flavour, root })
 }
 
@@ -230,22 +233,25 @@ fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverCho
         let message = "driver.source RunFile has no default image; write driver.image.repository and driver.image.tag of an installer built for the nodes' operating system, such as this project's images/run-file";
         return Err(Fault { reason: Reason::NoDriverImageForOS, message: message.into() });
     }
-    if driver.url.is_none() {
-        on.must_be_known("driver.url")?;
-    }
+    // Admission does not see a pool's fields over those of the defaults.
+    let Some(sha256) = driver.sha256.clone().filter(|_| driver.version.is_some() || driver.url.is_some()) else {
+        let message = "source RunFile executes only a file of a known checksum; write driver.version or driver.url, and the file's checksum as sha256sum prints it in driver.sha256, at the same place";
+        return Err(Fault { reason: Reason::ChecksumMissing, message: message.into() });
+    };
     let url_version = driver.url.as_deref().and_then(run_file::version_of);
-    let version = match (&driver.version, &driver.url) {
-        (Some(version), _) if url_version.is_some_and(|other| other != version) => {
+    let version = match &driver.version {
+        Some(version) if url_version.is_some_and(|other| other != version) => {
             let message = format!(
                 "driver.version is {version}, but driver.url is the address of {}; write the url of {version}, or remove driver.version",
                 url_version.unwrap_or_default()
             );
             return Err(Fault { reason: Reason::DriverUnsupported, message });
         }
-        (Some(version), _) => Some(version.clone()),
-        (None, Some(_)) => url_version.map(str::to_owned),
-        (None, None) => Some(on.recommended()?),
+        version => version.as_deref().or(url_version).map(str::to_owned),
     };
+    if driver.url.is_none() {
+        on.must_be_known("driver.url")?;
+    }
     if let Some(version) = &version {
         on.supports(version)?;
     }
@@ -254,7 +260,7 @@ fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverCho
         run_file::public_url(version, &on.discovery.accelerators, &on.node.arch)
     };
     let url = driver.url.clone().unwrap_or_else(public);
-    Ok(DriverChoice::RunFile { version, url, root })
+    Ok(DriverChoice::RunFile { version, url, sha256, root })
 }
 
 fn container(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {

@@ -98,22 +98,12 @@ pub fn pod(
 
 /// Returns the environment variables of the flags.
 fn variables(flags: PluginFlags) -> impl Iterator<Item = EnvVar> {
-    let PluginFlags {
-        fail_on_init_error,
-        pass_device_specs,
-        device_id_strategy,
-        gdrcopy_enabled,
-        gds_enabled,
-        mofed_enabled,
-    } = flags;
+    let PluginFlags { fail_on_init_error, pass_device_specs, device_id_strategy } = flags;
     let switch = |on: Option<bool>| on.map(|on| if on { "true" } else { "false" });
     let variables = [
         ("FAIL_ON_INIT_ERROR", switch(fail_on_init_error)),
         ("PASS_DEVICE_SPECS", switch(pass_device_specs)),
         ("DEVICE_ID_STRATEGY", device_id_strategy.map(DeviceIdStrategy::as_str)),
-        ("GDRCOPY_ENABLED", switch(gdrcopy_enabled)),
-        ("GDS_ENABLED", switch(gds_enabled)),
-        ("MOFED_ENABLED", switch(mofed_enabled)),
     ];
     variables.into_iter().filter_map(|(name, value)| Some(env(name, value?)))
 }

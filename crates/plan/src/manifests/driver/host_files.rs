@@ -11,8 +11,6 @@ use crate::{
 
 /// The folder in which the container looks for files with parameters of kernel modules.
 const PARAMETERS: &str = "/drivers";
-/// The names of these files.
-const PARAMETER_FILES: [&str; 4] = ["nvidia.conf", "nvidia-uvm.conf", "nvidia-modeset.conf", "nvidia-peermem.conf"];
 
 /// The folders of package repositories and of trusted certificates, by prefix of a system's name, as in NVIDIA's images
 /// and its operator; those of SUSE are unverified.
@@ -94,44 +92,34 @@ fn mellanox() -> (Volume, Vec<VolumeMount>) {
 /// image's files in it: the bundle of public authorities, and the distribution's own repositories.
 fn config_maps(input: &PodInput<'_>, os: &str) -> Vec<(Volume, Vec<VolumeMount>)> {
     let maps = effective_spec::driver(input.policy, effective_spec::pool_of(input.policy, input.key)).config_maps;
-    let mut files = Vec::new();
-    if let Some(name) = &maps.kernel_modules {
-        // For a key that is missing in the ConfigMap an empty folder is mounted, which the container ignores: the names
-        // are fixed, and few users set parameters of all modules.
-        let source = ConfigMapVolumeSource { name: name.clone(), ..ConfigMapVolumeSource::default() };
-        files.push((config_map("parameters", source), by_key("parameters", PARAMETERS, PARAMETER_FILES)));
-    }
     let folders = FOLDERS.iter().find(|(system, _, _)| os.starts_with(system));
     let (repositories, certificates) =
         folders.map_or(("", ""), |(_, repositories, certificates)| (repositories, certificates));
-    for (volume, from, folder) in
-        [("repositories", &maps.repositories, repositories), ("certificates", &maps.certificates, certificates)]
-    {
-        if let Some(from) = from {
-            let keys = from.keys.iter().map(String::as_str);
-            files.push((config_map(volume, listed(from)), by_key(volume, folder, keys)));
-        }
-    }
-    files
+    [
+        ("parameters", maps.kernel_modules, PARAMETERS),
+        ("repositories", maps.repositories, repositories),
+        ("certificates", maps.certificates, certificates),
+    ]
+    .into_iter()
+    .filter_map(|(volume, from, folder)| Some(listed(volume, &from?, folder)))
+    .collect()
 }
 
-/// Returns the listed keys of a ConfigMap. Kubelet waits for a listed key that is missing, and reports it in an Event.
-fn listed(from: &ConfigMapFiles) -> ConfigMapVolumeSource {
+/// Returns the listed keys of a ConfigMap, with a mount for each, so that other files in the folder stay visible. Kubelet
+/// waits for a listed key that is missing, and reports it in an Event.
+fn listed(name: &str, from: &ConfigMapFiles, folder: &str) -> (Volume, Vec<VolumeMount>) {
     let items = from.keys.iter().map(|key| KeyToPath { key: key.clone(), path: key.clone(), mode: None });
-    ConfigMapVolumeSource { name: from.name.clone(), items: Some(items.collect()), ..ConfigMapVolumeSource::default() }
-}
-
-fn config_map(volume: &str, source: ConfigMapVolumeSource) -> Volume {
-    Volume { name: volume.to_owned(), config_map: Some(source), ..Volume::default() }
-}
-
-/// Returns a mount for each key of a volume, so that other files in the folder stay visible.
-fn by_key<'k>(volume: &str, folder: &str, keys: impl IntoIterator<Item = &'k str>) -> Vec<VolumeMount> {
-    let mount_key = |key: &str| VolumeMount {
-        sub_path: Some(key.to_owned()),
-        ..mount(volume, &format!("{folder}/{key}"), Mode::ReadOnly)
+    let source = ConfigMapVolumeSource {
+        name: from.name.clone(),
+        items: Some(items.collect()),
+        ..ConfigMapVolumeSource::default()
     };
-    keys.into_iter().map(mount_key).collect()
+    let mount_key = |key: &String| VolumeMount {
+        sub_path: Some(key.clone()),
+        ..mount(name, &format!("{folder}/{key}"), Mode::ReadOnly)
+    };
+    let mounts = from.keys.iter().map(mount_key).collect();
+    (Volume { name: name.to_owned(), config_map: Some(source), ..Volume::default() }, mounts)
 }
 
 /// Returns the host's subscription, without which packages of RHEL and SLES cannot be downloaded. Missing files and

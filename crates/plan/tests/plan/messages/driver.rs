@@ -75,6 +75,9 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::RebootNeeded, A, || crashing("Failed to initialize NVML: Driver/library version mismatch")),
     (Reason::KernelHeadersUnavailable, A, || crashing("E: Unable to locate package linux-headers-6.8.0-60-generic")),
     (Reason::DownloadFailed, A, || crashing("curl: (6) Could not resolve host: us.download.nvidia.com")),
+    (Reason::ChecksumMismatch, A, || {
+        crashing("run-file installer: checksum mismatch: the file at https://m/a.run has SHA-256 00, and 11 is wanted")
+    }),
     (Reason::DownloadFailed, A, || crashing("curl: (22) The requested URL returned error: 404")),
     (Reason::ContainerCrashed, A, || crashing("cc1: internal compiler error")),
     (Reason::DriverImageNotFound, A, || without_image("{}", UBUNTU, "595.91.07")),
@@ -100,7 +103,14 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::NouveauLoaded, A, || bound_to_nouveau("{}").then(|sim| sim.host_driver("a", "580.173.02", false))),
     (Reason::NoDriverImageForOS, A, || node("{}", ("centos", "7"), &[])),
     (Reason::NoDriverImageForOS, A, || {
-        node("{defaults: {driver: {source: RunFile, version: 450.66}}}", ("centos", "7"), &[])
+        node("{defaults: {driver: {source: RunFile, sha256: a1, version: 450.66}}}", ("centos", "7"), &[])
+    }),
+    (Reason::ChecksumMissing, A, || {
+        node(
+            "{defaults: {driver: {source: RunFile, version: 450.66, image: {repository: own/a, tag: a}}}}",
+            ("centos", "7"),
+            &[],
+        )
     }),
     (Reason::DriverUnsupported, A, || node("{defaults: {driver: {version: 390.157}}}", UBUNTU, &[])),
     (Reason::DriverUnsupported, A, || {

@@ -195,7 +195,8 @@ pub fn check(sim: &Sim, plan: &Plan) {
     nothing_starts_beside_a_foreign_pod(sim, plan);
     for (name, status) in &plan.statuses {
         let count = count(sim, plan, name);
-        assert!(!reports_ready(status) || count.able >= count.required, "{name}: {count:?}: {status:#?}");
+        let enough = count.able + count.updating >= count.required;
+        assert!(!reports_ready(status) || enough, "{name}: {count:?}: {status:#?}");
     }
 }
 
@@ -335,7 +336,9 @@ pub struct Count {
     pub able: u32,
     /// Those of the able nodes that are being updated, and not proven yet, or whose kubelet has not reported a reboot.
     pub moving: u32,
-    /// The number of nodes that must be able.
+    /// Nodes that are not able because it is their turn in a rollout.
+    pub updating: u32,
+    /// The number of nodes that must be able, or in their turn.
     pub required: u32,
 }
 
@@ -365,7 +368,13 @@ pub fn count(sim: &Sim, plan: &Plan, policy: &PolicyName) -> Count {
     let rebooted =
         |node: &NodeFacts| sim.machines.get(&node.name).is_some_and(|report| *report.boot_id != *node.boot_id);
     let moving = |node: &&&NodeFacts| sim.is_moving(&node.name) || rebooted(node);
-    Count { able: few(able.len()), moving: few(able.iter().filter(moving).count()), required }
+    let unable = serving.iter().filter(|node| !is_able(node));
+    Count {
+        able: few(able.len()),
+        moving: few(able.iter().filter(moving).count()),
+        updating: few(unable.filter(|node| sim.is_moving(&node.name)).count()),
+        required,
+    }
 }
 
 pub fn reports_ready(status: &ClusterGpuPolicyStatus) -> bool {

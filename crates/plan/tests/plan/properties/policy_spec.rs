@@ -8,7 +8,8 @@ use gpu_operator_crd::{
     policy::{
         Compatibility, CompatibleLabels, Defaults, DeletionPolicy, DevicePlugin, Driver, DriverSource, Health, Image,
         Images, Injection, KernelModule, Mig, MigProfile, MigStrategy, Mps, NodeLabel, Operand, PodMetadata, Pool,
-        PoolMatch, Proxy, PullSecret, Readiness, Selector, Sharing, TimeSlicing, Toolkit, Validation, ValidationMode,
+        PoolMatch, Proxy, PullSecret, Readiness, Selector, Sharing, SharingMode, TimeSlicing, Toolkit, Validation,
+        ValidationMode,
     },
     selector::{Operator, Requirement},
 };
@@ -117,7 +118,7 @@ fn driver() -> BoxedStrategy<Driver> {
     let version = || option::weighted(0.7, select(vec!["595.91.07", "590.10.01", "580.173.02", "470.256.02"]));
     let plain = |version: Option<&str>| Driver { version: version.map(Into::into), ..Driver::default() };
     let installer = select(vec![DriverSource::RunFile, DriverSource::GkeUbuntu, DriverSource::GkeCos]);
-    let install_dir = select(vec![None, Some("/opt/nvidia")]);
+    let install_dir = select(vec![None, Some("/srv/nvidia")]);
     let module = select(vec![KernelModule::Open, KernelModule::Proprietary]);
     prop_oneof![
         4 => Just(Driver::default()),
@@ -131,11 +132,13 @@ fn driver() -> BoxedStrategy<Driver> {
             source: Some(source),
             // This source has no default image.
             operand: if source == DriverSource::RunFile { own_image() } else { Operand::default() },
+            sha256: (source == DriverSource::RunFile).then(|| "a1".into()),
             ..plain(version)
         }),
         1 => install_dir.prop_map(|install_dir| Driver {
             source: Some(DriverSource::RunFile),
             url: Some("https://mirror.example.com/driver.run".into()),
+            sha256: Some("b2".into()),
             install_dir: install_dir.map(Into::into),
             operand: own_image(),
             ..Driver::default()
@@ -167,7 +170,7 @@ fn plugin() -> BoxedStrategy<DevicePlugin> {
     (operand, sharing(), mig())
         .prop_map(|(operand, sharing, mig)| {
             // MIG and MPS exclude each other.
-            let mig = mig.filter(|_| sharing.as_ref().is_none_or(|sharing| sharing.mps.is_none()));
+            let mig = mig.filter(|_| sharing.mps.is_none());
             DevicePlugin { operand, sharing, mig, ..DevicePlugin::default() }
         })
         .boxed()
@@ -181,15 +184,15 @@ fn mig() -> BoxedStrategy<Option<Mig>> {
         .boxed()
 }
 
-fn sharing() -> BoxedStrategy<Option<Sharing>> {
+fn sharing() -> BoxedStrategy<Sharing> {
     let slicing = (2..5_u32, option::of(any::<bool>())).prop_map(|(replicas, rename_by_default)| Sharing {
         time_slicing: Some(TimeSlicing { replicas, rename_by_default, ..TimeSlicing::default() }),
-        mps: None,
+        ..Sharing::default()
     });
     let mps =
-        (2..5_u32).prop_map(|replicas| Sharing { mps: Some(Mps { replicas, ..Mps::default() }), time_slicing: None });
-    prop_oneof![6 => Just(None), 1 => Just(Some(Sharing::default())), 2 => slicing.prop_map(Some), 1 => mps.prop_map(Some)]
-        .boxed()
+        (2..5_u32).prop_map(|replicas| Sharing { mps: Some(Mps { replicas, ..Mps::default() }), ..Sharing::default() });
+    let none = Sharing { mode: Some(SharingMode::None), ..Sharing::default() };
+    prop_oneof![6 => Just(Sharing::default()), 1 => Just(none), 2 => slicing, 1 => mps].boxed()
 }
 
 /// Returns an operand's fields: disruptive ones (tag, environment) and a non-disruptive one (resources).

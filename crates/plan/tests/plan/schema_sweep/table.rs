@@ -26,7 +26,8 @@ const ON_OLD_RUNTIME: Row = Row { nodes: &["runtime"], ..ANY };
 const UNKNOWN_MODEL: Row = Row { nodes: &["unknown"], ..ANY };
 const UNHEALTHY: Row = Row { nodes: &["unhealthy"], ..ANY };
 const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-const FROM_RUN_FILE: &str = "{driver: {source: RunFile, image: {repository: own/run-file, tag: a}}}";
+const FROM_RUN_FILE: &str = "{driver: {source: RunFile, version: 570.211.01, sha256: 0f23456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef, image: {repository: own/run-file, tag: a}}}";
+const SHA256: &str = "0f23456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const PINNED: &str = "{driver: {version: 580.173.02}}";
 const INSTALLED: &str = "the installer leaves the driver on the host, and Auto uses a driver of the host";
 const TESTED: &str = "{readiness: {validation: {mode: OnInstall}}}";
@@ -39,7 +40,15 @@ const ROWS: &[Row] = &[
     Row { at: "priority", no_effect: Some("it decides between several policies; see mixed.rs"), ..ANY },
     Row { at: "driver.image.digest", values: &[DIGEST], with: PINNED, ..ANY },
     Row { at: "driver.image.tag", with: PINNED, ..ANY },
-    Row { at: "driver.allowPlainHTTP", no_effect: Some("only a rule reads it, on apply"), ..ANY },
+    Row { at: "driver.channel", values: &["Latest"], with: "{driver: {source: GkeCos}}", nodes: &["cos"], ..ANY },
+    Row {
+        at: "driver.sha256",
+        values: &[SHA256, "1f23456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"],
+        with: "{driver: {source: RunFile, version: 570.211.01, image: {repository: own/run-file, tag: a}}}",
+        required: true,
+        ..ANY
+    },
+    Row { at: "kernelModules.keys.[]", values: &["nvidia.conf", "nvidia-uvm.conf"], ..ANY },
     Row { at: "driver.installDir", values: &["/opt/some/nvidia"], with: FROM_RUN_FILE, ..ANY },
     Row { at: "driver.kernelModule", nodes: &["cdi", "docker"], ..ANY },
     Row { at: "driver.precompiled", nodes: &["runtime"], ..ANY },
@@ -48,13 +57,6 @@ const ROWS: &[Row] = &[
         at: "driver.source",
         values: &["GkeUbuntu", "Preinstalled"],
         nodes: &["cdi", "gke-ubuntu"],
-        stays: Some(INSTALLED),
-        ..ANY
-    },
-    Row {
-        at: "driver.source",
-        values: &["RunFile"],
-        with: "{driver: {version: 580.173.02, image: {repository: own/run-file, tag: a}}}",
         stays: Some(INSTALLED),
         ..ANY
     },
@@ -80,6 +82,7 @@ const ROWS: &[Row] = &[
     Row { at: "toolkit.runtime", nodes: &["runtime", "docker"], ..ANY },
     Row { at: "toolkit.runtimeClass", ..ON_OLD_RUNTIME },
     Row { at: "toolkit.setAsDefault", nodes: &["runtime", "docker"], ..ANY },
+    Row { at: "sharing.mode", values: &["None"], no_effect: Some("it is the default; see choice.rs"), ..ANY },
     Row { at: "devicePlugin.containerMetrics.port", nodes: &["cos"], ..ANY },
     Row { at: "devicePlugin.healthMonitoring", nodes: &["cos"], ..ANY },
     Row { at: "devicePlugin.flavor", nodes: &["cdi", "cos"], ..ANY },
@@ -103,7 +106,8 @@ const ROWS: &[Row] = &[
     Row { at: "tolerations.[].tolerationSeconds", with: "{tolerations: [{key: a, effect: NoExecute}]}", ..ANY },
     Row { at: "health.interval", values: &["45s"], ..ANY },
     Row { at: "health.minHealthyGpus", values: &["100%", "1", "50%"], ..UNHEALTHY },
-    Row { at: "onUnhealthy.taint.effect", ..UNHEALTHY },
+    Row { at: "onUnhealthy.mode", values: &["Taint"], ..UNHEALTHY },
+    Row { at: "onUnhealthy.taint.effect", with: "{onUnhealthy: {mode: Taint}}", ..UNHEALTHY },
     Row { at: "onUnhealthy.taint.key", values: &["example.com/unhealthy"], ..UNHEALTHY },
     Row { at: "models.[].name", values: &["custom", "other"], ..UNKNOWN_MODEL },
     Row { at: "models.[].pciIDs.[]", values: &["fff1", "fff2"], ..UNKNOWN_MODEL },
