@@ -199,6 +199,7 @@ fn invalid_values_are_rejected() {
         "operator.podLabels.gpu\\.nodestack\\.dev/stage=driver",
         "image.pullSecrets[0].nam=registry",
         "global.imageRegistry=https://example.com",
+        "crds.enable=false",
     ] {
         assert!(template(&cluster, &["image.repository=example.com/x", wrong]).is_err(), "{wrong} is accepted");
     }
@@ -383,19 +384,30 @@ fn every_value_changes_what_is_rendered() {
 }
 
 #[test]
-fn the_crds_in_the_chart_are_the_generated_ones_and_are_kept_on_uninstall() {
+fn the_crds_in_the_chart_are_the_generated_ones() {
     let cluster = cluster();
-    let rendered = documents(&template(&cluster, &["image.repository=example.com/x"]).expect("a chart")).expect("YAML");
-    let crds: BTreeMap<_, _> = rendered
-        .into_iter()
-        .filter(|document| document["kind"] == "CustomResourceDefinition")
-        .map(|document| (document["metadata"]["name"].as_str().unwrap_or_default().to_owned(), document))
-        .collect();
-    for (_, crd) in gpu_operator_crd::crds() {
-        let name = crd.metadata.name.clone().expect("a name");
-        let generated: Value = serde_yaml::from_str(&gpu_operator_crd::crd_yaml(&crd).expect("YAML")).expect("YAML");
-        assert_eq!(crds[&name]["spec"], generated["spec"], "{name}");
-        assert_eq!(crds[&name]["metadata"]["annotations"]["helm.sh/resource-policy"], "keep", "{name}");
+    for (set, in_chart, annotations) in [
+        ("crds.enabled=true", true, json!({"helm.sh/resource-policy": "keep"})),
+        ("crds.keep=false", true, Value::Null),
+        ("crds.enabled=false", false, Value::Null),
+    ] {
+        let rendered = template(&cluster, &["image.repository=example.com/x", set]).expect("a chart");
+        let crds: BTreeMap<_, _> = documents(&rendered)
+            .expect("YAML")
+            .into_iter()
+            .filter(|document| document["kind"] == "CustomResourceDefinition")
+            .map(|document| (document["metadata"]["name"].as_str().unwrap_or_default().to_owned(), document))
+            .collect();
+        for (_, crd) in gpu_operator_crd::crds() {
+            let name = crd.metadata.name.clone().expect("a name");
+            assert_eq!(crds.contains_key(&name), in_chart, "{name} with {set}");
+            if let Some(rendered) = crds.get(&name) {
+                let generated = gpu_operator_crd::crd_yaml(&crd).expect("YAML");
+                let generated: Value = serde_yaml::from_str(&generated).expect("YAML");
+                assert_eq!(rendered["spec"], generated["spec"], "{name} with {set}");
+                assert_eq!(rendered["metadata"]["annotations"], annotations, "{name} with {set}");
+            }
+        }
     }
 }
 
