@@ -628,3 +628,17 @@ fn four_pods_per_gpu_by_mps() {
         s.end().await
     });
 }
+
+#[test]
+fn network_cards_that_access_gpu_memory() {
+    test(|f| async move {
+        let h100 = |way: &str| with_label(node(way, H100, 8, ("ubuntu", "24.04")), "example.com/rdma", way);
+        let s = System::ready(f, "gpudirect-rdma", vec![h100("dma-buf"), h100("peermem")]).await?;
+        let drivers = &s.stages().await?["driver"];
+        let texts = drivers.iter().map(text).collect::<Result<Vec<_>>>()?;
+        let with = |words: &str| texts.iter().filter(|text| text.contains(words)).count();
+        ensure!(with(r#"{"name":"KERNEL_MODULE_TYPE","value":"open"}"#) == 2, "{texts:?}");
+        ensure!(with(r#"{"name":"GPU_DIRECT_RDMA_ENABLED","value":"true"}"#) == 1, "{texts:?}");
+        s.end().await
+    });
+}

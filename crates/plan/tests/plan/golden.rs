@@ -20,7 +20,7 @@ struct Case {
 }
 
 /// The driver's DaemonSets.
-const DRIVER: [Case; 9] = [
+const DRIVER: [Case; 10] = [
     Case { name: "driver-container-kepler", spec: "{}", os: ("ubuntu", "20.04"), gpu: "102d" },
     Case {
         name: "driver-precompiled",
@@ -43,6 +43,12 @@ const DRIVER: [Case; 9] = [
     Case {
         name: "driver-proxy",
         spec: "{proxy: {httpProxy: \"http://proxy.example.com:3128\", httpsProxy: \"http://proxy.example.com:3128\", noProxy: \".svc,10.0.0.0/8\", trustedCAConfigMap: ca}}",
+        os: ("ubuntu", "22.04"),
+        gpu: "2330",
+    },
+    Case {
+        name: "driver-gpudirect",
+        spec: "{defaults: {driver: {env: [{name: GPU_DIRECT_RDMA_ENABLED, value: \"true\"}]}}}",
         os: ("ubuntu", "22.04"),
         gpu: "2330",
     },

@@ -81,11 +81,11 @@ fn devices() -> (Volume, Vec<VolumeMount>) {
 }
 
 /// Returns the folder in which a container of Mellanox's network drivers stores its sources and modules, before or
-/// after this pod is created.
+/// after this pod is created. With `GPU_DIRECT_RDMA_ENABLED` NVIDIA's container adds a link to their headers.
 fn mellanox() -> (Volume, Vec<VolumeMount>) {
     let path = "/run/mellanox/drivers";
     let volume = host_path("mellanox-drivers", path, Some("DirectoryOrCreate"));
-    (volume, vec![mount("mellanox-drivers", path, Mode::Follow)])
+    (volume, vec![mount("mellanox-drivers", path, Mode::FollowWritable)])
 }
 
 /// Returns the user's files. Each is mounted individually, because a volume that is mounted over a folder hides the
