@@ -43,7 +43,7 @@ const PROGRAMS: [(&str, &str); 9] = [
 
 /// The stand-in for NVIDIA's installer, after a line with its version. It creates the files on which the script depends.
 const RUN_FILE: &str = r#"
-echo "driver.run $*" >> "$NODE/log"
+echo "driver.run $*" >> "$NODE/log"; echo "$0" > "$NODE/executed"
 for option; do case $option in
     --utility-prefix=*) dir=${option#*=} ;;
     --kernel-install-path=*) drivers=${option#*=} ;;
@@ -318,6 +318,11 @@ fn a_file_with_another_checksum_is_never_executed() {
     node.write(&cached, PLANTED);
     assert_eq!(node.run("580.173.02"), Ok(calls(&[&["curl --fail"], &UNLOADS, &BUILDS, &LOADS])));
     assert!(!node.has("planted"), "another file was executed");
+    let executed = node.read("executed");
+    assert!(
+        executed.starts_with(&*node.path("tmp").to_string_lossy()),
+        "others can write to the executed file: {executed}"
+    );
     assert!(
         node.run_wanting("", None, "580.173.02").expect_err("no checksum").contains("NVIDIA_DRIVER_SHA256 is not set")
     );
