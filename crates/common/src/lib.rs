@@ -7,5 +7,6 @@
 pub mod admin;
 pub mod build_info;
 pub mod interned;
+pub mod mig_layout;
 pub mod quantity;
 pub mod version;

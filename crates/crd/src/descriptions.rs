@@ -57,7 +57,12 @@ fn description(field: &Value, of_type: &Value) -> Option<String> {
     });
     let values: Vec<_> = values.collect();
     if values.is_empty() {
-        return Some(text.to_owned());
+        return Some(unwrapped(text));
     }
-    Some(format!("{text}\n\n{}", values.join("\n")))
+    Some(format!("{}\n\n{}", unwrapped(text), values.join("\n")))
+}
+
+/// Joins the lines of each paragraph: `kubectl explain` wraps lines itself, and each line costs its indentation in the CRD.
+fn unwrapped(text: &str) -> String {
+    text.split("\n\n").map(|paragraph| paragraph.replace('\n', " ")).collect::<Vec<_>>().join("\n\n")
 }

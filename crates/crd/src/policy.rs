@@ -33,7 +33,7 @@ pub use crate::{
 pub use compatibility::{Compatibility, CompatibleLabels};
 pub use device_plugin::{ContainerMetrics, DevicePlugin, Mps, PluginFlavor, Sharing, SharingMode, TimeSlicing};
 pub use driver::{ConfigMapFiles, Driver, DriverChannel, DriverConfigMaps, DriverSource, KernelModule};
-pub use mig::{Mig, MigProfile, MigStrategy};
+pub use mig::{Mig, MigLayoutEntry, MigMode, MigProfile, MigStrategy};
 pub use model::{Architecture, Model, ModelDriver, ModuleSupport};
 pub use operand::{Image, Images, Operand, PullPolicy, PullSecret};
 pub use plugin_flags::{DeviceIdStrategy, PluginFlags};

@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 use crate::support::{Fixture, GPUS, READY, test};
 
 /// One MIG device that uses the whole GPU, so that the stand-in for the plugin offers as many devices as GPUs.
-const WHOLE: &str = "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 7g.80gb, count: 1}]}}}}";
-const HALVES: &str = "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 3g.40gb, count: 2}]}}}}";
+const WHOLE: &str =
+    "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profiles: [{profile: 7g.80gb, count: 1}]}]}}}}";
+const HALVES: &str =
+    "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profiles: [{profile: 3g.40gb, count: 2}]}]}}}}";
 
 /// Returns GPUs that support MIG; the first has these clients.
 fn divisible(clients: &Value) -> Vec<Gpu> {
@@ -58,17 +60,23 @@ fn mig_devices_are_created_before_the_plugin_starts_and_a_new_plugin_pod_keeps_t
 }
 
 #[test]
-fn mig_devices_of_several_profiles_are_offered_by_name_and_an_impossible_layout_is_explained() {
+fn gpus_have_their_own_layouts_and_an_impossible_layout_is_explained() {
     test(|f| async move {
         whole(&f)?;
         f.apply_example("mig").await?;
-        f.wait_until_ready_with("nvidia.com/mig-1g.10gb", 4 * GPUS).await?;
-        f.wait_until_ready_with("nvidia.com/mig-3g.40gb", GPUS).await?;
-        let summary = f.status().await?.gpus.summary;
-        ensure!(summary == format!("{0}/{0}", 5 * GPUS), "{summary}");
+        f.wait_until_ready_with("nvidia.com/mig-1g.10gb", 14).await?;
+        f.wait_until_ready_with("nvidia.com/mig-3g.40gb", 2 * (GPUS - 2)).await?;
+        let status = f.status().await?;
+        let units = 14 + 2 * (GPUS - 2);
+        ensure!(status.gpus.summary == format!("{units}/{units}"), "{}", status.gpus.summary);
+        for (index, gpu) in status.report.context("no report")?.gpus.iter().enumerate() {
+            let devices = gpu.mig_devices.iter().flatten().map(|devices| (devices.profile.as_str(), devices.count));
+            let wanted = if index < 2 { ("1g.10gb", 7) } else { ("3g.40gb", 2) };
+            ensure!(devices.eq([wanted]), "GPU {index}: {:?}", gpu.mig_devices);
+        }
 
         // The same pool, so that nothing else changes.
-        let mig = "{strategy: Mixed, layout: [{profile: 4g.20gb, count: 1}]}";
+        let mig = "{strategy: Mixed, layout: [{devices: [1], profiles: [{profile: 4g.20gb, count: 1}]}]}";
         let pool = format!("{{name: h100, match: {{models: [nvidia-h100-80gb]}}, devicePlugin: {{mig: {mig}}}}}");
         f.apply(&format!("{{pools: [{pool}]}}")).await?;
         let message = f.wait_for_reason(Reason::MigLayoutRefused).await?;

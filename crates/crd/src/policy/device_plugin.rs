@@ -16,16 +16,16 @@ use crate::{schema::ResourceName, skip::is_default};
         "flavor External is a third-party device plugin, which the operator does not configure: remove image, env, args, resources and flags, or write flavor: Nvidia"
     ),
     validation = (
-        "!has(self.flavor) || self.flavor != 'External' || !has(self.mig) || !has(self.mig.layout)",
-        "flavor External is a third-party device plugin, for which the operator does not partition GPUs: remove mig.layout, or write flavor: Nvidia"
+        "!has(self.flavor) || self.flavor != 'External' || !has(self.mig) || !has(self.mig.layout) && (!has(self.mig.mode) || self.mig.mode == 'Unmanaged')",
+        "flavor External is a third-party device plugin, for which the operator does not partition GPUs: remove mig.mode and mig.layout, or write flavor: Nvidia"
     ),
     validation = (
         "!has(self.resourceName) || has(self.flavor) && self.flavor == 'External'",
         "resourceName is valid only with flavor: External; NVIDIA's and Google's device plugins always use nvidia.com/gpu. Remove resourceName, or add flavor: External"
     ),
     validation = (
-        "!has(self.sharing) || !has(self.sharing.mps) || !has(self.mig) || !has(self.mig.layout)",
-        "mig.layout and sharing.mps exclude each other, because the MPS control daemon keeps the GPUs in use: write sharing.timeSlicing instead of mps, or remove mig.layout"
+        "!has(self.sharing) || !has(self.sharing.mps) || !has(self.mig) || !has(self.mig.layout) && (!has(self.mig.mode) || self.mig.mode == 'Unmanaged')",
+        "GPUs that are shared by MPS cannot be repartitioned, because the MPS control daemon keeps them in use: write sharing.timeSlicing instead of mps, or remove mig.mode and mig.layout"
     ),
     validation = (
         "!has(self.flavor) || self.flavor == 'Gke' || (!has(self.containerMetrics) && !has(self.healthMonitoring))",

@@ -3,10 +3,11 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Args;
+use gpu_operator_common::mig_layout::MigLayout;
 
 use crate::{
     host::HostRoot,
-    mig::{apply::apply_layout, plan::MigLayout},
+    mig::apply::apply_layout,
     nvml::supervisor::{Limits, Supervisor, child_command},
     observe::driver::CONTAINER_ROOT,
     process::{error_chain, parse_duration, write_termination_log},
@@ -21,8 +22,9 @@ pub struct MigArgs {
     /// The driver's root on the host.
     #[arg(long, default_value = CONTAINER_ROOT)]
     driver_root: String,
-    /// The number of instances of each profile on every GPU with MIG, as a JSON object: `{"1g.10gb": 7}`. An empty
-    /// object disables MIG.
+    /// The number of instances of each profile, as a JSON object: by index (the order of PCI addresses, from 0) for single
+    /// GPUs, and for all others: `{"devices": {"0": {"1g.10gb": 7}}, "others": {"3g.40gb": 2}}`. MIG is disabled on GPUs
+    /// without a profile.
     #[arg(long, value_parser = layout)]
     layout: MigLayout,
     /// How long NVML may take for one step.
@@ -65,5 +67,5 @@ impl MigArgs {
 }
 
 fn layout(text: &str) -> Result<MigLayout, String> {
-    serde_json::from_str(text).map_err(|error| format!("write {{\"1g.10gb\": 7}}: {error}"))
+    serde_json::from_str(text).map_err(|error| format!("write {{\"others\": {{\"1g.10gb\": 7}}}}: {error}"))
 }

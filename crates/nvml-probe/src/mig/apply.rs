@@ -1,7 +1,9 @@
 //! Applies the policy's MIG layout to a node's GPUs before the device plugin starts: reads the state, applies the
 //! missing steps, and repeats until nothing is left to do.
 
-use super::plan::{self, MigLayout, Obstacle};
+use gpu_operator_common::mig_layout::MigLayout;
+
+use super::plan::{self, Obstacle};
 use crate::{
     host::HostRoot,
     nvml::{
@@ -45,6 +47,16 @@ pub enum MigError {
         /// The cause.
         why: String,
     },
+    /// A GPU that the layout names does not support MIG.
+    #[error(
+        "MigLayoutRefused: GPU {index} ({gpu}) does not support MIG; remove {index} from the devices of devicePlugin.mig.layout"
+    )]
+    NotCapable {
+        /// Its index in the layout.
+        index: u32,
+        /// Its PCI address.
+        gpu: String,
+    },
     /// None of the node's GPUs supports MIG.
     #[error("MigLayoutRefused: no GPU of this node supports MIG; remove devicePlugin.mig.layout from its pool")]
     NoMig,
@@ -70,8 +82,8 @@ pub enum MigError {
     Bus(#[from] PciError),
 }
 
-/// Applies the layout to every GPU of the node that supports MIG; an empty layout disables MIG. Does nothing if the
-/// layout is already applied. If a GPU cannot be repartitioned, the others still are.
+/// Applies the layout to every GPU of the node that supports MIG. Does nothing if it is already applied. If a GPU cannot
+/// be repartitioned, the others still are; one that is missing from the bus, or that NVML does not open, is skipped.
 ///
 /// # Errors
 /// Returns the obstacle of the first GPU that could not be repartitioned.
@@ -86,6 +98,9 @@ pub async fn apply_layout(
     let libraries = driver::libraries(host, driver_root)?;
     let target = Target::choose(host, chroot, "", loaded.as_deref(), &libraries);
     let on_bus: Vec<String> = pci::gpus(host)?.into_iter().map(|gpu| gpu.address).collect();
+    if let Err(missing) = layout.check(on_bus.len().try_into().unwrap_or(u32::MAX)) {
+        tracing::warn!("{missing}");
+    }
     let mut outcome = Ok(());
     for _ in 0..ROUNDS {
         let inventory = match supervisor.query_with_mig(target.clone(), &on_bus).await {
@@ -95,7 +110,7 @@ pub async fn apply_layout(
                 return Err(MigError::Nvml("no driver is loaded".to_owned()));
             }
         };
-        let (changed, round) = apply_round(host, &inventory, layout, supervisor).await;
+        let (changed, round) = apply_round(host, &on_bus, &inventory, layout, supervisor).await;
         if !changed {
             return round;
         }
@@ -107,17 +122,24 @@ pub async fn apply_layout(
 /// Applies one round of steps, GPU by GPU. Returns whether any was applied, and the first obstacle.
 async fn apply_round(
     host: &HostRoot,
+    on_bus: &[String],
     inventory: &Inventory,
     layout: &MigLayout,
     supervisor: &mut Supervisor,
 ) -> (bool, Result<(), MigError>) {
     let (mut changed, mut outcome) = (false, Ok(()));
-    let mig_gpus = inventory.gpus.iter().filter_map(|gpu| Some((gpu.pci_address.as_str(), gpu.mig.as_ref()?)));
-    if !layout.is_empty() && mig_gpus.clone().next().is_none() {
+    if !layout.is_disabled() && inventory.gpus.iter().all(|gpu| gpu.mig.is_none()) {
         return (false, Err(MigError::NoMig));
     }
-    for (gpu, mig) in mig_gpus {
-        let steps = match plan::plan(layout, &mig.state, &mig.profiles) {
+    for (index, gpu) in (0..).zip(on_bus) {
+        let Some(known) = inventory.gpus.iter().find(|known| known.pci_address == *gpu) else { continue };
+        let Some(mig) = &known.mig else {
+            if layout.devices.contains_key(&index) {
+                outcome = outcome.and(Err(MigError::NotCapable { index, gpu: gpu.clone() }));
+            }
+            continue;
+        };
+        let steps = match plan::plan(layout.of_gpu(index), &mig.state, &mig.profiles) {
             Ok(steps) => steps,
             Err(obstacle) => {
                 outcome = outcome.and(Err(to_error(host, gpu, obstacle)));
@@ -127,7 +149,7 @@ async fn apply_round(
         for step in steps {
             tracing::info!(gpu, ?step, "applying MIG step");
             if let Err(error) = supervisor.apply_mig_step(gpu, &step).await {
-                let gpu = gpu.to_owned();
+                let gpu = gpu.clone();
                 outcome = outcome.and(Err(match error {
                     StepError::InUse(why) => MigError::Blocked { gpu, why },
                     StepError::Failed(why) => MigError::Failed { gpu, why },

@@ -4,15 +4,14 @@
 //! A GPU is a row of memory slices; a profile takes some of them and may start at certain slices, according to NVML's
 //! list of possible placements. Existing instances that match the layout stay if the others can be placed beside them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+
+use gpu_operator_common::mig_layout::GpuLayout;
 
 use crate::nvml::mig::{GpuClient, Instance, MigProfile, MigState, MigStep, Placement};
 
 #[cfg(test)]
 mod tests;
-
-/// The number of instances of each profile, by its name, such as `1g.10gb`. Empty to disable MIG.
-pub type MigLayout = BTreeMap<String, u32>;
 
 /// Why no step is possible at present.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
@@ -46,8 +45,8 @@ fn list_clients(clients: &[GpuClient]) -> String {
 ///
 /// # Errors
 /// An [`Obstacle`] if the layout is not possible, or not at present.
-pub fn plan(wanted: &MigLayout, now: &MigState, profiles: &[MigProfile]) -> Result<Vec<MigStep>, Obstacle> {
-    let wanted: MigLayout =
+pub fn plan(wanted: &GpuLayout, now: &MigState, profiles: &[MigProfile]) -> Result<Vec<MigStep>, Obstacle> {
+    let wanted: GpuLayout =
         wanted.iter().filter(|(_, count)| **count > 0).map(|(name, count)| (name.clone(), *count)).collect();
     let on = !wanted.is_empty();
     if now.pending != now.enabled && now.pending == on {
@@ -62,7 +61,7 @@ pub fn plan(wanted: &MigLayout, now: &MigState, profiles: &[MigProfile]) -> Resu
 }
 
 /// Plans the instances once the mode is correct.
-fn plan_instances(wanted: &MigLayout, now: &MigState, profiles: &[MigProfile]) -> Result<Vec<MigStep>, Obstacle> {
+fn plan_instances(wanted: &GpuLayout, now: &MigState, profiles: &[MigProfile]) -> Result<Vec<MigStep>, Obstacle> {
     let mut missing = wanted.clone();
     let mut fitting = BTreeSet::new();
     // Instances in use come first, because they should preferably stay.
@@ -97,7 +96,7 @@ fn plan_instances(wanted: &MigLayout, now: &MigState, profiles: &[MigProfile]) -
 
 /// Returns positions for all missing instances beside the taken ones, if possible.
 fn place(
-    missing: &MigLayout,
+    missing: &GpuLayout,
     taken: Vec<Placement>,
     profiles: &[MigProfile],
 ) -> Result<Option<Vec<(String, Placement)>>, Obstacle> {

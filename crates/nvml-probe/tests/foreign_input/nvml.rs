@@ -9,7 +9,7 @@ use nvml_probe::{
         node::{DriverStart, NodeHealth, NodeLook},
         rules::Rules,
     },
-    mig::plan::{MigLayout, plan},
+    mig::plan::plan,
     nvml::{
         inventory::Inventory,
         protocol::{Request, Response},
@@ -60,7 +60,7 @@ fn look(inventory: Option<Inventory>, fields: &GpuNodeFields) {
 fn plan_mig(inventory: &Inventory) {
     for mig in inventory.gpus.iter().filter_map(|gpu| gpu.mig.as_ref()) {
         for layout in [&[][..], &[("1g.10gb", 3)], &[("1g.10gb", 1), ("3g.40gb", 1)]] {
-            let layout: MigLayout = layout.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+            let layout = layout.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
             let _ = plan(&layout, &mig.state, &mig.profiles);
         }
     }

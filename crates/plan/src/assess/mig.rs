@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gpu_operator_common::mig_layout::GpuLayout;
 use gpu_operator_crd::{
     policy::Stage,
     reason::Reason,
@@ -12,7 +13,6 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     assess::{member::Member, pod_failure::named_reason},
     container_names::DIVIDER,
-    desired::mig_layout::Layout,
     inventory::report,
     time::older,
     world::{ContainerFacts, ContainerState, PodFacts},
@@ -23,37 +23,42 @@ use crate::{
 const SETTLED: Duration = Duration::from_mins(10);
 const LOOKS: u32 = 3;
 
-/// Returns a message with the first GPU whose MIG layout differs from the policy; `None` if all have the layout, if the policy
-/// has none, or if NVML does not answer.
+/// Returns a message with the first GPU whose MIG layout differs from the policy; `None` if every GPU has its layout, if the
+/// policy has none, or if that is unknown.
 #[must_use]
 pub fn differs(member: &Member<'_>) -> Option<String> {
-    let wanted = member.desired.variant()?.key.plugin.layout()?;
+    let layout = member.desired.variant()?.key.plugin.layout()?;
     let report = member.report().filter(|report| report.nvml.state == NvmlState::Answering)?;
-    let gpu = report.gpus.iter().find(|gpu| !is_divided(gpu, &report.gpus, wanted))?;
-    let now = devices(gpu).map_or_else(|| "MIG disabled".to_owned(), |devices| words(&devices));
-    Some(format!("GPU {} has {now}, but the policy requests {}", gpu.pci_address, words(wanted)))
+    // While a GPU is missing from the bus, those behind it have other indices than their layouts.
+    if !layout.devices.is_empty() && member.expected.is_some_and(|expected| member.on_bus() < expected) {
+        return None;
+    }
+    let mut gpus = (0..).zip(&report.gpus).map(|(index, gpu)| (gpu, layout.of_gpu(index)));
+    let (gpu, wanted) = gpus.find(|(gpu, wanted)| !has_layout(gpu, wanted))?;
+    let (now, wanted) = (words(devices(gpu).as_ref()), words(Some(wanted).filter(|wanted| !wanted.is_empty())));
+    Some(format!("GPU {} has {now}, but the policy requests {wanted}", gpu.pci_address))
 }
 
-fn devices(gpu: &Gpu) -> Option<Layout> {
+fn devices(gpu: &Gpu) -> Option<GpuLayout> {
     let devices = gpu.mig_devices.as_ref()?;
     Some(devices.iter().map(|devices| (devices.profile.clone(), devices.count)).collect())
 }
 
-/// Returns whether a GPU has the wanted layout. The report has the same for a GPU without MIG and for one where MIG is
-/// disabled: MIG should be enabled if another GPU of the same kind has it, or if no GPU has it.
-fn is_divided(gpu: &Gpu, all: &[Gpu], wanted: &Layout) -> bool {
-    if let Some(devices) = devices(gpu) {
-        return !wanted.is_empty() && devices == *wanted;
+/// Returns whether a GPU has the wanted layout, or cannot have it. Devices are also missing in the report of a GPU that NVML
+/// cannot read.
+fn has_layout(gpu: &Gpu, wanted: &GpuLayout) -> bool {
+    match devices(gpu) {
+        Some(devices) => !wanted.is_empty() && devices == *wanted,
+        None => wanted.is_empty() || gpu.mig_capable != Some(true),
     }
-    let mut divided = all.iter().filter(|other| other.mig_devices.is_some()).peekable();
-    wanted.is_empty() || divided.peek().is_some() && divided.all(|other| other.device_id != gpu.device_id)
 }
 
-fn words(layout: &Layout) -> String {
-    if layout.is_empty() {
+fn words(devices: Option<&GpuLayout>) -> String {
+    let Some(devices) = devices else { return "MIG disabled".to_owned() };
+    if devices.is_empty() {
         return "no MIG device".to_owned();
     }
-    layout.iter().map(|(profile, count)| format!("{count} x {profile}")).collect::<Vec<_>>().join(", ")
+    devices.iter().map(|(profile, count)| format!("{count} x {profile}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the device plugin's pod whose replacement would restore the layout: one that applied it long ago, is running, and was
@@ -90,32 +95,34 @@ mod tests {
 
     use super::*;
 
-    fn gpu(device_id: &str, devices: Option<&[(&str, u32)]>) -> Gpu {
-        let devices = devices.map(|devices| {
-            devices
-                .iter()
-                .map(|(profile, count)| MigDevices { profile: (*profile).into(), count: *count, attributes: None })
-                .collect()
-        });
-        Gpu { device_id: device_id.into(), mig_devices: devices, ..Gpu::default() }
-    }
-
     #[test]
-    fn a_gpu_without_mig_differs_if_its_kind_supports_mig_or_no_gpu_has_it_enabled() {
-        let sevenths: &[(&str, u32)] = &[("1g.10gb", 7)];
-        let halves: &[(&str, u32)] = &[("3g.40gb", 2)];
-        let wanted = Layout::from([("1g.10gb".to_owned(), 7)]);
-        for (case, gpus, wanted, divided) in [
-            ("all are", vec![gpu("2330", Some(sevenths)); 2], &wanted, true),
-            ("one differs", vec![gpu("2330", Some(sevenths)), gpu("2330", Some(halves))], &wanted, false),
-            ("one is empty", vec![gpu("2330", Some(sevenths)), gpu("2330", Some(&[]))], &wanted, false),
-            ("one of a kind is off", vec![gpu("2330", Some(sevenths)), gpu("2330", None)], &wanted, false),
-            ("one of another kind has none", vec![gpu("2330", Some(sevenths)), gpu("1eb8", None)], &wanted, true),
-            ("all are off", vec![gpu("2330", None); 2], &wanted, false),
-            ("off, as is wanted", vec![gpu("2330", None); 2], &Layout::new(), true),
-            ("on, and off is wanted", vec![gpu("2330", Some(&[]))], &Layout::new(), false),
+    fn a_gpu_has_its_layout_only_with_exactly_its_devices() {
+        type Devices = Option<&'static [(&'static str, u32)]>;
+        let sevenths: Devices = Some(&[("1g.10gb", 7)]);
+        let mixed: Devices = Some(&[("1g.10gb", 4), ("3g.40gb", 1)]);
+        let empty: Devices = Some(&[]);
+        for (case, capable, devices, wanted, has) in [
+            ("as wanted", Some(true), sevenths, sevenths, true),
+            ("others", Some(true), mixed, sevenths, false),
+            ("none", Some(true), empty, sevenths, false),
+            ("MIG disabled", Some(true), None, sevenths, false),
+            ("not MIG-capable", Some(false), None, sevenths, true),
+            ("not readable", None, None, sevenths, true),
+            ("MIG disabled, as wanted", Some(true), None, None, true),
+            ("MIG enabled without devices", Some(true), empty, None, false),
+            ("MIG enabled", Some(true), mixed, None, false),
         ] {
-            assert_eq!(gpus.iter().all(|gpu| is_divided(gpu, &gpus, wanted)), divided, "{case}");
+            let wanted = wanted.into_iter().flatten().map(|(profile, count)| ((*profile).to_owned(), *count)).collect();
+            let reported = |devices: &[(&str, u32)]| {
+                let devices = devices.iter().map(|(profile, count)| MigDevices {
+                    profile: (*profile).into(),
+                    count: *count,
+                    attributes: None,
+                });
+                devices.collect()
+            };
+            let gpu = Gpu { mig_capable: capable, mig_devices: devices.map(reported), ..Gpu::default() };
+            assert_eq!(has_layout(&gpu, &wanted), has, "{case}");
         }
     }
 }

@@ -127,17 +127,11 @@ pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePl
     // Settings of one plugin are not inherited by another plugin.
     let same = own.flavor.is_none() || defaults.flavor.unwrap_or_default() == flavor.unwrap_or_default();
     let inherited = if same { defaults } else { &none };
-    let strategy = |mig: Option<&Mig>| mig.and_then(|mig| mig.strategy);
-    let strategy = strategy(own.mig.as_ref()).or(strategy(inherited.mig.as_ref()));
-    let layout = |mig: Option<&Mig>| mig.and_then(|mig| mig.layout.clone());
-    // A layout belongs to its strategy.
-    let has_strategy = own.mig.as_ref().is_some_and(|mig| mig.strategy.is_some());
-    let layout = layout(own.mig.as_ref()).or_else(|| layout(inherited.mig.as_ref()).filter(|_| !has_strategy));
     DevicePlugin {
         flavor,
         resource_name: own.resource_name.clone().or_else(|| inherited.resource_name.clone()),
         sharing: if own.sharing == Sharing::default() { &inherited.sharing } else { &own.sharing }.clone(),
-        mig: (strategy.is_some() || layout.is_some()).then_some(Mig { strategy, layout }),
+        mig: mig(inherited.mig.as_ref(), own.mig.as_ref()),
         flags: match (own.flags, inherited.flags) {
             (Some(own), Some(inherited)) => Some(own.or(inherited)),
             (own, inherited) => own.or(inherited),
@@ -146,6 +140,16 @@ pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePl
         health_monitoring: own.health_monitoring.or(inherited.health_monitoring),
         operand: operand(&inherited.operand, Some(&own.operand)),
     }
+}
+
+fn mig(defaults: Option<&Mig>, own: Option<&Mig>) -> Option<Mig> {
+    let (Some(defaults), Some(own)) = (defaults, own) else {
+        return own.or(defaults).cloned();
+    };
+    // A layout belongs to its mode and to its strategy.
+    let keeps = own.mode.is_none() && own.layout.is_empty() && (own.strategy.is_none() || defaults.layout.is_empty());
+    let Mig { mode, layout, .. } = if keeps { defaults } else { own }.clone();
+    Some(Mig { strategy: own.strategy.or(defaults.strategy), mode, layout })
 }
 
 /// Returns how third-party stacks are handled: the pool's field over the default.
@@ -190,4 +194,31 @@ fn image(defaults: Option<&Image>, own: Option<&Image>) -> Option<Image> {
         tag: if pinned { own.tag.clone() } else { defaults.tag.clone() },
         digest: if pinned { own.digest.clone() } else { defaults.digest.clone() },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_inherits_mode_and_layout_together_and_a_layout_only_with_its_strategy() {
+        const LAYOUT: &str = "{strategy: Single, layout: [{profiles: [{profile: 7g.80gb, count: 1}]}]}";
+        const OTHER: &str =
+            "{strategy: Mixed, mode: Layout, layout: [{devices: [0], profiles: [{profile: 1g.10gb, count: 7}]}]}";
+        for (defaults, own, effective) in [
+            (LAYOUT, "{}", LAYOUT),
+            ("{}", LAYOUT, LAYOUT),
+            (LAYOUT, OTHER, OTHER),
+            (OTHER, LAYOUT, LAYOUT),
+            (LAYOUT, "{mode: Disabled}", "{strategy: Single, mode: Disabled}"),
+            (OTHER, "{mode: Unmanaged}", "{strategy: Mixed, mode: Unmanaged}"),
+            (OTHER, "{strategy: Single}", "{strategy: Single}"),
+            ("{mode: Disabled}", "{strategy: Single}", "{strategy: Single, mode: Disabled}"),
+            ("{mode: Disabled}", LAYOUT, LAYOUT),
+        ] {
+            let read = |text: &str| -> Mig { serde_yaml::from_str(text).unwrap() };
+            let merged = mig(Some(&read(defaults)), Some(&read(own)));
+            assert_eq!(merged, Some(read(effective)), "{own} over {defaults}");
+        }
+    }
 }

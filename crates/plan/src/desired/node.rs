@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     catalogue::Catalogue,
-    inventory::{GovernedNode, external_stack::ExternalStack, gpus::Expected, pools::GoverningPool},
+    inventory::{GovernedNode, external_stack::ExternalStack, pools::GoverningPool},
     revision,
     world::{ResourceLayout, World},
 };
@@ -107,8 +107,7 @@ pub fn resolve<'w>(
             Err(fault) => Desired::Unsatisfiable(fault),
         }
     });
-    let Expected { annotated, known } = discovery.expected;
-    let expected = annotated.or(named_pool.and_then(|pool| pool.gpus_per_node)).or(known);
+    let expected = discovery.expected.in_pool(named_pool);
     let offer = offer(world, policy, named_pool, have);
     DesiredNode { governed, pool, external, desired, expected, offer }
 }

@@ -19,6 +19,7 @@ use super::{
     fault::Fault,
     host_traits::HostTraits,
     key::{StageSpec, VariantKey},
+    mig_layout,
     toolkit::{self, ToolkitChoice},
 };
 use crate::{
@@ -69,6 +70,7 @@ pub fn choose(
     let loaded = on.report.driver.loaded.as_deref();
     let wanted_plugin = effective_spec::device_plugin(policy, named);
     let plugin = device_plugin::choice::choose(&wanted_plugin, &driver, loaded, is_external)?;
+    mig_layout::check(plugin.layout(), on.report, on.discovery.expected.in_pool(named))?;
     // A third-party plugin on the node already has what it needs.
     let needs_toolkit = plugin.needs_toolkit(&driver) && !is_external && foreign.third_party(Stage::Toolkit).is_none();
     let (toolkit, toolkit_folder) = if needs_toolkit {

@@ -6,6 +6,7 @@ use std::{borrow::Cow, collections::BTreeSet};
 
 use gpu_operator_crd::{
     GpuNode, keys,
+    policy::Pool,
     reason::Reason,
     report::{Gpu, Report},
 };
@@ -48,6 +49,14 @@ pub struct Expected {
     pub annotated: Option<u32>,
     /// The number seen on the bus, else the number in the cloud's label.
     pub known: Option<u32>,
+}
+
+impl Expected {
+    /// Returns how many GPUs a node of this pool should have.
+    #[must_use]
+    pub fn in_pool(&self, pool: Option<&Pool>) -> Option<u32> {
+        self.annotated.or(pool.and_then(|pool| pool.gpus_per_node)).or(self.known)
+    }
 }
 
 /// The GPUs on a Node's PCI bus at the time when it showed the most.

@@ -254,6 +254,7 @@ impl Verdicts<'_> {
                         | Reason::DriverNotInstalled
                         | Reason::RuntimeUnsupported
                         | Reason::DevicePluginUnsupported
+                        | Reason::MigLayoutRefused
                         | Reason::UnknownModel
                         | Reason::PoolShadowed
                 )

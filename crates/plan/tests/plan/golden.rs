@@ -144,7 +144,7 @@ const ON_HOST_DRIVER: [OnHost; 10] = [
     },
     OnHost {
         name: "host-mig",
-        spec: "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 7g.80gb, count: 1}]}}}}",
+        spec: "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profiles: [{profile: 7g.80gb, count: 1}]}]}}}}",
         runtime: "containerd://2.1.4",
         os: "ubuntu",
         host: Preinstalled::Driver,

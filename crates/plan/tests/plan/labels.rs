@@ -135,15 +135,16 @@ fn the_labels_of_mig_devices_follow_the_layout() {
             "{{compatibility: {{labels: GFD}}, defaults: {{devicePlugin: {{mig: {{strategy: Mixed, layout: {layout}}}}}}}}}"
         )
     };
-    let mut sim = Sim::settled_fleet(&mig("[{profile: 1g.10gb, count: 7}]"), &["a"]);
+    let mut sim = Sim::settled_fleet(&mig("[{profiles: [{profile: 1g.10gb, count: 7}]}]"), &["a"]);
     let product = label(&sim, "a", PRODUCT).expect("a product");
     assert_eq!(label(&sim, "a", "nvidia.com/mig-1g.10gb.count").as_deref(), Some("56"));
     assert_eq!(label(&sim, "a", "nvidia.com/mig-1g.10gb.product"), Some(format!("{product}-MIG-1g.10gb")));
     assert_eq!(label(&sim, "a", "nvidia.com/mig.strategy").as_deref(), Some("mixed"));
-    sim.apply_policy("all", &mig("[{profile: 3g.40gb, count: 2}]"));
+    sim.apply_policy("all", &mig("[{devices: [0, 2], profiles: [{profile: 3g.40gb, count: 2}]}]"));
     sim.settle();
     assert_eq!(label(&sim, "a", "nvidia.com/mig-1g.10gb.count"), None);
-    assert_eq!(label(&sim, "a", "nvidia.com/mig-3g.40gb.count").as_deref(), Some("16"));
+    assert_eq!(label(&sim, "a", "nvidia.com/mig-3g.40gb.count").as_deref(), Some("4"));
+    assert_eq!(label(&sim, "a", PRODUCT), Some(product));
     sim.apply_policy("all", GFD);
     sim.settle();
     assert!(!discovered(&sim, "a").contains_key("nvidia.com/mig.strategy"));

@@ -4,8 +4,8 @@
 use crate::sim::{Faults, Sim, machine::MigOutcome};
 use gpu_operator_crd::{Phase, Report, keys, policy::Stage, reason::Reason, report::MigDevices};
 
-pub(crate) const SEVENTHS: &str = "[{profile: 1g.10gb, count: 7}]";
-const HALVES: &str = "[{profile: 3g.40gb, count: 2}]";
+pub(crate) const SEVENTHS: &str = "[{profiles: [{profile: 1g.10gb, count: 7}]}]";
+const HALVES: &str = "[{profiles: [{profile: 3g.40gb, count: 2}]}]";
 
 pub(crate) fn mixed(layout: &str) -> String {
     format!("{{defaults: {{devicePlugin: {{mig: {{strategy: Mixed, layout: {layout}}}}}}}}}")
@@ -41,22 +41,106 @@ fn plugin_created(sim: &Sim, node: &str) -> Option<k8s_openapi::jiff::Timestamp>
 fn a_layout_is_applied_before_the_plugin_starts_and_determines_the_nodes_resources() {
     let mut sim = partitioned(&["a"]);
     assert_eq!(offers(&sim, "a"), "Ready 14/14 nvidia.com/mig-1g.10gb=14");
-    sim.apply_policy("all", &mixed("[{profile: 3g.40gb, count: 1}, {profile: 1g.10gb.me, count: 1}]"));
+    sim.apply_policy("all", &mixed("[{profiles: [{profile: 3g.40gb, count: 1}, {profile: 1g.10gb.me, count: 1}]}]"));
     sim.settle();
     assert_eq!(offers(&sim, "a"), "Ready 4/4 nvidia.com/mig-1g.10gb.me=2 nvidia.com/mig-3g.40gb=2");
-    sim.apply_policy("all", "{defaults: {devicePlugin: {mig: {layout: []}}}}");
+    sim.apply_policy("all", "{defaults: {devicePlugin: {mig: {mode: Disabled}}}}");
     sim.settle();
-    assert_eq!(offers(&sim, "a"), "Ready 2/2 ", "an empty layout disables MIG");
+    assert_eq!(offers(&sim, "a"), "Ready 2/2 ");
     assert!(sim.report("a").gpus.iter().all(|gpu| gpu.mig_devices.is_none()));
 }
 
 #[test]
-fn without_a_layout_the_plugins_pod_does_not_partition_gpus() {
-    let sim = Sim::settled_fleet("{defaults: {devicePlugin: {mig: {strategy: Mixed}}}}", &["a"]);
-    let set = sim.sets_of(Stage::DevicePlugin)[0];
-    let pod = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).expect("a pod's spec");
-    assert!(pod.init_containers.iter().flatten().all(|init| init.name != "divide-gpus"));
-    assert_ne!(pod.host_pid, Some(true));
+fn unmanaged_gpus_are_not_partitioned_by_the_plugins_pod() {
+    for mig in ["{strategy: Mixed}", "{strategy: Mixed, mode: Unmanaged}"] {
+        let sim = Sim::settled_fleet(&format!("{{defaults: {{devicePlugin: {{mig: {mig}}}}}}}"), &["a"]);
+        let set = sim.sets_of(Stage::DevicePlugin)[0];
+        let pod = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).expect("a pod's spec");
+        assert!(pod.init_containers.iter().flatten().all(|init| init.name != "divide-gpus"));
+        assert_ne!(pod.host_pid, Some(true));
+    }
+}
+
+#[test]
+fn a_node_has_the_resources_of_the_layouts_of_its_gpus() {
+    const FIRST: &str = "{devices: [0], profiles: [{profile: 1g.10gb, count: 7}]}";
+    const SECOND: &str = "{devices: [1], profiles: [{profile: 3g.40gb, count: 2}]}";
+    const REST: &str = "{profiles: [{profile: 7g.80gb, count: 1}]}";
+    let mut sim = Sim::new().gpu_node("a", "2330", 4).policy("all", "{}");
+    for (entries, resources) in [
+        (vec![FIRST], "10/10 nvidia.com/gpu=3 nvidia.com/mig-1g.10gb=7"),
+        (vec![FIRST, REST], "10/10 nvidia.com/mig-1g.10gb=7 nvidia.com/mig-7g.80gb=3"),
+        (vec![REST, SECOND, FIRST], "11/11 nvidia.com/mig-1g.10gb=7 nvidia.com/mig-3g.40gb=2 nvidia.com/mig-7g.80gb=2"),
+        (vec![SECOND], "5/5 nvidia.com/gpu=3 nvidia.com/mig-3g.40gb=2"),
+    ] {
+        sim.apply_policy("all", &mixed(&format!("[{}]", entries.join(", "))));
+        sim.settle();
+        assert_eq!(offers(&sim, "a"), format!("Ready {resources}"), "{entries:?}");
+    }
+}
+
+#[test]
+fn the_order_of_entries_and_devices_is_no_new_revision() {
+    let entry = |devices: &str| format!("{{devices: [{devices}], profiles: [{{profile: 7g.80gb, count: 1}}]}}");
+    let mut sim = Sim::new().gpu_node("a", "2330", 4).policy("all", &mixed(&format!("[{}]", entry("0, 2, 3"))));
+    sim.settle();
+    let before = sim.node("a").labels.clone();
+    for entries in [entry("3, 0, 2"), format!("{}, {}", entry("3"), entry("2, 0"))] {
+        sim.apply_policy("all", &mixed(&format!("[{entries}]")));
+        sim.settle();
+        assert_eq!(sim.node("a").labels, before, "{entries}");
+    }
+}
+
+#[test]
+fn a_gpu_with_the_layout_of_another_one_is_restored() {
+    let halves = "{profiles: [{profile: 3g.40gb, count: 2}]}";
+    let mut sim = Sim::new()
+        .gpu_node("a", "2330", 2)
+        .policy("all", &mixed(&format!("[{{devices: [0], profiles: [{{profile: 1g.10gb, count: 7}}]}}, {halves}]")));
+    sim.settle();
+    let profile = |sim: &mut Sim, index: usize| {
+        let devices = sim.report("a").gpus[index].mig_devices.clone();
+        devices.unwrap_or_default().first().map(|devices| devices.profile.clone())
+    };
+    let expected = offers(&sim, "a");
+    for swap in [true, false] {
+        let gpus = &mut sim.report("a").gpus;
+        if swap {
+            // The node's resources stay the same.
+            let (first, second) = gpus.split_at_mut(1);
+            std::mem::swap(&mut first[0].mig_devices, &mut second[0].mig_devices);
+        } else {
+            gpus[0].mig_devices = None;
+        }
+        sim.sleep(601);
+        sim.run(40);
+        assert_eq!(offers(&sim, "a"), expected);
+        assert_eq!([0, 1].map(|index| profile(&mut sim, index)), [Some("1g.10gb".into()), Some("3g.40gb".into())]);
+    }
+    // The second GPU is now the first one on the bus.
+    sim.report("a").gpus.remove(0);
+    let before = plugin_created(&sim, "a");
+    sim.sleep(1200);
+    sim.run(40);
+    assert_eq!((profile(&mut sim, 0), plugin_created(&sim, "a")), (Some("3g.40gb".into()), before));
+}
+
+#[test]
+fn an_index_that_a_node_lacks_is_a_fault_unless_a_gpu_is_missing() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 2).gpu_node("b", "2330", 4).policy("all", "{}");
+    sim.settle();
+    let before = offers(&sim, "a");
+    sim.apply_policy("all", &mixed("[{devices: [3], profiles: [{profile: 7g.80gb, count: 1}]}]"));
+    sim.settle();
+    let pool = &sim.policy_status("all").pools[0];
+    assert_eq!(pool.reason(), Some(Reason::MigLayoutRefused));
+    assert!(pool.message.contains("GPU 3, but the last GPU of this node has index 1"), "{}", pool.message);
+    assert_eq!(offers(&sim, "a"), before, "the node is left unchanged");
+    assert_eq!(offers(&sim, "b"), "Ready 4/4 nvidia.com/gpu=3 nvidia.com/mig-7g.80gb=1");
+    sim.reboot("b", 1);
+    sim.run(120);
+    assert_eq!(sim.status("b").reason(), Some(Reason::GpuMissing), "{}", sim.status("b").message);
 }
 
 #[test]
@@ -150,7 +234,7 @@ fn a_layout_that_the_probe_has_not_seen_is_not_restored() {
     // As many resources of the same name as before, so that the node is ready.
     sim.apply_policy(
         "all",
-        "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profile: 7g.80gb, count: 1}]}}}}",
+        "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profiles: [{profile: 7g.80gb, count: 1}]}]}}}}",
     );
     sim.run(120);
     let gpus = |report: &Report| report.gpus[0].mig_devices.as_ref().map(Vec::len);

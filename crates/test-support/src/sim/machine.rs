@@ -107,11 +107,12 @@ impl Sim {
         self.plug(name, device_ids);
     }
 
-    /// Replaces the GPUs of a machine by one of each PCI device id.
+    /// Replaces the GPUs of a machine by one of each PCI device id. All of them support MIG.
     pub fn plug(&mut self, node: impl Into<NodeName>, device_ids: &[&str]) {
         let gpus = device_ids.iter().enumerate().map(|(index, device_id)| Gpu {
             pci_address: format!("0000:{:02x}:00.0", index + 6),
             device_id: (*device_id).into(),
+            mig_capable: Some(true),
             ..Gpu::default()
         });
         self.report(node).gpus = gpus.collect();

@@ -324,12 +324,16 @@ impl Sim {
         let Some(pod) = self.pods.get_mut(plugin).filter(|pod| !pod.running()) else { return true };
         let Some(wanted) = wanted else { return true };
         let answering = self.machines[node].nvml.state == NvmlState::Answering;
-        let devices: Vec<MigDevices> = wanted
-            .into_iter()
-            .map(|(profile, count)| MigDevices { profile, count, attributes: Some(MigAttributes::default()) })
-            .collect();
-        let devices = (!devices.is_empty()).then_some(devices);
-        let changes = self.machines[node].gpus.iter().any(|gpu| gpu.mig_devices != devices);
+        let mut partitioned = self.machines[node].gpus.clone();
+        for (index, gpu) in (0..).zip(&mut partitioned) {
+            let devices = wanted.of_gpu(index).iter().map(|(profile, count)| MigDevices {
+                profile: profile.clone(),
+                count: *count,
+                attributes: Some(MigAttributes::default()),
+            });
+            gpu.mig_devices = Some(devices.collect()).filter(|devices: &Vec<_>| !devices.is_empty());
+        }
+        let changes = self.machines[node].gpus != partitioned;
         let used = changes && self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
         let words = match &faults.mig {
             _ if used => Some("MigBlocked: in use by a pod".into()),
@@ -346,9 +350,7 @@ impl Sim {
         if failed {
             return false;
         }
-        for gpu in &mut self.report(node).gpus {
-            gpu.mig_devices.clone_from(&devices);
-        }
+        self.report(node).gpus = partitioned;
         true
     }
 

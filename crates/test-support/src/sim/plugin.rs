@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_common::interned::Interner;
+use gpu_operator_common::{interned::Interner, mig_layout::MigLayout};
 use gpu_operator_crd::{
     Report,
     report::{Gpu, MigDevices},
@@ -87,7 +87,7 @@ fn file(template: &PodSpec) -> Value {
 }
 
 /// Returns the MIG layout that a plugin's pod applies before the plugin starts.
-pub fn layout(template: &PodSpec) -> Option<BTreeMap<String, u32>> {
+pub fn layout(template: &PodSpec) -> Option<MigLayout> {
     let partitioner = template.init_containers.iter().flatten().find(|init| init.name == "divide-gpus")?;
     let text = partitioner.args.iter().flatten().skip_while(|arg| *arg != "--layout").nth(1);
     text.map(|text| serde_json::from_str(text).expect("a layout"))

@@ -18,7 +18,7 @@ fn profiles() -> Vec<MigProfile> {
     ]
 }
 
-fn layout(profiles: &[(&str, u32)]) -> MigLayout {
+fn layout(profiles: &[(&str, u32)]) -> GpuLayout {
     profiles.iter().map(|(profile, count)| ((*profile).to_owned(), *count)).collect()
 }
 
@@ -63,8 +63,8 @@ fn done(mut gpu: MigState, steps: &[MigStep]) -> MigState {
     gpu
 }
 
-fn counted(gpu: &MigState) -> MigLayout {
-    let mut layout = MigLayout::new();
+fn counted(gpu: &MigState) -> GpuLayout {
+    let mut layout = GpuLayout::new();
     gpu.instances.iter().for_each(|instance| *layout.entry(instance.profile.clone()).or_default() += 1);
     layout
 }
@@ -73,7 +73,7 @@ fn counted(gpu: &MigState) -> MigLayout {
 fn a_matching_layout_needs_no_steps() {
     let gpu = on(vec![instance(1, "3g.40gb", 4, &[7]), instance(2, "1g.10gb", 0, &[])]);
     assert_eq!(plan(&layout(&[("3g.40gb", 1), ("1g.10gb", 1), ("2g.20gb", 0)]), &gpu, &profiles()), Ok(vec![]));
-    assert_eq!(plan(&MigLayout::new(), &MigState::default(), &profiles()), Ok(vec![]));
+    assert_eq!(plan(&GpuLayout::new(), &MigState::default(), &profiles()), Ok(vec![]));
 }
 
 #[test]
@@ -86,12 +86,12 @@ fn the_mode_is_changed_alone_and_only_if_the_gpu_is_unused() {
     let set = MigState { pending: true, ..MigState::default() };
     assert_eq!(plan(&wanted, &set, &profiles()), Err(Obstacle::ResetNeeded));
     assert_eq!(
-        plan(&MigLayout::new(), &set, &profiles()),
+        plan(&GpuLayout::new(), &set, &profiles()),
         Ok(vec![MigStep::SetMode(false)]),
         "the mode was never applied, so no reset is needed"
     );
     let divided = on(vec![instance(1, "7g.80gb", 0, &[])]);
-    assert_eq!(plan(&MigLayout::new(), &divided, &profiles()), Ok(vec![MigStep::Destroy(1), MigStep::SetMode(false)]));
+    assert_eq!(plan(&GpuLayout::new(), &divided, &profiles()), Ok(vec![MigStep::Destroy(1), MigStep::SetMode(false)]));
 }
 
 #[test]

@@ -1,17 +1,13 @@
 //! Which device plugin registers a node's GPUs with kubelet.
 
-use gpu_operator_common::version::Version;
+use gpu_operator_common::{mig_layout::MigLayout, version::Version};
 use gpu_operator_crd::{
-    policy::{DevicePlugin, Mig, MigStrategy, Mps, PluginFlags, PluginFlavor, Sharing},
+    policy::{DevicePlugin, Mig, MigMode, MigStrategy, Mps, PluginFlags, PluginFlavor, Sharing},
     reason::Reason,
 };
 use serde::Serialize;
 
-use crate::desired::{
-    driver::choice::DriverChoice,
-    fault::Fault,
-    mig_layout::{self, Layout},
-};
+use crate::desired::{driver::choice::DriverChoice, fault::Fault, mig_layout};
 
 /// The device plugin that is chosen for a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -24,7 +20,7 @@ pub enum PluginChoice {
         mig: MigStrategy,
         /// The MIG layout that is applied before the plugin starts, if this operator applies one.
         #[serde(skip_serializing_if = "Option::is_none")]
-        layout: Option<Layout>,
+        layout: Option<MigLayout>,
         /// Further settings of the plugin.
         flags: PluginFlags,
     },
@@ -65,7 +61,7 @@ impl PluginChoice {
 
     /// Returns the MIG layout, if this operator applies one.
     #[must_use]
-    pub fn layout(&self) -> Option<&Layout> {
+    pub fn layout(&self) -> Option<&MigLayout> {
         match self {
             Self::Nvidia { layout, .. } => layout.as_ref(),
             Self::Gke { .. } | Self::External => None,
@@ -133,9 +129,9 @@ fn nvidia(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
         let message = "MPS cannot share the MIG devices of mig.strategy Mixed; write sharing.timeSlicing instead of mps, or another mig.strategy";
         return Err(unsupported(message));
     }
-    let layout = plugin.mig.as_ref().and_then(|mig| mig.layout.as_deref()).map(mig_layout::layout);
+    let layout = plugin.mig.as_ref().and_then(mig_layout::layout);
     if layout.is_some() && sharing.as_ref().is_some_and(|sharing| sharing.mps.is_some()) {
-        let message = "MPS's control daemon would use the GPUs while mig.layout partitions them; write sharing.timeSlicing instead of mps, or remove mig.layout";
+        let message = "MPS's control daemon would use the GPUs while they are repartitioned; write sharing.timeSlicing instead of mps, or mig.mode: Unmanaged";
         return Err(unsupported(message));
     }
     Ok(PluginChoice::Nvidia { sharing, mig, layout, flags: plugin.flags.unwrap_or_default() })
@@ -157,8 +153,9 @@ fn without_defaults(mut sharing: Sharing) -> Sharing {
 fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
     let sharing = &plugin.sharing;
     // The flavor may follow from the node's driver.
-    let uses_mig =
-        |mig: &Mig| mig.layout.is_some() || mig.strategy.is_some_and(|strategy| strategy != MigStrategy::None);
+    let uses_mig = |mig: &Mig| {
+        mig.mode() != MigMode::Unmanaged || mig.strategy.is_some_and(|strategy| strategy != MigStrategy::None)
+    };
     if plugin.mig.as_ref().is_some_and(uses_mig) {
         let message = "MIG requires NVIDIA's device plugin, but nodes with a driver from Google's installers use Google's; remove mig, or write devicePlugin.flavor: Nvidia";
         return Err(unsupported(message));
@@ -216,8 +213,8 @@ mod tests {
                 "supports only timeSlicing.replicas",
             ),
             ("{mig: {strategy: Mixed}}", &google, false, "MIG requires NVIDIA's device plugin"),
-            ("{mig: {layout: []}}", &google, false, "MIG requires NVIDIA's device plugin"),
-            ("{mig: {strategy: None}}", &google, false, "Gke"),
+            ("{mig: {mode: Disabled}}", &google, false, "MIG requires NVIDIA's device plugin"),
+            ("{mig: {strategy: None, mode: Unmanaged}}", &google, false, "Gke"),
             (
                 "{image: {repository: own/plugin}}",
                 &google,
@@ -233,18 +230,14 @@ mod tests {
             ("{mig: {strategy: Mixed}, sharing: {timeSlicing: {replicas: 2}}}", &host, false, "Mixed"),
             ("{mig: {strategy: Single}, sharing: {mps: {replicas: 2}}}", &host, false, "mps: Some"),
             (
-                "{mig: {strategy: Mixed, layout: [{profile: 1g.10gb.me, count: 1}]}}",
+                "{mig: {strategy: Mixed, layout: [{devices: [1], profiles: [{profile: 1g.10gb.me, count: 1}]}]}}",
                 &host,
                 false,
-                "{\"1g.10gb+me\": 1}",
+                "devices: {1: {\"1g.10gb+me\": 1}}",
             ),
-            ("{mig: {layout: []}}", &host, false, "layout: Some({})"),
-            (
-                "{mig: {strategy: Single, layout: []}, sharing: {mps: {replicas: 2}}}",
-                &host,
-                false,
-                "MPS's control daemon would use",
-            ),
+            ("{mig: {mode: Disabled}}", &host, false, "layout: Some(MigLayout { devices: {}, others: {} })"),
+            ("{mig: {strategy: Mixed}}", &host, false, "layout: None"),
+            ("{mig: {mode: Disabled}, sharing: {mps: {replicas: 2}}}", &host, false, "MPS's control daemon would use"),
             ("{sharing: {mode: None}}", &host, false, "sharing: None"),
         ] {
             let plugin: DevicePlugin = serde_yaml::from_str(written).unwrap();

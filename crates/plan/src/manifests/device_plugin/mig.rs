@@ -1,19 +1,19 @@
 //! The init container of the plugin's pod that applies the MIG layout, so that whenever the plugin starts, including
 //! after a reboot, the GPUs have the layout. If they already have it, nothing changes.
 
+use gpu_operator_common::mig_layout::MigLayout;
 use gpu_operator_crd::report::CONTAINER_ROOT;
 use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume};
 
 use crate::{
     container_names::DIVIDER,
-    desired::mig_layout::Layout,
     manifests::pod::{Mode, PodInput, host_path, mount, own_container},
 };
 
 /// Returns the container. The pod must share the host's process namespace, or NVML would not report which processes use
 /// the GPUs (unverified).
 #[must_use]
-pub fn container(input: &PodInput<'_>, layout: &Layout) -> Container {
+pub fn container(input: &PodInput<'_>, layout: &MigLayout) -> Container {
     let root = input.key.driver.root();
     let layout = serde_json::json!(layout).to_string();
     // Writable, because the library creates device nodes. A driver root that is not a complete file system is used from

@@ -1,13 +1,11 @@
 //! NVIDIA's device plugin, which answers with CDI devices, or with environment variables for NVIDIA's runtime.
 
+use gpu_operator_common::mig_layout::MigLayout;
 use gpu_operator_crd::policy::{DeviceIdStrategy, MigStrategy, PluginFlags, Sharing};
 use k8s_openapi::api::core::v1::{Container, EnvVar, SecurityContext};
 
 use crate::{
-    desired::{
-        mig_layout::Layout,
-        toolkit::{choice::ToolkitChoice, install_dir},
-    },
+    desired::toolkit::{choice::ToolkitChoice, install_dir},
     manifests::{
         device_plugin::{
             config::{self, SOCKETS},
@@ -27,7 +25,7 @@ pub fn pod(
     input: &PodInput<'_>,
     sharing: Option<&Sharing>,
     mig: MigStrategy,
-    layout: Option<&Layout>,
+    layout: Option<&MigLayout>,
     flags: PluginFlags,
 ) -> PodParts {
     let root = input.key.driver.root();

@@ -7,9 +7,9 @@ use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
         Compatibility, CompatibleLabels, Defaults, DeletionPolicy, DevicePlugin, Driver, DriverSource, Health, Image,
-        Images, Injection, KernelModule, Mig, MigProfile, MigStrategy, Mps, NodeLabel, Operand, PodMetadata, Pool,
-        PoolMatch, Proxy, PullSecret, Readiness, Selector, Sharing, SharingMode, TimeSlicing, Toolkit, Validation,
-        ValidationMode,
+        Images, Injection, KernelModule, Mig, MigLayoutEntry, MigMode, MigProfile, MigStrategy, Mps, NodeLabel,
+        Operand, PodMetadata, Pool, PoolMatch, Proxy, PullSecret, Readiness, Selector, Sharing, SharingMode,
+        TimeSlicing, Toolkit, Validation, ValidationMode,
     },
     selector::{Operator, Requirement},
 };
@@ -176,12 +176,27 @@ fn plugin() -> BoxedStrategy<DevicePlugin> {
         .boxed()
 }
 
-/// Returns no MIG, or a layout of one device per GPU, so that the number of resources is the same.
+/// Returns no MIG, or a layout of one device per GPU, so that the number of resources is the same. Nodes with one GPU lack
+/// the second one.
 fn mig() -> BoxedStrategy<Option<Mig>> {
-    let part = MigProfile { profile: "7g.80gb".into(), count: 1 };
-    let partitioned = Mig { strategy: Some(MigStrategy::Single), layout: Some(vec![part]) };
-    prop_oneof![6 => Just(None), 1 => Just(Some(partitioned)), 1 => Just(Some(Mig { strategy: None, layout: Some(vec![]) }))]
-        .boxed()
+    let entry = |devices: &[u32], profile: &str| {
+        let profiles = vec![MigProfile { profile: profile.into(), count: 1 }];
+        MigLayoutEntry { devices: devices.to_vec(), profiles }
+    };
+    let partitioned = |strategy, layout| Mig { strategy: Some(strategy), mode: Some(MigMode::Layout), layout };
+    let by_devices = vec![
+        vec![entry(&[0], "7g.80gb")],
+        vec![entry(&[0], "7g.80gb"), entry(&[], "7g.141gb")],
+        vec![entry(&[0, 1], "7g.80gb")],
+    ];
+    let disabled = Mig { mode: Some(MigMode::Disabled), ..Mig::default() };
+    prop_oneof![
+        6 => Just(None),
+        1 => Just(Some(partitioned(MigStrategy::Single, vec![entry(&[], "7g.80gb")]))),
+        1 => select(by_devices).prop_map(move |layout| Some(partitioned(MigStrategy::Mixed, layout))),
+        1 => Just(Some(disabled)),
+    ]
+    .boxed()
 }
 
 fn sharing() -> BoxedStrategy<Sharing> {

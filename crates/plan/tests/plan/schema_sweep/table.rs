@@ -30,6 +30,7 @@ const FROM_RUN_FILE: &str = "{driver: {source: RunFile, version: 570.211.01, sha
 const SHA256: &str = "0f23456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const PINNED: &str = "{driver: {version: 580.173.02}}";
 const INSTALLED: &str = "the installer leaves the driver on the host, and Auto uses a driver of the host";
+const LAYOUT: &str = "{mig: {strategy: Mixed, layout: [{profiles: [{profile: 1g.20gb, count: 1}]}]}}";
 const TESTED: &str = "{readiness: {validation: {mode: OnInstall}}}";
 
 /// The row with the longest path that matches a field applies; if there are several of them, each one applies.
@@ -86,8 +87,23 @@ const ROWS: &[Row] = &[
     Row { at: "devicePlugin.containerMetrics.port", nodes: &["cos"], ..ANY },
     Row { at: "devicePlugin.healthMonitoring", nodes: &["cos"], ..ANY },
     Row { at: "devicePlugin.flavor", nodes: &["cdi", "cos"], ..ANY },
-    Row { at: "mig.layout.[].profile", values: &["1g.10gb", "2g.20gb"], with: "{mig: {strategy: Mixed}}", ..ANY },
-    Row { at: "mig.layout.[].count", values: &["1", "2"], with: "{mig: {strategy: Mixed}}", ..ANY },
+    Row { at: "mig.mode", values: &["Disabled"], ..ANY },
+    Row {
+        at: "mig.mode",
+        values: &["Layout"],
+        with: LAYOUT,
+        no_effect: Some("it is the default with a layout"),
+        ..ANY
+    },
+    Row { at: "mig.mode", values: &["Unmanaged"], no_effect: Some("it is the default without a layout"), ..ANY },
+    Row { at: "mig.layout.[].devices.[]", values: &["0", "1"], with: LAYOUT, ..ANY },
+    Row {
+        at: "mig.layout.[].profiles.[].profile",
+        values: &["1g.10gb", "2g.20gb"],
+        with: "{mig: {strategy: Mixed}}",
+        ..ANY
+    },
+    Row { at: "mig.layout.[].profiles.[].count", values: &["1", "2"], with: "{mig: {strategy: Mixed}}", ..ANY },
     Row {
         at: "devicePlugin.resourceName",
         values: &["example.com/gpu"],
