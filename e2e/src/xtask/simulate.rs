@@ -59,8 +59,9 @@ pub(super) fn run(paths: &Paths, options: &Options) -> Result<()> {
         command.stdout(create(&log)?);
         let status = wait_for(&mut command, || step.tick(""))?;
         pause(Duration::ZERO)?;
-        step.done();
-        if !status.success() {
+        if status.success() {
+            step.done();
+        } else {
             outln!("{}", test_failures::summarize(&String::from_utf8_lossy(&fs::read(&log)?)).join("\n"));
             outln!("seed {seed} fails. Again: cargo xtask simulate --first {seed} --seeds 1 --cases {cases}\n");
             failed.push(seed);

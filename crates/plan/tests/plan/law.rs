@@ -86,7 +86,8 @@ fn driver_stays(sim: &Sim, name: &NodeName, write: &LabelWrite) -> Lawful {
 }
 
 /// No DaemonSet is deleted that a node with a GPU pod names, or whose driver or toolkit it has. A pod may get a GPU while the device
-/// plugin is going, after the node was found idle. The pods of a node that has left are going, but stay while it does not answer.
+/// plugin is going, after the node was found idle. The pods of a node that has left, and a toolkit that the node's label no longer
+/// names, are going, but stay while the node does not answer.
 fn nothing_uses(sim: &Sim, set: &str) -> Lawful {
     let has_left = |node: &NodeFacts| {
         let gpu_node = sim.gpu_nodes.get(&node.name);
@@ -98,6 +99,7 @@ fn nothing_uses(sim: &Sim, set: &str) -> Lawful {
             node.labels.get(stage.key()).is_some_and(|group| is_named(group))
                 || matches!(stage, Stage::Driver | Stage::Toolkit)
                     && !has_left(node)
+                    && (stage == Stage::Driver || node.ready)
                     && group_of_pod(sim, &node.name, stage).is_some_and(|group| is_named(group.as_str()))
         })
     };

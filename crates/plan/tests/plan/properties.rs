@@ -14,7 +14,7 @@ use crate::{law, sim::Sim, truth};
 use gpu_operator_crd::{
     ClusterGpuPolicySpec, NodeName,
     health::HealthState,
-    policy::{Defaults, OnUnhealthy, OnUnhealthyMode, PullPolicy, Stage},
+    policy::{Defaults, Driver, DriverSource, OnUnhealthy, OnUnhealthyMode, PullPolicy, Stage},
 };
 use gpu_operator_plan::world::Role;
 use k8s_openapi::{
@@ -23,6 +23,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use oracle::{Oracle, count, discovered_labels_are_those_of_the_policy, reports_ready};
+use policy_spec::RandomSpec;
 use proptest::{collection::vec, prelude::*};
 use test_support::random::config;
 
@@ -155,7 +156,8 @@ proptest! {
     ) {
         let ends = [&[][..], &kills].map(|kills| {
             let (mut sim, mut oracle) = (Sim::new(), Oracle::with_kills(kills));
-            for event in machines.iter().chain(&policies).chain(events.iter().filter(|event| is_independent_of_time(event))) {
+            let later = policies.iter().chain(&events).filter(|event| is_independent_of_time(event));
+            for event in machines.iter().chain(later) {
                 apply_event(&mut sim, &mut oracle, event);
             }
             heal(&mut sim);
@@ -225,8 +227,16 @@ fn cosmetic(mut spec: ClusterGpuPolicySpec, least: i32) -> ClusterGpuPolicySpec 
 }
 
 /// Returns whether an event has the same effect if it happens earlier or later. A GPU that is lost before it was
-/// recorded was never expected, and a node that is being deleted stays as far as it has come.
+/// recorded was never expected, and a node that is being deleted stays as far as it has come. An installer leaves its driver
+/// on the host, where the next policy may use it.
 fn is_independent_of_time(event: &Event) -> bool {
+    let leaves_driver = |driver: &Driver| {
+        matches!(driver.source, Some(DriverSource::GkeCos | DriverSource::GkeUbuntu | DriverSource::RunFile))
+    };
+    if let Event::Policy(_, RandomSpec(spec)) = event {
+        let drivers = spec.pools.iter().map(|pool| &pool.driver).chain([&spec.defaults.driver]);
+        return !drivers.into_iter().any(leaves_driver);
+    }
     let of_node = |what: &OnNode| match what {
         OnNode::GetsHostDriver | OnNode::GetsForeignPod | OnNode::LosesGpu | OnNode::IsBeingDeleted => true,
         OnNode::Reboots(lost) | OnNode::RebootsWith(_, lost) => *lost > 0,
