@@ -1,4 +1,4 @@
--- The health of a ClusterGpuPolicy or a GpuNode in Argo CD. docs/gitops.md explains how to install it.
+-- The health of a ClusterGpuPolicy or a GpuNode in Argo CD. docs/guides/gitops.md explains how to install it.
 if obj.status == nil or obj.status.observedGeneration ~= obj.metadata.generation then
   return {status = "Progressing", message = "the operator has not observed the latest generation yet"}
 end

@@ -229,7 +229,7 @@ pub enum CauseKind {
     PcieReplays,
 }
 
-/// The rules by which the probe judges a node's GPUs. docs/health.md lists the defaults and their sources.
+/// The rules by which the probe judges a node's GPUs. docs/operate/health.md lists the defaults and their sources.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthRules {

@@ -177,7 +177,7 @@ impl PoolStatus {
     }
 }
 
-/// Nodes that another policy selects as well. The older of the two policies governs them.
+/// Nodes that another policy selects as well. The policy with the higher priority, or else the older one, governs them.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Overlap {
@@ -187,7 +187,7 @@ pub struct Overlap {
     /// The number of nodes that both policies select.
     #[serde(default)]
     pub nodes: u32,
-    /// Name of the older policy, which governs these nodes.
+    /// Name of the policy that governs these nodes.
     #[schemars(length(max = 253))]
     pub governed_by: PolicyName,
 }

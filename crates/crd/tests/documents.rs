@@ -11,7 +11,7 @@ use kube::{
     core::cel::{CompiledSchema, ValidationErrors, Validator, compile_schema},
 };
 use serde_json::{Value, json};
-use test_support::yaml_blocks::{Block, Written, blocks, complete, objects, objects_of};
+use test_support::yaml_blocks::{Block, Written, blocks, complete, objects, objects_of, pages};
 
 /// The schema, as in the CRD.
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
@@ -67,7 +67,7 @@ fn every_documented_object_is_valid() {
         assert_eq!(complaints(object), Vec::<String>::new(), "{at}");
     }
     let pages: BTreeSet<_> = all.iter().filter_map(|written| written.at.split(':').next()).collect();
-    assert!(pages.contains("README.md") && pages.contains("docs/health.md"), "{pages:?}");
+    assert!(pages.contains("README.md") && pages.contains("docs/operate/health.md"), "{pages:?}");
     assert!(all.len() > 25, "only {} objects", all.len());
 }
 
@@ -178,14 +178,63 @@ fn vocabulary(schema: &Value, words: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_complete_example_in_the_readme_sets_every_field() {
+fn the_complete_example_sets_every_field() {
     let mut words = BTreeSet::new();
     vocabulary(&SCHEMA["properties"]["spec"], &mut words);
     assert!(words.contains("RunFile") && words.contains("hostPaths") && words.len() > 80, "{words:?}");
-    let readme = include_str!("../../../README.md");
-    let everything = blocks("README.md", readme).into_iter().find(|block| block.text.contains("name: everything"));
+    let page = include_str!("../../../docs/reference/policy.md");
+    let everything = blocks("policy.md", page).into_iter().find(|block| block.text.contains("name: everything"));
     let text = everything.expect("a block").text;
     let said: BTreeSet<&str> = text.split(|letter: char| !letter.is_ascii_alphanumeric()).collect();
     let missing: Vec<_> = words.iter().filter(|word| !said.contains(word.as_str())).collect();
-    assert!(missing.is_empty(), "policy `everything` in README.md lacks {missing:?}");
+    assert!(missing.is_empty(), "policy `everything` lacks {missing:?}");
+}
+
+/// Returns the links of a page that are not addresses of the web.
+fn links(text: &str) -> Vec<&str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets.filter(|target| !target.contains("://")).collect()
+}
+
+/// Returns the anchors of a page's headings, as they are formed on GitHub and by mdBook.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let anchor = |heading: &str| {
+        let kept = heading.chars().filter(|letter| letter.is_alphanumeric() || [' ', '-', '_'].contains(letter));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text =
+        |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let (mut broken, mut checked) = (Vec::new(), 0);
+    for (page, file) in pages(&root).into_iter().filter(|(page, _)| page.ends_with(".md")) {
+        let written = text(&file);
+        for link in links(&written) {
+            let (target, anchor) = link.split_once('#').map_or((link, None), |(target, anchor)| (target, Some(anchor)));
+            let target = if target.is_empty() { file.clone() } else { file.with_file_name("").join(target) };
+            let found = target.exists() && anchor.is_none_or(|anchor| anchors(&text(&target)).contains(anchor));
+            broken.extend((!found).then(|| format!("{page}: {link}")));
+            checked += 1;
+        }
+    }
+    assert!(broken.is_empty() && checked > 100, "{checked} checked: {broken:#?}");
+}
+
+#[test]
+fn the_book_contains_every_page_and_no_page_is_long() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let summary = include_str!("../../../docs/SUMMARY.md");
+    let listed: BTreeSet<_> = links(summary).into_iter().map(|link| format!("docs/{link}")).collect();
+    let is_chapter = |page: &String| page.starts_with("docs/") && page != "docs/SUMMARY.md";
+    let chapters: BTreeSet<_> = pages(&root).into_iter().map(|(page, _)| page).filter(is_chapter).collect();
+    assert_eq!(listed, chapters);
+    for (page, most) in chapters.iter().map(|page| (page.as_str(), 250)).chain([("README.md", 120)]) {
+        let lines = std::fs::read_to_string(root.join(page)).expect("a page").lines().count();
+        assert!(lines <= most, "{page} has {lines} lines, of at most {most}");
+    }
 }

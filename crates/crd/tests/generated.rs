@@ -61,11 +61,11 @@ fn kubectl_explains_every_field() {
 }
 
 #[test]
-fn the_readme_lists_the_columns_that_kubectl_prints() {
-    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).expect("README.md");
+fn the_docs_list_the_columns_that_kubectl_prints() {
+    let page = include_str!("../../../docs/concepts/readiness.md");
     for (_, crd) in gpu_operator_crd::crds() {
         let command = format!("```sh\nkubectl get {}\n```\n\n| Column | Meaning |\n|---|---|\n", crd.spec.names.plural);
-        let (_, table) = readme.split_once(&command).unwrap_or_else(|| panic!("README.md lacks {command}"));
+        let (_, table) = page.split_once(&command).unwrap_or_else(|| panic!("the page lacks {command}"));
         let rows = table.lines().take_while(|line| line.starts_with('|'));
         let listed: Vec<_> = rows.filter_map(|row| Some(row.split('|').nth(1)?.trim().to_owned())).collect();
         let columns = crd.spec.versions[0].additional_printer_columns.iter().flatten();

@@ -257,8 +257,8 @@ async fn without_diagnosis_other_namespaces_are_watched_for_third_party_drivers_
 
 #[test]
 fn the_docs_have_a_row_for_every_reason_and_no_other() {
-    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/diagnosis.md");
-    let docs = std::fs::read_to_string(docs).expect("docs/diagnosis.md");
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate/diagnosis.md");
+    let docs = std::fs::read_to_string(docs).expect("docs/operate/diagnosis.md");
     let rows: Vec<Vec<&str>> = docs
         .lines()
         .filter_map(|line| Some(line.strip_prefix("| `")?.trim_end_matches(" |").split(" | ").collect()))

@@ -5,7 +5,7 @@
 //! | `sim` | a model of the plan's environment: API server, DaemonSet controller, kubelets, probes |
 //! | `damaged` | damaged samples of input from outside |
 //! | `random` | the configuration of random tests |
-//! | `refused` | the tables of docs/refused.md |
+//! | `refused` | the tables of docs/reference/rejected.md |
 //! | `yaml_blocks` | the YAML in README, docs and examples |
 #![allow(
     missing_docs,

@@ -1,8 +1,8 @@
-//! The tables in docs/refused.md, which are test tables: each row is verified.
+//! The tables in docs/reference/rejected.md, which are test tables: each row is verified.
 
 use std::collections::BTreeMap;
 
-const PAGE: &str = include_str!("../../../docs/refused.md");
+const PAGE: &str = include_str!("../../../docs/reference/rejected.md");
 
 /// A row: its cells by column header.
 pub struct Row(BTreeMap<&'static str, &'static str>);
@@ -45,6 +45,6 @@ pub fn rows(heading: &str) -> Vec<Row> {
             rows.push(Row(columns.iter().copied().zip(cells).collect()));
         }
     }
-    assert!(!rows.is_empty(), "docs/refused.md has no table under {heading:?}");
+    assert!(!rows.is_empty(), "docs/reference/rejected.md has no table under {heading:?}");
     rows
 }

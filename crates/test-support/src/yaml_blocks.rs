@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 /// Blocks that are not for the API server: the page, the first line of the block, and the reason.
 pub const NOT_APPLIED: [(&str, &str, &str); 2] = [
-    ("docs/gitops.md", "data:", "a part of a ConfigMap of Argo CD"),
-    ("docs/gitops.md", "apiVersion: kustomize.toolkit.fluxcd.io/v1", "an object of Flux"),
+    ("docs/guides/gitops.md", "data:", "a part of a ConfigMap of Argo CD"),
+    ("docs/guides/gitops.md", "apiVersion: kustomize.toolkit.fluxcd.io/v1", "an object of Flux"),
 ];
 
 /// The API versions of objects that the tests' cluster accepts.
@@ -74,14 +74,21 @@ pub fn objects_of(pages: &[(String, String)], not_applied: &[(&str, &str, &str)]
 }
 
 /// Returns the pages, by name, with their files.
-fn pages(root: &Path) -> Vec<(String, PathBuf)> {
+///
+/// # Panics
+/// Panics if a folder cannot be read.
+#[must_use]
+pub fn pages(root: &Path) -> Vec<(String, PathBuf)> {
     let mut pages = vec![("README.md".to_owned(), root.join("README.md"))];
-    for folder in ["docs", "examples"] {
-        let entries = fs::read_dir(root.join(folder)).unwrap_or_else(|error| panic!("{folder}: {error}"));
+    let mut folders = vec!["docs".to_owned(), "examples".to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(root.join(&folder)).unwrap_or_else(|error| panic!("{folder}: {error}"));
         for path in entries.map(|entry| entry.expect("an entry").path()) {
-            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-            if is(&path, "md") || is(&path, "yaml") {
-                pages.push((format!("{folder}/{name}"), path));
+            let name = format!("{folder}/{}", path.file_name().expect("a name").to_string_lossy());
+            if path.is_dir() {
+                folders.push(name);
+            } else if is(&path, "md") || is(&path, "yaml") {
+                pages.push((name, path));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `docs/scale.md`, whose figures are written by the benchmark and whose text is written by hand, and `docs/scale.svg`.
+//! `docs/operate/scale.md`, whose figures are written by the benchmark and whose text is written by hand, and `docs/operate/scale.svg`.
 
 use std::{fs, thread::available_parallelism};
 
@@ -34,7 +34,7 @@ impl Section {
 
 /// Replaces the figures of a section. `circumstances` describes what they depend on in addition to the machine.
 pub(super) fn write(paths: &Paths, section: Section, circumstances: &str, figures: &str) -> Result<()> {
-    let page = paths.root.join("docs/scale.md");
+    let page = paths.root.join("docs/operate/scale.md");
     let text = fs::read_to_string(&page).with_context(|| format!("reading {}", page.display()))?;
     let figures = format!("On a machine with {}; {circumstances}.\n\n{figures}\n", machine()?);
     let text = replaced(&text, section, &figures).with_context(|| {
@@ -52,7 +52,7 @@ pub(super) fn write(paths: &Paths, section: Section, circumstances: &str, figure
 
 /// Plots the figures of fleets.
 pub(super) fn draw(paths: &Paths, all: &[Figures]) -> Result<()> {
-    let file = paths.root.join("docs/scale.svg");
+    let file = paths.root.join("docs/operate/scale.svg");
     fs::write(&file, plot::svg(all)).with_context(|| format!("writing {}", file.display()))?;
     outln!("wrote {}", file.display());
     Ok(())
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn the_page_of_this_checkout_has_all_sections() {
-        let page = include_str!("../../../docs/scale.md");
+        let page = include_str!("../../../docs/operate/scale.md");
         for section in [Section::Fleets, Section::Health, Section::Probe] {
             assert!(replaced(page, section, "new").is_some(), "{section:?}");
         }

@@ -547,8 +547,9 @@ fn the_operator_runs_in_a_restricted_namespace() {
 #[test]
 fn every_reason_has_its_row_in_the_docs() {
     let cluster = cluster();
-    let docs = std::fs::read_to_string(cluster.chart().join("../../docs/reasons.md")).expect("docs/reasons.md");
+    let docs = std::fs::read_to_string(cluster.chart().join("../../docs/reference/reasons.md"))
+        .expect("docs/reference/reasons.md");
     for reason in Reason::iter() {
-        assert!(docs.contains(&format!("`{reason}`")), "{reason} is not in docs/reasons.md");
+        assert!(docs.contains(&format!("`{reason}`")), "{reason} is not in docs/reference/reasons.md");
     }
 }

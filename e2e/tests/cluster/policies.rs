@@ -1,4 +1,4 @@
-//! Invalid policies: each is rejected, or reported on its pool, with the message in docs/refused.md, and none disturbs
+//! Invalid policies: each is rejected, or reported on its pool, with the message in docs/reference/rejected.md, and none disturbs
 //! running nodes.
 
 use std::{fs, time::Duration};

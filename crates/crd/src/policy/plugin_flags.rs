@@ -17,7 +17,7 @@ pub struct PluginFlags {
     /// GPU access of containers that get their GPUs from NVIDIA's runtime. The plugin's default is `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_device_specs: Option<bool>,
-    /// How GPUs are identified to containers. The plugin's default is `Uuid`.
+    /// How GPUs are identified to containers. The plugin's default is `UUID`.
     #[serde(default, rename = "deviceIDStrategy", skip_serializing_if = "Option::is_none")]
     pub device_id_strategy: Option<DeviceIdStrategy>,
 }

@@ -82,7 +82,7 @@ fn every_alert_uses_exposed_metrics_and_is_documented() {
         let faults = faults(&metrics, text(&alert, "/expr"), &texts);
         assert!(faults.is_empty(), "{}: {faults:?}", alert["alert"]);
         let row = format!("| `{}` | {} |", text(&alert, "/alert"), text(&alert, "/labels/severity"));
-        assert!(file("docs/metrics.md").contains(&row), "{row} is not in docs/metrics.md");
+        assert!(file("docs/operate/metrics.md").contains(&row), "{row} is not in docs/operate/metrics.md");
     }
 }
 
@@ -133,9 +133,9 @@ fn the_docs_list_every_metric_with_its_labels_and_unit_and_no_other() {
         exposed.insert(metric.documented.clone(), (own.cloned().collect::<Vec<_>>(), metric.unit));
     }
     let mut documented: BTreeMap<String, (Vec<String>, String)> =
-        file("docs/metrics.md").lines().filter_map(row).collect();
+        file("docs/operate/metrics.md").lines().filter_map(row).collect();
     for (name, (labels, unit)) in exposed {
-        let row = documented.remove(&name).unwrap_or_else(|| panic!("{name} is not in docs/metrics.md"));
+        let row = documented.remove(&name).unwrap_or_else(|| panic!("{name} is not in docs/operate/metrics.md"));
         assert_eq!(row.0, labels, "labels of {name}");
         if let Some(unit) = unit {
             assert_eq!(row.1, unit, "unit of {name}");

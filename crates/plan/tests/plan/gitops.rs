@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 const HEALTH: &str = include_str!("../../../../charts/gpu-operator/argocd/health.lua");
-const PAGE: &str = include_str!("../../../../docs/gitops.md");
+const PAGE: &str = include_str!("../../../../docs/guides/gitops.md");
 
 /// Returns the health and the message of an object, by the rules of Argo CD: it runs the check with Lua's basic functions and
 /// tables only, and not at all for an object that is being deleted.
@@ -103,5 +103,8 @@ fn the_page_quotes_the_health_check_of_the_chart() {
     let kinds: Vec<_> = checks.keys().collect();
     let key = |kind| format!("resource.customizations.health.gpu.nodestack.dev_{kind}");
     assert_eq!(kinds, [&key("ClusterGpuPolicy"), &key("GpuNode")]);
-    assert!(checks.values().all(|check| check == HEALTH), "docs/gitops.md differs from argocd/health.lua of the chart");
+    assert!(
+        checks.values().all(|check| check == HEALTH),
+        "docs/guides/gitops.md differs from argocd/health.lua of the chart"
+    );
 }

@@ -1,4 +1,4 @@
-//! Policies that are only invalid for a given fleet: the operator reports the message that docs/refused.md quotes, and
+//! Policies that are only invalid for a given fleet: the operator reports the message that docs/reference/rejected.md quotes, and
 //! running workloads and operands are not disturbed.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use gpu_operator_crd::{ConditionType, NodeName, keys, policy::Stage, policy_stat
 use gpu_operator_plan::world::NodeFacts;
 use test_support::refused::{Row, rows};
 
-/// Returns the fleet that docs/refused.md describes.
+/// Returns the fleet that docs/reference/rejected.md describes.
 fn fleet() -> Sim {
     let mut sim = Sim::new()
         .gpu_node("k80", "102d", 4)

@@ -122,7 +122,7 @@ fn what_is_unverified_stays_marked() {
 
 #[test]
 fn the_page_on_drivers_lists_every_version() {
-    let page = include_str!("../../../../../docs/drivers.md");
+    let page = include_str!("../../../../../docs/guides/drivers.md");
     for release in catalogue().releases() {
         assert!(page.contains(&format!("\n| {}", release.version)), "{}", release.version);
     }
