@@ -6,6 +6,7 @@ use crate::{
     sim::Sim,
 };
 use gpu_operator_crd::{policy::Stage, report::HostRuntime};
+use test_support::yaml_blocks::pages;
 
 /// A kind of node under a policy.
 struct Case {
@@ -202,13 +203,10 @@ fn the_daemon_sets_on_top_of_a_given_driver_are_as_reviewed() {
 #[test]
 fn containers_that_the_docs_name_are_in_a_pod() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let texts = |folder: std::path::PathBuf, ending: &str| -> Vec<String> {
-        let files = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
-        let files = files.filter(|path| path.to_string_lossy().ends_with(ending));
-        files.map(|path| std::fs::read_to_string(path).expect("a text")).collect()
-    };
-    let pods = texts(folder.join("tests/plan/snapshots"), ".snap").concat();
-    let docs = texts(folder.join("../../docs"), ".md").concat();
+    let text = |path: &std::path::Path| std::fs::read_to_string(path).expect("a text");
+    let snapshots = std::fs::read_dir(folder.join("tests/plan/snapshots")).expect("a folder");
+    let pods: String = snapshots.map(|entry| text(&entry.expect("an entry").path())).collect();
+    let docs: String = pages(&folder.join("../..")).iter().map(|(_, path)| text(path)).collect();
     let named: Vec<&str> = docs.split(" -c ").skip(1).filter_map(|rest| rest.split(['`', ' ', '\n']).next()).collect();
     assert!(named.contains(&"install-driver"), "{named:?}");
     for name in named {
