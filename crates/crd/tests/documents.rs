@@ -212,7 +212,9 @@ fn every_link_leads_to_a_file_and_a_heading() {
     let text =
         |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let (mut broken, mut checked) = (Vec::new(), 0);
-    for (page, file) in pages(&root).into_iter().filter(|(page, _)| page.ends_with(".md")) {
+    for (page, file) in
+        pages(&root).into_iter().filter(|(_, file)| file.extension().is_some_and(|extension| extension == "md"))
+    {
         let written = text(&file);
         for link in links(&written) {
             let (target, anchor) = link.split_once('#').map_or((link, None), |(target, anchor)| (target, Some(anchor)));
