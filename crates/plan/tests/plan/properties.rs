@@ -12,7 +12,7 @@ use events::{Event, OnNode, apply_event, apply_to_node, beginning, event, nth, o
 
 use crate::{law, sim::Sim, truth};
 use gpu_operator_crd::{
-    ClusterGpuPolicySpec, NodeName,
+    ClusterGpuPolicySpec, GpuNodeStatus, NodeName,
     health::HealthState,
     policy::{Defaults, Driver, DriverSource, OnUnhealthy, OnUnhealthyMode, PullPolicy, Stage},
 };
@@ -272,13 +272,22 @@ fn end(sim: &Sim) -> String {
         use std::fmt::Write;
         writeln!(text, "{what:#?}").expect("a string takes everything");
     };
+    // What is known of a node that left its policy, or is offered there, depends on how far it had come.
+    let has_policy = |name: &NodeName| sim.gpu_nodes.get(name).is_some_and(|gpu_node| gpu_node.spec.policy.is_some());
     for mut node in sim.nodes.values().cloned() {
         node.health_condition.iter_mut().for_each(|condition| condition.since = None);
-        add(&node);
+        if has_policy(&node.name) {
+            add(&node);
+        } else {
+            add(&(&node.name, &node.labels, &node.taints));
+        }
     }
     for mut gpu_node in sim.gpu_nodes.values().cloned() {
         let status = gpu_node.status.get_or_insert_default();
         (status.since, status.deadline) = (None, None);
+        if gpu_node.spec.policy.is_none() {
+            *status = GpuNodeStatus::default();
+        }
         gpu_node.spec.rollout.iter_mut().for_each(|rollout| rollout.since = Time(Timestamp::UNIX_EPOCH));
         // A healthy state is only written together with the next change.
         status.health = status.health.filter(|health| *health != HealthState::Healthy);
