@@ -1,4 +1,5 @@
-//! `docs/operate/scale.md`, whose figures are written by the benchmark and whose text is written by hand, and `docs/operate/scale.svg`.
+//! `docs/operate/scale.md`, whose figures are written by the benchmark and whose text is written by hand, and
+//! `docs/operate/scale.svg`.
 
 use std::{fs, thread::available_parallelism};
 

@@ -106,9 +106,9 @@ pub struct Driver {
     ))]
     pub sha256: Option<String>,
     /// The directory on the host in which the installers of `GkeCos`, `GkeUbuntu` and `RunFile` place the driver.
-    /// Defaults to `/home/kubernetes/bin/nvidia`, and with `RunFile` outside GKE to `/opt/nvidia`. With `Preinstalled`, the directory of the driver's libraries, if they
-    /// are not found otherwise: the libraries are in this directory or in its `lib`, `lib64`, `usr/lib64` and similar
-    /// subdirectories.
+    /// Defaults to `/home/kubernetes/bin/nvidia`, and with `RunFile` outside GKE to `/opt/nvidia`. With `Preinstalled`,
+    /// the directory of the driver's libraries, if they are not found otherwise: the libraries are in this directory or in
+    /// its `lib`, `lib64`, `usr/lib64` and similar subdirectories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<HostFolder>")]
     pub install_dir: Option<String>,

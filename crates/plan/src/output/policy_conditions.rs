@@ -175,9 +175,10 @@ impl Verdicts<'_> {
         if self.deleting() {
             Some((Reason::Deleting, format!("the GPU stack is being removed from the nodes{}", self.left())))
         } else if self.counts.updating > 0 || self.counts.outdated > 0 && self.counts.ready > 0 {
-            let outdated = Some(self.counts.outdated).filter(|outdated| *outdated > 0);
-            let outdated =
-                outdated.map(|outdated| format!("{outdated} of {all} nodes are not at the desired revision yet"));
+            let outdated = match self.counts.outdated {
+                0 => None,
+                nodes => Some(format!("{nodes} of {all} nodes are not at the desired revision yet")),
+            };
             let nodes: Vec<_> = outdated.into_iter().chain(self.updating()).collect();
             Some((Reason::RollingOut, nodes.join(", ")))
         } else if count > 0 {

@@ -279,7 +279,7 @@ fn end(sim: &Sim) -> String {
         if has_policy(&node.name) {
             add(&node);
         } else {
-            add(&(&node.name, &node.labels, &node.taints));
+            add(&(&node.name, &node.labels, &node.taints, &node.own_taint, &node.health_condition));
         }
     }
     for mut gpu_node in sim.gpu_nodes.values().cloned() {

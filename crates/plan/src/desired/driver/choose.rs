@@ -195,7 +195,7 @@ fn auto(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     match (preinstalled(on, foreign), on.unexplained()) {
         (Some(choice), _) => Ok(choice),
         (None, Some(loaded)) => Err(library_not_found(loaded)),
-        (None, None) => from(google.unwrap_or(DriverSource::Container), driver, on, Some(GKE_ROOT)),
+        (None, None) => from(google.unwrap_or(DriverSource::Container), driver, on, None),
     }
 }
 
