@@ -12,6 +12,7 @@
 //! | Folder | Content |
 //! |---|---|
 //! | `harness` | files, processes, programs and images on this machine; no cluster |
+//! | `generated` | the generated files of the checkout |
 //! | `standin` | control of the stand-ins for GPUs, driver and NVML |
 //! | `cluster` | the running cluster: control plane, chart, operator, probe; real nodes in `cluster/node` |
 //! | `fleet` | simulated nodes in the running cluster |
@@ -24,6 +25,7 @@ mod harness;
 mod benchmark;
 mod cluster;
 pub mod fleet;
+mod generated;
 mod standin;
 mod xtask;
 

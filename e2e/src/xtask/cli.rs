@@ -14,6 +14,7 @@ use crate::{
         node::namespaces,
         state::{Nodes, Purpose},
     },
+    generated,
     harness::{
         interrupts::{begin_cleanup, catch_interrupts},
         lock::Lock,
@@ -58,6 +59,8 @@ enum Task {
         /// Run only end-to-end tests whose names contain this.
         filter: Option<String>,
     },
+    /// Write the files that are generated from the sources, and print those that changed.
+    Generate,
     /// Search with random fleets and random orders of steps, without a cluster, until one violates a law.
     Simulate(simulate::Options),
     /// Measure API requests, memory and processor time of operator and probe, on simulated nodes.
@@ -155,6 +158,7 @@ fn run(task: Task) -> Result<ExitCode> {
             catch_interrupts()?;
             test_run::run(&paths, filter.as_deref())?;
         }
+        Task::Generate => generated::generate(&paths.root)?,
         Task::Simulate(options) => {
             catch_interrupts()?;
             simulate::run(&paths, &options)?;

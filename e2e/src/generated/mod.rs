@@ -1,0 +1,60 @@
+//! The files of the checkout that are generated from its sources: `cargo xtask generate` writes them, and a test fails if a
+//! committed file differs.
+
+mod crds;
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result};
+
+/// A generated file.
+pub(crate) struct Generated {
+    /// Its path in the checkout.
+    pub path: String,
+    /// Its content.
+    pub text: String,
+}
+
+/// Returns all generated files.
+fn files(_checkout: &Path) -> Result<Vec<Generated>> {
+    crds::files()
+}
+
+/// Writes all generated files, and prints the paths of those that changed.
+pub(crate) fn generate(checkout: &Path) -> Result<()> {
+    for Generated { path, text } in files(checkout)? {
+        let file = checkout.join(&path);
+        if fs::read_to_string(&file).is_ok_and(|old| old == text) {
+            continue;
+        }
+        fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+        outln!("{path}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::paths::Paths;
+
+    #[test]
+    fn every_committed_file_is_up_to_date() {
+        let checkout = Paths::new().root;
+        let outdated: Vec<String> = files(&checkout)
+            .unwrap()
+            .into_iter()
+            .filter(|file| fs::read_to_string(checkout.join(&file.path)).ok().as_ref() != Some(&file.text))
+            .map(|file| file.path)
+            .collect();
+        assert!(outdated.is_empty(), "run cargo xtask generate, which changes {outdated:?}");
+    }
+
+    #[test]
+    fn config_crd_contains_generated_files_only() {
+        let checkout = Paths::new().root;
+        let generated =
+            files(&checkout).unwrap().into_iter().filter(|file| file.path.starts_with("config/crd/")).count();
+        assert_eq!(fs::read_dir(checkout.join("config/crd")).unwrap().count(), generated);
+    }
+}
