@@ -1,15 +1,46 @@
-# The image of the operator or the probe: a single program and a C library. The probe loads NVIDIA's library at run time, so
-# the program is linked dynamically, and the C library of the base must not be older than that of the build machine.
+# The images of the operator and the probe, built from source:
 #
-#   cargo build --release
-#   docker build --build-arg BINARY=gpu-operator --tag registry.example.com/gpu-operator:v0.1.0 target/release --file Dockerfile
-#   docker build --build-arg BINARY=nvml-probe --tag registry.example.com/nvml-probe:v0.1.0 target/release --file Dockerfile
+#   docker build --build-arg BINARY=gpu-operator --tag registry.example.com/gpu/gpu-operator:0.1.0 .
+#   docker build --build-arg BINARY=nvml-probe --tag registry.example.com/gpu/nvml-probe:0.1.0 .
 #
-# podman build and buildah bud take the same arguments. The context is the directory that contains the program.
+# `docker buildx build --platform linux/amd64,linux/arm64` builds both architectures: the compiler runs on the architecture of the
+# build machine. podman build and buildah bud take the same arguments. `cargo xtask release` builds both images for both
+# architectures, without a container engine.
+#
+# BUILDER and BASE must be of the same release: the probe loads NVIDIA's library at run time, so the programs are linked
+# dynamically, and the C library of BASE must not be older than that of BUILDER.
+ARG BUILDER=rust:1.95-bookworm
 ARG BASE=gcr.io/distroless/cc-debian12
-FROM ${BASE}
+
+# What both kinds of image have in common.
+FROM ${BASE} AS base
 ARG BINARY
-COPY ${BINARY} /usr/bin/entrypoint
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title=${BINARY} \
+      org.opencontainers.image.description="Part of the gpu-operator, which manages the NVIDIA GPU nodes of a Kubernetes cluster." \
+      org.opencontainers.image.version=${VERSION} \
+      org.opencontainers.image.revision=${REVISION} \
+      org.opencontainers.image.licenses=Apache-2.0
 # A numeric non-root user, so that pods can set runAsNonRoot.
 USER 65532:65532
 ENTRYPOINT ["/usr/bin/entrypoint"]
+
+# The tests' images (--target prebuilt): the context is a directory that contains the program.
+FROM base AS prebuilt
+ARG BINARY
+COPY ${BINARY} /usr/bin/entrypoint
+
+FROM --platform=${BUILDPLATFORM} ${BUILDER} AS build
+ARG TARGETARCH
+ARG REVISION=unknown
+# Set to true if the dependencies are in CARGO_HOME already, mounted as a volume.
+ARG CARGO_NET_OFFLINE=false
+WORKDIR /source
+COPY . .
+RUN GPU_OPERATOR_REVISION=${REVISION} CARGO_NET_OFFLINE=${CARGO_NET_OFFLINE} images/build.sh "${TARGETARCH}" /programs
+
+FROM base
+ARG BINARY
+COPY --from=build /source/LICENSE /source/NOTICE /usr/share/doc/gpu-operator/
+COPY --from=build /programs/${BINARY} /usr/bin/entrypoint

@@ -17,6 +17,7 @@
 //! | `cluster` | the running cluster: control plane, chart, operator, probe; real nodes in `cluster/node` |
 //! | `fleet` | simulated nodes in the running cluster |
 //! | `benchmark` | `cargo xtask benchmark` |
+//! | `release` | `cargo xtask release` |
 //! | `xtask` | the commands of `cargo xtask`: arguments, demo, test run |
 
 #[macro_use]
@@ -26,6 +27,7 @@ mod benchmark;
 mod cluster;
 pub mod fleet;
 mod generated;
+mod release;
 mod standin;
 mod xtask;
 

@@ -156,9 +156,8 @@ subjects:
 image.repository is not set: the operator's two images are not published, so build and push them first, in the root of the repository:
 
   REPO=registry.example.com/gpu      # a registry that your nodes can pull from
-  cargo build --release
   for BINARY in gpu-operator nvml-probe; do
-    docker build --build-arg BINARY=$BINARY -t $REPO/$BINARY:%s -f Dockerfile target/release
+    docker build --build-arg BINARY=$BINARY -t $REPO/$BINARY:%s .
     docker push $REPO/$BINARY:%s
   done
 

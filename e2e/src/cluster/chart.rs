@@ -1,8 +1,13 @@
 //! The chart of this repository and the example policy.
 
-use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::{
@@ -11,7 +16,14 @@ use super::{
     node::containerd::Containerd,
     state::State,
 };
-use crate::harness::{files::write, node_id::NodeId, paths::Paths, process::run_logged, progress::Step, wait::poll};
+use crate::harness::{
+    files::{copy, write},
+    node_id::NodeId,
+    paths::Paths,
+    process::{output, run_logged},
+    progress::Step,
+    wait::poll,
+};
 
 /// The name of the release and of its namespace.
 pub(crate) const RELEASE: &str = "gpu-operator";
@@ -30,7 +42,7 @@ pub(crate) fn install(paths: &Paths, state: &State) -> Result<()> {
     write(&values_file(paths), &values(state).to_string())?;
     let mut helm = helm(paths);
     helm.args(["upgrade", "--install", RELEASE])
-        .arg(paths.root.join("charts/gpu-operator"))
+        .arg(package(paths, &paths.cluster(), None)?)
         .args(["--namespace", RELEASE, "--values"])
         .arg(values_file(paths));
     if state.nodes.is_real() {
@@ -41,6 +53,23 @@ pub(crate) fn install(paths: &Paths, state: &State) -> Result<()> {
         .with_context(|| format!("pods in namespace {RELEASE}:\n{}", pods()))?;
     step.done();
     Ok(())
+}
+
+/// Packages the chart into a folder, and returns the archive. With `repository`, its images are there by default.
+pub(crate) fn package(paths: &Paths, folder: &Path, repository: Option<&str>) -> Result<PathBuf> {
+    let chart = tempfile::tempdir_in(&paths.base)?;
+    copy(&paths.root.join("charts/gpu-operator"), chart.path())?;
+    if let Some(repository) = repository {
+        let file = chart.path().join("values.yaml");
+        let values = fs::read_to_string(&file)?;
+        let (default, published) = ("\n  repository: \"\"\n", format!("\n  repository: {repository}\n"));
+        ensure!(values.matches(default).count() == 1, "values.yaml must contain repository: \"\" once");
+        write(&file, &values.replace(default, &published))?;
+    }
+    let mut helm = helm(paths);
+    let text = output(helm.arg("package").arg(chart.path()).arg("--destination").arg(folder))?;
+    let (_, archive) = text.trim().rsplit_once(": ").with_context(|| format!("helm package printed {text}"))?;
+    Ok(PathBuf::from(archive))
 }
 
 /// Restarts the pods of operator and probe if their images are among `images`: the tags are the same, so an upgrade would not.

@@ -23,7 +23,7 @@ pub(crate) fn script(paths: &Paths, script: &str) -> Result<Command> {
 /// Returns a command of helm, whose own files are in `target/e2e`.
 pub(crate) fn helm(paths: &Paths) -> Command {
     let mut command = Command::new(paths.tool("helm"));
-    let own = |name: &str| paths.cluster().join("helm").join(name);
+    let own = |name: &str| paths.base.join("helm").join(name);
     command
         .env("KUBECONFIG", paths.kubeconfig())
         .env("HELM_CACHE_HOME", own("cache"))

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 use super::{
+    buildah::{ARCHITECTURE, Debian, buildah},
     cargo::Build,
     files::{copy, hex},
     packages::find,
@@ -23,7 +24,14 @@ use super::{
 
 /// The image of every pod's sandbox.
 pub(crate) const PAUSE_IMAGE: &str = "localhost:5999/pause:e2e";
-const BASE: &str = "localhost/gpu-operator-e2e-base";
+/// The base of every image: Debian's C library and certificates, and busybox, whose commands exist only in images that link
+/// them.
+const BASE: Debian = Debian {
+    name: "gpu-operator-e2e-base",
+    packages: &["libc6", "libgcc-s1", "ca-certificates", "busybox"],
+    architecture: ARCHITECTURE,
+    instructions: "",
+};
 /// The stand-ins for Google's installer and device plugin.
 const GOOGLE: &str = "localhost:5999/google/stand-in:dev";
 /// The stand-in for NVIDIA's device plugin.
@@ -53,6 +61,8 @@ enum Source {
 pub(crate) struct Image {
     pub name: String,
     dockerfile: &'static str,
+    /// The stage of the Dockerfile; by default the last.
+    target: Option<&'static str>,
     args: Vec<(&'static str, String)>,
     /// The files of the build context, each with its path there.
     context: Vec<(Source, &'static str)>,
@@ -64,30 +74,29 @@ pub(crate) fn list(all: bool) -> Result<Vec<Image>> {
 }
 
 fn images(all: bool, kernel: &str) -> Vec<Image> {
-    let product = |name: &'static str| Image {
-        name: format!("localhost:5999/{name}:dev"),
+    let program = |name: String, binary: &'static str| Image {
+        name,
         dockerfile: "Dockerfile",
-        args: vec![("BINARY", name.to_owned())],
-        context: vec![(Source::Cargo(name), name)],
+        target: Some("prebuilt"),
+        args: vec![("BINARY", binary.to_owned())],
+        context: vec![(Source::Cargo(binary), binary)],
     };
-    let pause = Image {
-        name: PAUSE_IMAGE.to_owned(),
-        dockerfile: "Dockerfile",
-        args: vec![("BINARY", "pause".to_owned())],
-        context: vec![(Source::Cargo("pause"), "pause")],
-    };
+    let product = |name: &'static str| program(format!("localhost:5999/{name}:dev"), name);
+    let pause = program(PAUSE_IMAGE.to_owned(), "pause");
     if !all {
         return vec![pause];
     }
     let toolkit = Image {
         name: "localhost:5999/nvidia/k8s/container-toolkit:v1.20.0".to_owned(),
         dockerfile: "e2e/standins/toolkit.Dockerfile",
+        target: None,
         args: Vec::new(),
         context: vec![(Source::Nvidia, "nvidia"), (Source::Checkout("e2e/standins/placeholder"), "placeholder")],
     };
     let plugin = Image {
         name: "localhost:5999/nvidia/k8s-device-plugin:v0.20.0".to_owned(),
         dockerfile: "e2e/standins/device-plugin.Dockerfile",
+        target: None,
         args: Vec::new(),
         context: vec![
             (Source::NvidiaPlugin("nvidia-device-plugin"), "plugin/nvidia-device-plugin"),
@@ -97,18 +106,15 @@ fn images(all: bool, kernel: &str) -> Vec<Image> {
     let standin_plugin = Image {
         name: STANDIN_PLUGIN.to_owned(),
         dockerfile: "e2e/standins/stand-in-plugin.Dockerfile",
+        target: None,
         args: Vec::new(),
         context: vec![(Source::Cargo("nvidia-device-plugin"), "nvidia-device-plugin")],
     };
-    let vector_add = Image {
-        name: "localhost:5999/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0".to_owned(),
-        dockerfile: "Dockerfile",
-        args: vec![("BINARY", "vector-add".to_owned())],
-        context: vec![(Source::Cargo("vector-add"), "vector-add")],
-    };
+    let vector_add = program("localhost:5999/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0".to_owned(), "vector-add");
     let google = Image {
         name: GOOGLE.to_owned(),
         dockerfile: "e2e/standins/google.Dockerfile",
+        target: None,
         args: Vec::new(),
         context: ["libstandin_nvml.so", "nvidia-installer", "nvidia-gpu-device-plugin", "nvidia-smi"]
             .map(|name| (Source::Cargo(name), name))
@@ -117,6 +123,7 @@ fn images(all: bool, kernel: &str) -> Vec<Image> {
     let driver = |(version, kind): (&str, &str)| Image {
         name: format!("localhost:5999/nvidia/driver:{}", driver_tag(version, kind, kernel)),
         dockerfile: "e2e/standins/driver.Dockerfile",
+        target: None,
         args: vec![("DRIVER_VERSION", version.to_owned()), ("STANDIN_KIND", kind.to_owned())],
         context: vec![
             (Source::Cargo("libstandin_nvml.so"), "libstandin_nvml.so"),
@@ -149,7 +156,7 @@ fn kernel() -> Result<String> {
 /// Builds missing and outdated images; without `all`, only those that every pod needs. The programs must have been
 /// built.
 pub(crate) fn build(paths: &Paths, all: bool) -> Result<()> {
-    let base = Base::ensure(paths)?;
+    let base = BASE.ensure(paths)?;
     let mut outdated = Vec::new();
     for image in list(all)? {
         let (context, stamp) = image.prepare(paths, &base)?;
@@ -186,7 +193,7 @@ impl Image {
     }
 
     /// Writes the build context and hashes all inputs of the image.
-    fn prepare(&self, paths: &Paths, base: &Base) -> Result<(tempfile::TempDir, String)> {
+    fn prepare(&self, paths: &Paths, base: &str) -> Result<(tempfile::TempDir, String)> {
         let dir = tempfile::tempdir_in(paths.images())?;
         for (source, place) in &self.context {
             let to = dir.path().join(place);
@@ -198,19 +205,20 @@ impl Image {
             }
         }
         let mut hash = Sha256::new();
-        hash.update(&base.hash);
+        hash.update(base);
         hash.update(
             fs::read(paths.root.join(self.dockerfile)).with_context(|| format!("reading {}", self.dockerfile))?,
         );
-        hash.update(format!("{:?}", self.args));
+        hash.update(format!("{:?} {:?}", self.target, self.args));
         hash_tree(dir.path(), dir.path(), &mut hash)?;
         Ok((dir, hex(&hash.finalize())))
     }
 
-    fn build(&self, paths: &Paths, base: &Base, context: &Path, step: &Step) -> Result<()> {
+    fn build(&self, paths: &Paths, base: &str, context: &Path, step: &Step) -> Result<()> {
         let mut build = buildah(paths);
         build
-            .args(["bud", "--isolation", "chroot", "--pull-never", "--build-arg", &format!("BASE={}", base.image())])
+            .args(["bud", "--isolation", "chroot", "--pull-never", "--build-arg", &format!("BASE={base}")])
+            .args(self.target.iter().flat_map(|target| ["--target", target]))
             .args(self.args.iter().flat_map(|(key, value)| ["--build-arg".to_owned(), format!("{key}={value}")]))
             .args(["--tag", &self.name, "--file"])
             .arg(paths.root.join(self.dockerfile))
@@ -231,65 +239,6 @@ impl Image {
         let mut remove = buildah(paths);
         run_logged(remove.args(["rmi", &self.name]), &log, || step.tick("tidying up"))
     }
-}
-
-/// The base of every image: Debian's C library and certificates, and busybox, whose commands exist only in images that
-/// link them.
-struct Base {
-    hash: String,
-}
-
-impl Base {
-    fn image(&self) -> String {
-        format!("{BASE}:{}", &self.hash[..12])
-    }
-
-    fn ensure(paths: &Paths) -> Result<Self> {
-        fs::create_dir_all(paths.images())?;
-        let suite = suite();
-        let packages = "libc6,libgcc-s1,ca-certificates,busybox";
-        let hash = hex(&Sha256::digest(format!("{suite} {packages}")));
-        let base = Self { hash };
-        let stamp = paths.images().join("base.stamp");
-        if fs::read_to_string(&stamp).is_ok_and(|old| old == base.hash) {
-            return Ok(base);
-        }
-        let step = Step::start(format!("building the base image from Debian packages ({suite})"));
-        let log = paths.log("base-image");
-        let context = tempfile::tempdir_in(paths.images())?;
-        let mut strap = Command::new("mmdebstrap");
-        strap
-            .env("TMPDIR", paths.images())
-            .args(["--variant=extract", &format!("--include={packages}"), &suite])
-            .arg(context.path().join("base.tar"));
-        run_logged(&mut strap, &log, || step.tick("fetching packages"))?;
-        fs::write(context.path().join("Dockerfile"), "FROM scratch\nADD base.tar /\n")?;
-        let mut build = buildah(paths);
-        build.args(["bud", "--isolation", "chroot", "--tag", &base.image()]).arg(context.path());
-        run_logged(&mut build, &log, || step.tick("building"))?;
-        fs::write(stamp, &base.hash)?;
-        step.done();
-        Ok(base)
-    }
-}
-
-/// Returns the machine's own release, because the programs are linked against its C library; Debian 12 if it is
-/// unknown.
-fn suite() -> String {
-    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    codename.filter(|name| !name.is_empty()).unwrap_or("bookworm").to_owned()
-}
-
-/// Returns a command of buildah, run by this program's `scratch`.
-fn buildah(paths: &Paths) -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    command
-        .args(["scratch", "--", "buildah", "--storage-driver", "vfs", "--root"])
-        .arg(paths.images().join("storage"))
-        .arg("--runroot")
-        .arg(paths.images().join("run"));
-    command
 }
 
 /// Copies a program without its debug symbols, which reduces the images to a third of their size.

@@ -3,6 +3,7 @@
 #[macro_use]
 pub(crate) mod progress;
 
+pub(crate) mod buildah;
 pub(crate) mod cargo;
 pub mod debian;
 pub(crate) mod files;

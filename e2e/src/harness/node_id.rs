@@ -21,7 +21,7 @@ impl NodeId {
     }
 
     /// Returns the node whose number a hidden command was given.
-    pub(crate) fn numbered(number: u8) -> Self {
+    pub(crate) const fn numbered(number: u8) -> Self {
         Self(number)
     }
 

@@ -116,6 +116,11 @@ pub fn nvidia_plugin_programs() -> Result<PathBuf> {
     Ok(paths.nvidia_plugin())
 }
 
+/// Builds helm if it is missing or outdated.
+pub(crate) fn build_helm(paths: &Paths) -> Result<()> {
+    build_all(paths, &[&HELM])
+}
+
 /// Builds missing and outdated programs; with `real` also those for real nodes, with `simulated` those for simulated nodes.
 pub(crate) fn build(paths: &Paths, real: bool, simulated: bool) -> Result<()> {
     let mut tools = vec![&KUBERNETES, &ETCD, &HELM];

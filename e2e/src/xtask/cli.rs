@@ -22,6 +22,7 @@ use crate::{
         paths::Paths,
         scratch,
     },
+    release,
 };
 
 /// A real Kubernetes cluster on this machine, with all its files in target/e2e.
@@ -48,12 +49,8 @@ enum Task {
     },
     /// Stop the cluster and remove everything except build results.
     Down,
-    /// Show how bare GPU nodes become schedulable, then stop the cluster.
-    Demo {
-        /// Leave the cluster running.
-        #[arg(long)]
-        keep: bool,
-    },
+    /// Show how bare GPU nodes become schedulable, one of them after a failure, then stop the cluster.
+    Demo(demo::Options),
     /// Run all tests; the end-to-end tests get their own cluster.
     Test {
         /// Run only end-to-end tests whose names contain this.
@@ -61,6 +58,8 @@ enum Task {
     },
     /// Write the files that are generated from the sources, and print those that changed.
     Generate,
+    /// Make the images, the chart's archive and everything else that belongs to a version, in target/release-files.
+    Release(release::Options),
     /// Search with random fleets and random orders of steps, without a cluster, until one violates a law.
     Simulate(simulate::Options),
     /// Measure API requests, memory and processor time of operator and probe, on simulated nodes.
@@ -148,10 +147,10 @@ fn run(task: Task) -> Result<ExitCode> {
             return namespaces::exec(&paths, NodeId::numbered(number), process, log.as_deref(), &command);
         }
         Task::Scratch { command } => return scratch::run(&command),
-        Task::Demo { keep } => {
+        Task::Demo(options) => {
             let _lock = Lock::take(&paths, "demo")?;
             catch_interrupts()?;
-            demo::run(&paths, keep)?;
+            demo::run(&paths, &options)?;
         }
         Task::Test { filter } => {
             let _lock = Lock::take(&paths, "test")?;
@@ -159,6 +158,11 @@ fn run(task: Task) -> Result<ExitCode> {
             test_run::run(&paths, filter.as_deref())?;
         }
         Task::Generate => generated::generate(&paths.root)?,
+        Task::Release(options) => {
+            let _lock = Lock::take(&paths, "release")?;
+            catch_interrupts()?;
+            release::run(&paths, &options)?;
+        }
         Task::Simulate(options) => {
             catch_interrupts()?;
             simulate::run(&paths, &options)?;

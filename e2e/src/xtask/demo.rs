@@ -1,13 +1,14 @@
-//! `demo`: shows how bare GPU nodes become schedulable.
+//! `demo`: shows how bare GPU nodes become schedulable, one of them after its driver has failed.
 
-use std::{io::IsTerminal, sync::mpsc, thread, time::Duration};
+use std::{fs, io::IsTerminal, path::PathBuf, sync::mpsc, thread, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
+use super::picture::picture;
 use crate::{
     cluster::{
-        chart::RELEASE,
+        chart::{RELEASE, apply_policy},
         clients::kubectl,
         diagnosis::diagnosis,
         lifecycle::{self, Extent},
@@ -20,22 +21,49 @@ use crate::{
         progress::{Step, heading},
         wait::poll,
     },
+    standin::{DriverMode, Standin},
 };
 
 const DEADLINE: Duration = Duration::from_mins(5);
 /// The image of the pods that show that a GPU can be used. nvidia-smi is part of the driver, not of the image.
 const PLAIN_IMAGE: &str = "localhost:5999/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0";
 
-/// Runs the demo. With `keep` the cluster keeps running afterwards, and so does a cluster that was already running.
-pub(super) fn run(paths: &Paths, keep: bool) -> Result<()> {
+/// How to run the demo.
+#[derive(clap::Args)]
+pub(super) struct Options {
+    /// Leave the cluster running.
+    #[arg(long)]
+    keep: bool,
+    /// Write what kubectl prints while a driver fails to an SVG file. It needs a new cluster.
+    #[arg(long)]
+    picture: Option<PathBuf>,
+}
+
+/// The node whose driver fails at first, and the last line of the installer's log.
+const FAILS: NodeId = NodeId::numbered(3);
+const FAILURE: &str = "E: Unable to locate package linux-headers-6.8.0-60-generic";
+
+/// Runs the demo. A cluster that was already running keeps running, and no driver fails in it.
+pub(super) fn run(paths: &Paths, options: &Options) -> Result<()> {
     let was_running = lifecycle::running(paths).is_some();
-    let is_kept = keep || was_running;
-    let purpose = if keep { Purpose::Up } else { Purpose::Demo };
+    if was_running && options.picture.is_some() {
+        bail!("a cluster is running, in which no driver fails: stop it with cargo xtask down, then try again");
+    }
+    let is_kept = options.keep || was_running;
+    let purpose = if options.keep { Purpose::Up } else { Purpose::Demo };
     let show = || {
-        let state = lifecycle::up(paths, purpose, Extent::Policy, lifecycle::choose_nodes(DEFAULT_NODES))?;
-        heading("what the operator does");
-        if state.nodes.is_real() {
-            watch(paths)?;
+        let state = lifecycle::up(paths, purpose, Extent::Chart, lifecycle::choose_nodes(DEFAULT_NODES))?;
+        if !state.nodes.is_real() {
+            apply_policy(paths)?;
+        } else if was_running {
+            apply_policy(paths)?;
+            watch(paths, "waiting until the policy is Ready", |fleet| fleet.is_ready)?;
+            run_plain_pods(paths)?;
+        } else {
+            let failing = fail_and_recover(paths)?;
+            if let Some(file) = &options.picture {
+                fs::write(file, picture(&failing)).with_context(|| format!("writing {}", file.display()))?;
+            }
             run_plain_pods(paths)?;
         }
         print_objects(paths)?;
@@ -48,26 +76,73 @@ pub(super) fn run(paths: &Paths, keep: bool) -> Result<()> {
     if was_running {
         return show();
     }
-    if !keep {
+    if !options.keep {
         return lifecycle::then_down(paths, show);
     }
     show().or_else(|error| lifecycle::then_down(paths, || Err(error)))
 }
 
-/// Prints the progress until the policy is Ready.
-fn watch(paths: &Paths) -> Result<()> {
-    let step = Step::start("waiting for the policy to become Ready");
+/// Applies the policy while the driver of one node cannot be installed, waits until all other nodes are Ready, removes the
+/// cause, and waits until all are. Returns what kubectl printed meanwhile.
+fn fail_and_recover(paths: &Paths) -> Result<String> {
+    let standin = Standin::new(paths.standin(FAILS));
+    standin.set_driver_mode(&DriverMode::Crash { message: FAILURE.to_owned() })?;
+    heading("a policy is applied; the repositories of one node lack its kernel's headers");
+    apply_policy(paths)?;
+    watch(paths, "waiting until every other node is Ready", Fleet::only_lacks_headers)?;
+    let name = FAILS.name();
+    let printed = [
+        show(paths, &["get", "clustergpupolicy"])?,
+        show(paths, &["get", "gpunodes"])?,
+        show(paths, &["get", "gpunode", &name, "-o=jsonpath={.status.message}"])?,
+    ];
+    heading("the headers become available");
+    standin.set_driver_mode(&DriverMode::Ok)?;
+    watch(paths, "waiting until the policy is Ready", |fleet| fleet.is_ready)?;
+    Ok(printed.join("\n"))
+}
+
+/// Runs kubectl, and prints and returns the command and its output.
+fn show(paths: &Paths, args: &[&str]) -> Result<String> {
+    let quoted: Vec<String> = args
+        .iter()
+        .map(|arg| if arg.contains(['\\', '{']) { format!("\"{arg}\"") } else { (*arg).to_owned() })
+        .collect();
+    let text = format!("$ kubectl {}\n{}", quoted.join(" "), kubectl(paths, args)?.trim_end());
+    outln!("\n{text}");
+    Ok(text)
+}
+
+/// The progress of policies and nodes.
+struct Fleet {
+    /// Whether there are policies, and all of them are Ready.
+    is_ready: bool,
+    /// The phase, with the reason, of each node that is not Ready.
+    others: Vec<String>,
+    /// One line about all of them.
+    summary: String,
+}
+
+impl Fleet {
+    fn only_lacks_headers(&self) -> bool {
+        matches!(&self.others[..], [phase] if phase == "Driver (KernelHeadersUnavailable)")
+    }
+}
+
+/// Prints the progress until it is as expected.
+fn watch(paths: &Paths, name: &str, is_expected: impl Fn(&Fleet) -> bool) -> Result<()> {
+    let step = Step::start(name);
     let mut last = String::new();
-    poll("the policy's readiness", DEADLINE, || {
+    poll(name, DEADLINE, || {
         let text = kubectl(paths, &["get", "clustergpupolicies,gpunodes", "-o", "json"])?;
-        let (ready, line) = summarize(&serde_json::from_str(&text).context("parsing kubectl's output")?);
-        if line != last {
-            step.print(&line);
-            last.clone_from(&line);
+        let fleet = summarize(&serde_json::from_str(&text).context("parsing kubectl's output")?);
+        if fleet.summary != last {
+            step.print(&fleet.summary);
+            last.clone_from(&fleet.summary);
         }
         step.tick("");
         pause(Duration::from_millis(200))?;
-        Ok(if ready { Ok(()) } else { Err(line) })
+        Ok(if is_expected(&fleet) { Ok(()) } else { Err(fleet.summary) })
     })
     .with_context(|| diagnosis(paths, lifecycle::real_nodes(paths)))?;
     step.done();
@@ -106,13 +181,12 @@ fn run_plain_pods(paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether all policies are Ready, and a line with the state of all policies and nodes.
-fn summarize(list: &Value) -> (bool, String) {
+/// Returns the progress that a list of policies and GpuNodes shows.
+fn summarize(list: &Value) -> Fleet {
     let empty = Vec::new();
     let items = list["items"].as_array().unwrap_or(&empty);
-    let mut policies = 0;
-    let mut ready = 0;
-    let mut parts = Vec::new();
+    let (mut policies, mut ready) = (0, 0);
+    let (mut parts, mut others) = (Vec::new(), Vec::new());
     for item in items {
         let name = item["metadata"]["name"].as_str().unwrap_or("?");
         let status = &item["status"];
@@ -131,13 +205,15 @@ fn summarize(list: &Value) -> (bool, String) {
             let phase = status["phase"].as_str().unwrap_or("new");
             let reason = status["reason"].as_str().map(|reason| format!(" ({reason})")).unwrap_or_default();
             parts.push(format!("node {name}: {phase}{reason}"));
+            others.extend((phase != "Ready").then(|| format!("{phase}{reason}")));
         }
     }
-    (policies > 0 && ready == policies, parts.join(", "))
+    Fleet { is_ready: policies > 0 && ready == policies, others, summary: parts.join(", ") }
 }
 
 fn print_objects(paths: &Paths) -> Result<()> {
     let columns = "-o=custom-columns=NAME:.metadata.name,GPU:.status.allocatable.nvidia\\.com/gpu";
+    heading("the result");
     let commands: [&[&str]; 4] = [
         &["get", "clustergpupolicy"],
         &["get", "gpunodes"],
@@ -145,9 +221,7 @@ fn print_objects(paths: &Paths) -> Result<()> {
         &["get", "pods", "--namespace", RELEASE],
     ];
     for args in commands {
-        let quoted: Vec<String> =
-            args.iter().map(|arg| if arg.contains('\\') { format!("\"{arg}\"") } else { (*arg).to_owned() }).collect();
-        outln!("\n$ kubectl {}\n{}", quoted.join(" "), kubectl(paths, args)?.trim_end());
+        show(paths, args)?;
     }
     Ok(())
 }
@@ -158,17 +232,11 @@ fn print_next_steps(paths: &Paths, is_kept: bool) {
     if !is_interactive && !is_kept {
         outln!("  cargo xtask demo --keep   # run the demo again and keep the cluster");
     }
-    outln!("  export KUBECONFIG={}", paths.kubeconfig().display());
-    outln!("  export PATH={}:$PATH", paths.bin().display());
+    outln!("  export KUBECONFIG={} PATH={}:$PATH", paths.kubeconfig().display(), paths.bin().display());
     outln!("  kubectl describe clustergpupolicy fleet");
     outln!("  kubectl get gpunode gpu-node-1 -o yaml");
     outln!("  kubectl get events --sort-by=.lastTimestamp");
-    outln!("  # a driver that fails, and recovers when the file is removed:");
-    let driver = paths.standin(NodeId::FIRST).join("driver.json");
-    outln!("  echo '{{\"mode\":\"crash\",\"message\":\"no kernel headers\"}}' > {}", driver.display());
-    outln!("  kubectl delete pods --namespace gpu-operator --selector gpu.nodestack.dev/stage=driver");
-    outln!("  kubectl get gpunodes --watch");
-    outln!("  rm {}", driver.display());
+    outln!("  kubectl explain clustergpupolicy.spec");
     if is_kept {
         outln!("\nStop the cluster with: cargo xtask down");
     } else if is_interactive {
@@ -205,9 +273,21 @@ mod tests {
 
     #[test]
     fn a_policy_is_ready_only_at_its_current_generation() {
-        assert!(summarize(&list("True", 2)).0);
-        assert!(!summarize(&list("True", 1)).0);
-        assert!(!summarize(&list("False", 2)).0);
-        assert!(!summarize(&json!({"items": []})).0);
+        assert!(summarize(&list("True", 2)).is_ready);
+        assert!(!summarize(&list("True", 1)).is_ready);
+        assert!(!summarize(&list("False", 2)).is_ready);
+        assert!(!summarize(&json!({"items": []})).is_ready);
+    }
+
+    #[test]
+    fn only_a_single_node_without_headers_is_the_expected_failure() {
+        let node = |phase: &str, reason: &str| json!({"kind": "GpuNode", "status": {"phase": phase, "reason": reason}});
+        let lacks = node("Driver", "KernelHeadersUnavailable");
+        let ready = node("Ready", "AllGpusAllocatable");
+        let is_expected = |nodes: &[&Value]| summarize(&json!({"items": nodes})).only_lacks_headers();
+        assert!(is_expected(&[&ready, &lacks]));
+        assert!(!is_expected(&[&ready, &ready]));
+        assert!(!is_expected(&[&lacks, &lacks]));
+        assert!(!is_expected(&[&ready, &node("Driver", "DriverInstalling")]));
     }
 }

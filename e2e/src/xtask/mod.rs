@@ -3,6 +3,7 @@
 pub mod cli;
 mod demo;
 mod leftovers;
+mod picture;
 mod simulate;
 pub mod test_failures;
 mod test_run;
