@@ -2,6 +2,7 @@
 //! committed file differs.
 
 mod crds;
+pub(crate) mod notice;
 
 use std::{fs, path::Path};
 
@@ -16,8 +17,8 @@ pub(crate) struct Generated {
 }
 
 /// Returns all generated files.
-fn files(_checkout: &Path) -> Result<Vec<Generated>> {
-    crds::files()
+fn files(checkout: &Path) -> Result<Vec<Generated>> {
+    Ok(crds::files()?.into_iter().chain([notice::file(checkout)?]).collect())
 }
 
 /// Writes all generated files, and prints the paths of those that changed.
