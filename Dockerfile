@@ -1,7 +1,7 @@
 # The images of the operator and the probe, built from source:
 #
-#   docker build --build-arg BINARY=gpu-operator --tag registry.example.com/gpu/gpu-operator:0.1.0 .
-#   docker build --build-arg BINARY=nvml-probe --tag registry.example.com/gpu/nvml-probe:0.1.0 .
+#   docker build --target gpu-operator --tag registry.example.com/gpu/gpu-operator:0.1.0 .
+#   docker build --target nvml-probe --tag registry.example.com/gpu/nvml-probe:0.1.0 .
 #
 # `docker buildx build --platform linux/amd64,linux/arm64` builds both architectures: the compiler runs on the architecture of the
 # build machine. podman build and buildah bud take the same arguments. `cargo xtask release` builds both images for both
@@ -12,13 +12,11 @@
 ARG BUILDER=rust:1.95-bookworm
 ARG BASE=gcr.io/distroless/cc-debian12
 
-# What both kinds of image have in common.
+# What all images have in common.
 FROM ${BASE} AS base
-ARG BINARY
 ARG VERSION=0.1.0
 ARG REVISION=unknown
-LABEL org.opencontainers.image.title=${BINARY} \
-      org.opencontainers.image.description="Part of the gpu-operator, which manages the NVIDIA GPU nodes of a Kubernetes cluster." \
+LABEL org.opencontainers.image.description="Part of the gpu-operator, which manages the NVIDIA GPU nodes of a Kubernetes cluster." \
       org.opencontainers.image.version=${VERSION} \
       org.opencontainers.image.revision=${REVISION} \
       org.opencontainers.image.licenses=Apache-2.0
@@ -40,7 +38,13 @@ WORKDIR /source
 COPY . .
 RUN GPU_OPERATOR_REVISION=${REVISION} CARGO_NET_OFFLINE=${CARGO_NET_OFFLINE} images/build.sh "${TARGETARCH}" /programs
 
-FROM base
-ARG BINARY
+FROM base AS licensed
 COPY --from=build /source/LICENSE /source/NOTICE /usr/share/doc/gpu-operator/
-COPY --from=build /programs/${BINARY} /usr/bin/entrypoint
+
+FROM licensed AS nvml-probe
+LABEL org.opencontainers.image.title=nvml-probe
+COPY --from=build /programs/nvml-probe /usr/bin/entrypoint
+
+FROM licensed AS gpu-operator
+LABEL org.opencontainers.image.title=gpu-operator
+COPY --from=build /programs/gpu-operator /usr/bin/entrypoint

@@ -156,9 +156,9 @@ subjects:
 image.repository is not set: the operator's two images are not published, so build and push them first, in the root of the repository:
 
   REPO=registry.example.com/gpu      # a registry that your nodes can pull from
-  for BINARY in gpu-operator nvml-probe; do
-    docker build --build-arg BINARY=$BINARY -t $REPO/$BINARY:%s .
-    docker push $REPO/$BINARY:%s
+  for IMAGE in gpu-operator nvml-probe; do
+    docker build --target $IMAGE --tag $REPO/$IMAGE:%s .
+    docker push $REPO/$IMAGE:%s
   done
 
 then install with:  --set image.repository=$REPO

@@ -5,14 +5,14 @@ use std::{fs, path::Path, process::Command};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{ARCHITECTURES, PROGRAMS, VERSION, checksums, file, files, images, manifests, sbom};
+use super::{PROGRAMS, VERSION, checksums, file, files, images, manifests, sbom};
 use crate::harness::{paths::Paths, process::output};
 
 /// The values of `e_machine` in ELF programs, by architecture.
 const MACHINES: [(&str, u8); 2] = [("amd64", 62), ("arm64", 183)];
 
 /// Verifies all files.
-pub(super) fn run(paths: &Paths, folder: &Path) -> Result<()> {
+pub(super) fn run(paths: &Paths, folder: &Path, architectures: &[String]) -> Result<()> {
     checksums::check(folder)?;
     let chart = file(folder, "gpu-operator", "tgz");
     let rendered = manifests::render(paths, &chart)?;
@@ -24,7 +24,7 @@ pub(super) fn run(paths: &Paths, folder: &Path) -> Result<()> {
     let licences = fs::read_to_string(folder.join("licenses.txt"))?;
     for program in PROGRAMS {
         sbom::check(folder, program)?;
-        let name = Archive::unpack(&file(folder, program, "oci.tar"))?.check(program)?;
+        let name = Archive::unpack(&file(folder, program, "oci.tar"))?.check(program, architectures)?;
         ensure!(
             rendered.contains(&format!("image: \"{name}\"")) || rendered.contains(&name),
             "the chart does not use {name}"
@@ -48,15 +48,15 @@ impl Archive {
     }
 
     /// Verifies that the archive contains the program for each architecture, and returns the image's name.
-    fn check(&self, program: &str) -> Result<String> {
+    fn check(&self, program: &str, architectures: &[String]) -> Result<String> {
         let index = self.json("index.json")?;
         let name = index["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"].as_str();
         let name = name.with_context(|| format!("{program}'s archive has no name: {index}"))?;
         ensure!(name.ends_with(&images::name("", program)), "{program}'s archive is called {name}");
         let list = self.blob(&index["manifests"][0])?;
-        for architecture in ARCHITECTURES {
+        for architecture in architectures {
             let mut manifests = list["manifests"].as_array().into_iter().flatten();
-            let entry = manifests.find(|entry| entry["platform"]["architecture"] == architecture);
+            let entry = manifests.find(|entry| entry["platform"]["architecture"] == **architecture);
             let entry = entry.with_context(|| format!("{name} has no {architecture}: {list}"))?;
             self.check_image(program, architecture, &self.blob(entry)?)
                 .with_context(|| format!("{name}, {architecture}"))?;

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{ARCHITECTURES, Options, PROGRAMS, VERSION, file};
+use super::{Options, PROGRAMS, VERSION, file};
 use crate::harness::{
     buildah::{ARCHITECTURE, Debian, buildah},
     cargo,
@@ -37,7 +37,12 @@ const BUILDER: Debian = Debian {
 
 /// Builds both images.
 pub(super) fn make(paths: &Paths, folder: &Path, options: &Options, revision: &str) -> Result<()> {
-    let mut shared = vec![format!("--build-arg=VERSION={VERSION}"), format!("--build-arg=REVISION={revision}")];
+    // buildah does not set BUILDPLATFORM for the platform of a stage.
+    let mut shared = vec![
+        format!("--build-arg=BUILDPLATFORM=linux/{ARCHITECTURE}"),
+        format!("--build-arg=VERSION={VERSION}"),
+        format!("--build-arg=REVISION={revision}"),
+    ];
     let builder = if let Some(builder) = &options.builder {
         builder.clone()
     } else {
@@ -47,20 +52,22 @@ pub(super) fn make(paths: &Paths, folder: &Path, options: &Options, revision: &s
         BUILDER.ensure(paths)?
     };
     shared.push(format!("--build-arg=BUILDER={builder}"));
-    // The architecture is the outer loop, so that the second program comes from the cache of the first one's build stage.
-    for architecture in ARCHITECTURES {
+    let log = paths.log("release-images");
+    for architecture in &options.architectures {
         let base = options.base.clone().map_or_else(|| base(architecture).ensure(paths), Ok)?;
+        // The second program comes from the cache of the first one's build stage. buildah does not compare the values of
+        // arguments, so the cache of another architecture or an earlier run must be gone.
+        prune(paths)?;
         for program in PROGRAMS {
             let step = Step::start(format!("building {program} for {architecture}"));
             let mut build = buildah(paths);
             build
                 .args(["bud", "--layers", "--isolation=chroot", "--platform", &format!("linux/{architecture}")])
                 .args(&shared)
-                .args([format!("--build-arg=BASE={base}"), format!("--build-arg=BINARY={program}")])
-                .args(["--manifest", &name(&options.repository, program), "--file"])
+                .args([&format!("--build-arg=BASE={base}"), "--target", program, "--tag", &part(program, architecture)])
+                .arg("--file")
                 .arg(paths.root.join("Dockerfile"))
                 .arg(&paths.root);
-            let log = paths.log("release-images");
             run_logged(&mut build, &log, || step.tick("compiling"))?;
             step.done();
         }
@@ -69,15 +76,30 @@ pub(super) fn make(paths: &Paths, folder: &Path, options: &Options, revision: &s
         let name = name(&options.repository, program);
         let archive = file(folder, program, "oci.tar");
         let step = Step::start(format!("writing {}", archive.display()));
-        let log = paths.log("release-archives");
-        let mut push = buildah(paths);
-        push.args(["manifest", "push", "--all", &name]).arg(format!("oci-archive:{}:{name}", archive.display()));
-        run_logged(&mut push, &log, || step.tick(""))?;
+        let to = format!("oci-archive:{}:{name}", archive.display());
+        let parts: Vec<_> = options.architectures.iter().map(|architecture| part(program, architecture)).collect();
+        let mut commands = vec![vec!["manifest", "create", &name]];
+        commands.extend(parts.iter().map(|part| vec!["manifest", "add", &name, part]));
+        commands.push(vec!["manifest", "push", "--all", &name, &to]);
         // Only the archives are kept.
-        run_logged(buildah(paths).args(["manifest", "rm", &name]), &log, || step.tick("tidying up"))?;
+        commands.push(vec!["manifest", "rm", &name]);
+        commands.extend(parts.iter().map(|part| vec!["rmi", part]));
+        for command in commands {
+            run_logged(buildah(paths).args(command), &log, || step.tick(""))?;
+        }
         step.done();
     }
+    prune(paths)
+}
+
+/// Removes all images without a name.
+fn prune(paths: &Paths) -> Result<()> {
     run_logged(buildah(paths).args(["rmi", "--prune", "--force"]), &paths.log("release-prune"), || ())
+}
+
+/// Returns the name of a program's image for one architecture.
+fn part(program: &str, architecture: &str) -> String {
+    format!("localhost/release/{program}:{architecture}")
 }
 
 /// Returns the name of a program's image.

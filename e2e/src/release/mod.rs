@@ -54,6 +54,9 @@ pub(crate) struct Options {
     /// The base of the images. By default it is made of Debian packages.
     #[arg(long, requires = "builder")]
     base: Option<String>,
+    /// An architecture of the images; may be repeated.
+    #[arg(long = "architecture", value_parser = ARCHITECTURES, default_values = ARCHITECTURES)]
+    architectures: Vec<String>,
     /// Only verify the files of an earlier run.
     #[arg(long)]
     check: bool,
@@ -75,7 +78,7 @@ pub(crate) fn run(paths: &Paths, options: &Options) -> Result<()> {
         checksums::write(&folder)?;
     }
     let step = Step::start("verifying the release");
-    check::run(paths, &folder).context("the release is not valid")?;
+    check::run(paths, &folder, &options.architectures).context("the release is not valid")?;
     step.done();
     outln!("\n{}", folder.display());
     for (file, size) in files(&folder)? {

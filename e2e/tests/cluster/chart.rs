@@ -51,7 +51,7 @@ fn documents(yaml: &str) -> Result<Vec<Value>> {
 #[test]
 fn without_a_repository_the_error_describes_how_to_build_and_push() {
     let error = format!("{:#}", template(&cluster(), &[]).expect_err("rejected"));
-    for words in ["for BINARY in", "--build-arg BINARY=", "docker push", "--set image.repository="] {
+    for words in ["for IMAGE in", "--target", "docker push", "--set image.repository="] {
         assert!(error.contains(words), "{words}: {error}");
     }
 }
