@@ -2,22 +2,18 @@
 //! committed file differs.
 
 mod crds;
+mod file;
+mod pages;
 
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 
-/// A generated file.
-pub(crate) struct Generated {
-    /// Its path in the checkout.
-    pub path: String,
-    /// Its content.
-    pub text: String,
-}
+use file::Generated;
 
 /// Returns all generated files.
-fn files(_checkout: &Path) -> Result<Vec<Generated>> {
-    crds::files()
+fn files(checkout: &Path) -> Result<Vec<Generated>> {
+    Ok(crds::files()?.into_iter().chain(pages::files(checkout)?).collect())
 }
 
 /// Writes all generated files, and prints the paths of those that changed.
