@@ -25,7 +25,7 @@ pub struct Selector {
     pub match_expressions: Vec<Requirement>,
 }
 
-/// A requirement of a [`Selector`].
+/// A requirement on a label.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = (

@@ -2,23 +2,19 @@
 //! committed file differs.
 
 mod crds;
+mod file;
 pub(crate) mod notice;
+mod pages;
 
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 
-/// A generated file.
-pub(crate) struct Generated {
-    /// Its path in the checkout.
-    pub path: String,
-    /// Its content.
-    pub text: String,
-}
+use file::Generated;
 
 /// Returns all generated files.
 fn files(checkout: &Path) -> Result<Vec<Generated>> {
-    Ok(crds::files()?.into_iter().chain([notice::file(checkout)?]).collect())
+    Ok(crds::files()?.into_iter().chain(pages::files(checkout)?).chain([notice::file(checkout)?]).collect())
 }
 
 /// Writes all generated files, and prints the paths of those that changed.

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-use super::Generated;
+use super::file::Generated;
 use crate::harness::{cargo, process::output};
 
 /// The packages whose programs are in the images.

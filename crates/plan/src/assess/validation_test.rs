@@ -8,10 +8,10 @@ use crate::{assess::member::Member, desired::images, revision};
 
 /// The first driver branch of a CUDA major version, and the tag of NVIDIA's vectorAdd built with it; the newest first. A driver
 /// supports all CUDA versions of the major version of its branch, and all older ones.
-const TESTS: [(u32, &str); 2] = [(525, "vectoradd-cuda12.5.0"), (450, "vectoradd-cuda11.7.1")];
+pub const TESTS: [(u32, &str); 2] = [(525, "vectoradd-cuda12.5.0"), (450, "vectoradd-cuda11.7.1")];
 
 /// The tag for older drivers.
-const OLDEST_TEST: &str = "vectoradd-cuda10.2";
+pub const OLDEST_TEST: &str = "vectoradd-cuda10.2";
 
 /// Returns whether the policy sets its own test image, whose output is unknown.
 #[must_use]

@@ -32,8 +32,7 @@ struct File {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CudaTable {
-    #[serde(rename = "believed")]
-    _believed: String,
+    believed: String,
     branches: BTreeMap<u16, String>,
 }
 
@@ -81,8 +80,17 @@ impl Catalogue {
         if let Some(id) = switches.iter().find(|id| by_pci.contains_key(&(**id, None))) {
             return Err(CatalogueError::Duplicate { what: "PCI device", value: format!("{id:04x}") });
         }
-        let (architectures, cuda) = (file.architectures, file.cuda.branches);
-        Ok(Self { models, architectures, cuda, releases: releases(file.drivers)?, switches, by_name, by_pci })
+        let (architectures, CudaTable { believed: cuda_believed, branches: cuda }) = (file.architectures, file.cuda);
+        Ok(Self {
+            models,
+            architectures,
+            cuda,
+            cuda_believed,
+            releases: releases(file.drivers)?,
+            switches,
+            by_name,
+            by_pci,
+        })
     }
 }
 

@@ -14,6 +14,7 @@ pub struct Catalogue {
     pub(super) architectures: Vec<ArchitectureEntry>,
     /// Highest CUDA version by driver branch.
     pub(super) cuda: BTreeMap<u16, String>,
+    pub(super) cuda_believed: String,
     /// In ascending order of the version.
     pub(super) releases: Vec<Release>,
     pub(super) switches: Vec<u16>,
@@ -43,6 +44,12 @@ impl Catalogue {
     #[must_use]
     pub fn cuda_of(&self, version: &str) -> Option<&str> {
         self.cuda.get(&branch_of(version)?).map(String::as_str)
+    }
+
+    /// What of the CUDA versions is unverified.
+    #[must_use]
+    pub fn cuda_believed(&self) -> &str {
+        &self.cuda_believed
     }
 
     /// All models, in the order of the data files.
