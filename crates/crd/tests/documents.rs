@@ -4,13 +4,14 @@
 
 use std::{collections::BTreeSet, path::Path, sync::LazyLock};
 
-use gpu_operator_crd::ClusterGpuPolicy;
+use gpu_operator_crd::{ClusterGpuPolicy, Reason};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     CustomResourceExt,
     core::cel::{CompiledSchema, ValidationErrors, Validator, compile_schema},
 };
 use serde_json::{Value, json};
+use strum::IntoEnumIterator;
 use test_support::yaml_blocks::{Block, Written, blocks, complete, objects, objects_of, pages};
 
 /// The schema, as in the CRD.
@@ -239,4 +240,41 @@ fn the_book_contains_every_page_and_no_page_is_long() {
         let lines = std::fs::read_to_string(root.join(page)).expect("a page").lines().count();
         assert!(lines <= most, "{page} has {lines} lines, of at most {most}");
     }
+}
+
+#[test]
+fn every_reason_is_in_the_docs() {
+    let pages = concat!(
+        include_str!("../../../docs/reference/reasons.md"),
+        include_str!("../../../docs/reference/failures.md")
+    );
+    for reason in Reason::iter() {
+        let is_described = ["`: ", "` ("].iter().any(|next| pages.contains(&format!("\n- `{reason}{next}")));
+        assert!(is_described, "{reason} is neither in reasons.md nor in failures.md");
+    }
+}
+
+/// The longest row of a table, in characters: a longer one is neither readable as text nor, on a narrow screen, as a table.
+const MAX_ROW: usize = 200;
+
+/// Returns the lines with rows that are too long.
+fn long_rows(text: &str) -> Vec<usize> {
+    let is_long = |line: &str| line.trim_start().starts_with('|') && line.chars().count() > MAX_ROW;
+    text.lines().enumerate().filter(|(_, line)| is_long(line)).map(|(index, _)| index + 1).collect()
+}
+
+#[test]
+fn no_row_of_a_table_is_long() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let at_root = ["CHANGELOG.md", "CONTRIBUTING.md", "DESIGN.md"].map(|page| (page.to_owned(), root.join(page)));
+    let (mut long, mut checked) = (Vec::new(), 0);
+    for (page, file) in pages(&root).into_iter().chain(at_root) {
+        let text = std::fs::read_to_string(file).expect("a page");
+        checked += text.lines().filter(|line| line.starts_with('|')).count();
+        long.extend(long_rows(&text).into_iter().map(|line| format!("{page}:{line}")));
+    }
+    assert!(long.is_empty(), "longer than {MAX_ROW} characters; write a list instead, or shorten them: {long:#?}");
+    assert!(checked > 200, "only {checked} rows");
+    let (short, long) = ("|".repeat(MAX_ROW), "|".repeat(MAX_ROW + 1));
+    assert_eq!(long_rows(&format!("{short}\n{long}\n{}\n  {long}\n", "-".repeat(MAX_ROW + 1))), [2, 4]);
 }

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, sync::LazyLock};
 use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicySpec, policy::NodeLabel};
 use kube::core::cel::{CompiledSchema, ValidationError, ValidationErrors, Validator, compile_schema};
 use serde_json::{Value, json};
-use test_support::refused::rows;
+use test_support::rejected::{REJECTED, Report};
 
 /// The schema, as in the file of the CRD.
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
@@ -87,12 +87,12 @@ fn valid_specs_are_accepted() {
 
 #[test]
 fn every_rule_rejects_with_the_message_in_the_docs() {
-    for row in rows("By a rule") {
-        let written = row.text("Written");
+    for row in &REJECTED.by_rule {
+        let written = &row.written;
         let spec: Value = serde_yaml::from_str(written).expect("YAML");
         let errors = broken_rules(&json!({"metadata": {"name": "test"}, "spec": spec}));
         let said: Vec<_> = errors.iter().map(|error| (error.field_path.clone(), error.message.as_str())).collect();
-        assert_eq!(said, [(dotted(row.text("At")), row.text("Message"))], "{written}");
+        assert_eq!(said, [(dotted(&row.at), row.message.as_str())], "{written}");
     }
 }
 
@@ -146,7 +146,7 @@ fn dotted(path: &str) -> String {
 fn every_rule_is_in_the_docs() {
     let mut messages = BTreeSet::new();
     collect_messages(&SCHEMA["properties"]["spec"], &mut messages);
-    let documented: BTreeSet<_> = rows("By a rule").iter().map(|row| row.text("Message").to_owned()).collect();
+    let documented: BTreeSet<_> = REJECTED.by_rule.iter().map(|row| row.message.clone()).collect();
     assert_eq!(documented, messages);
 }
 
@@ -161,16 +161,15 @@ fn collect_messages(schema: &Value, messages: &mut BTreeSet<String>) {
 
 #[test]
 fn corrections_in_the_docs_are_accepted() {
-    let tables = ["By a rule", "By type, bound or name", "Accepted, and marked"];
-    for spec in tables.into_iter().flat_map(rows).filter_map(|row| row.code("Write")) {
+    let rejected = REJECTED.by_rule.iter().chain(&REJECTED.by_type).map(|row| &row.write);
+    for spec in rejected.chain(REJECTED.reported.iter().filter_map(|row| row.write.as_ref())) {
         check(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));
     }
 }
 
 #[test]
 fn specs_that_are_invalid_only_for_some_nodes_are_accepted() {
-    for row in rows("Accepted, and marked") {
-        let spec = row.text("Written");
+    for Report { written: spec, .. } in &REJECTED.reported {
         check(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));
     }
 }

@@ -5,7 +5,7 @@
 //! | `sim` | a model of the plan's environment: API server, DaemonSet controller, kubelets, probes |
 //! | `damaged` | damaged samples of input from outside |
 //! | `random` | the configuration of random tests |
-//! | `refused` | the tables of docs/reference/rejected.md |
+//! | `rejected` | invalid policies, their messages and the corrections |
 //! | `yaml_blocks` | the YAML in README, docs and examples |
 #![allow(
     missing_docs,
@@ -20,6 +20,6 @@
 
 pub mod damaged;
 pub mod random;
-pub mod refused;
+pub mod rejected;
 pub mod sim;
 pub mod yaml_blocks;

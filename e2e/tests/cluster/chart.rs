@@ -5,14 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 use e2e::Cluster;
 use futures::{StreamExt, stream};
-use gpu_operator_crd::{Reason, keys, policy::Stage};
+use gpu_operator_crd::{keys, policy::Stage};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, Patch, PatchParams, ValidationDirective},
     core::GroupVersionKind,
 };
 use serde_json::{Value, json};
-use strum::IntoEnumIterator;
 
 /// Values with which the chart renders all of its objects.
 const EVERYTHING: [&str; 9] = [
@@ -542,14 +541,4 @@ fn the_operator_runs_in_a_restricted_namespace() {
     })();
     let _ = cluster.kubectl(&["delete", "namespace", namespace, "--wait=false"]);
     outcome.expect("admitted");
-}
-
-#[test]
-fn every_reason_has_its_row_in_the_docs() {
-    let cluster = cluster();
-    let docs = std::fs::read_to_string(cluster.chart().join("../../docs/reference/reasons.md"))
-        .expect("docs/reference/reasons.md");
-    for reason in Reason::iter() {
-        assert!(docs.contains(&format!("`{reason}`")), "{reason} is not in docs/reference/reasons.md");
-    }
 }

@@ -1,4 +1,4 @@
-//! Invalid policies: each is rejected, or reported on its pool, with the message in docs/reference/rejected.md, and none disturbs
+//! Invalid policies: each is rejected, or reported on its pool, with the message that docs/reference quotes, and none disturbs
 //! running nodes.
 
 use std::{fs, time::Duration};
@@ -8,7 +8,7 @@ use e2e::eventually;
 use gpu_operator_crd::{policy_status::PoolStatus, reason::Reason};
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use test_support::refused::{Row, rows};
+use test_support::rejected::{REJECTED, Report};
 
 use crate::support::{Fixture, GPUS, SHOWN, test};
 
@@ -64,14 +64,11 @@ fn an_invalid_edit_is_rejected_with_the_message_in_the_docs_and_changes_nothing(
                 .collect::<Result<String>>()
         };
         let before = all()?;
-        for row in rows("By a rule").into_iter().chain(rows("By type, bound or name")) {
-            let written = row.text("Written");
+        for row in REJECTED.by_rule.iter().chain(&REJECTED.by_type) {
+            let written = &row.written;
             let Err(rejection) = kubectl_apply(&f, written) else { bail!("accepted: {written}") };
             let rejection = format!("{rejection:#}");
-            ensure!(
-                rejection.contains(row.text("At")) && rejection.contains(row.text("Message")),
-                "{written}: {rejection}"
-            );
+            ensure!(rejection.contains(&row.at) && rejection.contains(&row.message), "{written}: {rejection}");
             ensure!(server_side_apply(&f, written).await.is_err(), "accepted by server-side apply: {written}");
         }
         let after = all()?;
@@ -81,23 +78,22 @@ fn an_invalid_edit_is_rejected_with_the_message_in_the_docs_and_changes_nothing(
 }
 
 /// Returns whether the test's node, an H100 node that no pool selects, gets a row's message without a new revision.
-fn shows_here(row: &Row) -> bool {
-    let (of_a_pool, message) = (row.cell("Where").starts_with("pool "), row.text("Message"));
-    of_a_pool
-        && (message.starts_with("node h100 ") || !message.starts_with("node "))
-        && !row.text("Written").contains("{name: rest}")
+fn shows_here(row: &Report) -> bool {
+    row.pool.is_some()
+        && (row.message.starts_with("node h100 ") || !row.message.starts_with("node "))
+        && !row.written.contains("{name: rest}")
 }
 
 /// Waits until the policy's status has the reason and message of the docs for a pool.
-async fn wait_for_mark(f: &Fixture, row: &Row) -> Result<()> {
-    let name = row.cell("Where").trim_start_matches("pool ").trim_matches('`');
-    let message = row.text("Message").replace("node h100 ", &format!("node {} ", f.host.name()));
+async fn wait_for_mark(f: &Fixture, row: &Report) -> Result<()> {
+    let name = row.pool.as_deref().context("a row without a pool")?;
+    let message = row.message.replace("node h100 ", &format!("node {} ", f.host.name()));
     let message = &message;
     eventually(SHOWN, &format!("the mark on pool {name}"), || async move {
         let pools = f.policies().get(&f.policy).await?.status.context("no status")?.pools;
         let pool: PoolStatus = pools.into_iter().find(|pool| pool.name == name).context("no such pool")?;
         let reason = pool.reason().map(Reason::as_str);
-        ensure!(reason == Some(row.text("Reason")) && pool.message == *message, "{reason:?}: {}", pool.message);
+        ensure!(reason == Some(row.reason.as_str()) && pool.message == *message, "{reason:?}: {}", pool.message);
         Ok(())
     })
     .await
@@ -112,11 +108,11 @@ fn an_error_that_depends_on_the_nodes_is_reported_on_the_pool_and_the_node_keeps
         let sets = || metadata(&f, "daemonsets", "'uid','generation'");
         let pods = || metadata(&f, "pods", "'uid'");
         let before = (sets()?, pods()?);
-        let marks: Vec<_> = rows("Accepted, and marked").into_iter().filter(shows_here).collect();
+        let marks: Vec<_> = REJECTED.reported.iter().filter(|row| shows_here(row)).collect();
         ensure!(marks.len() >= 4, "only {} rows apply to this node", marks.len());
         for row in marks {
-            f.apply(row.text("Written")).await?;
-            wait_for_mark(&f, &row).await.with_context(|| row.text("Written"))?;
+            f.apply(&row.written).await?;
+            wait_for_mark(&f, row).await.with_context(|| row.written.clone())?;
             f.wait_for_condition("Accepted", "False").await?;
             f.wait_for_condition("Ready", "True").await?;
         }

@@ -1,5 +1,5 @@
-//! Policies that are only invalid for a given fleet: the operator reports the message that docs/reference/rejected.md quotes, and
-//! running workloads and operands are not disturbed.
+//! Policies that are only invalid for a given fleet: the operator reports the message in `rejected.yaml` of test-support, which
+//! docs/reference/rejected.md quotes, and running workloads and operands are not disturbed.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::sim::Sim;
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{ConditionType, NodeName, keys, policy::Stage, policy_status::PoolStatus, reason::Reason};
 use gpu_operator_plan::world::NodeFacts;
-use test_support::refused::{Row, rows};
+use test_support::rejected::{REJECTED, Report};
 
 /// Returns the fleet that docs/reference/rejected.md describes.
 fn fleet() -> Sim {
@@ -31,19 +31,17 @@ fn pool(sim: &Sim, name: &str) -> PoolStatus {
 }
 
 /// Returns the reason and message in the status of the policy or the node to which a row refers.
-fn reported(sim: &Sim, row: &Row) -> (String, String) {
-    let (what, name) = row.cell("Where").split_once(' ').expect("two words");
-    let name = name.trim_matches('`');
+fn reported(sim: &Sim, row: &Report) -> (String, String) {
     let word = |reason: Option<Reason>| reason.map(Reason::as_str).unwrap_or_default().to_owned();
-    match what {
-        "pool" => (word(pool(sim, name).reason()), pool(sim, name).message),
-        "node" => (word(sim.status(name).reason()), sim.status(name).message),
-        "second" => {
+    match (row.pool.as_deref(), row.node.as_deref()) {
+        (Some(name), None) => (word(pool(sim, name).reason()), pool(sim, name).message),
+        (None, Some(name)) => (word(sim.status(name).reason()), sim.status(name).message),
+        (None, None) => {
             let conditions = sim.policy_status("second").conditions;
             let ready = conditions.into_iter().find(|condition| condition.type_ == ConditionType::Ready.as_str());
             ready.map(|ready| (ready.reason, ready.message)).expect("a condition")
         }
-        other => panic!("unknown place {other}"),
+        (Some(pool), Some(node)) => panic!("pool {pool} and node {node}"),
     }
 }
 
@@ -64,14 +62,14 @@ fn running(sim: &Sim) -> BTreeMap<NodeName, ([Option<Interned>; 4], bool)> {
 
 #[test]
 fn specs_that_are_invalid_for_the_fleet_are_reported_as_documented_and_disrupt_nothing() {
-    for row in rows("Accepted, and marked") {
+    for row in &REJECTED.reported {
         let mut sim = fleet();
         let (before, sets) = (running(&sim), sim.sets.clone());
-        let written = row.text("Written");
-        let policy = if row.cell("Where").starts_with("second") { "second" } else { "fleet" };
+        let written = &row.written;
+        let policy = if row.is_of_second_policy() { "second" } else { "fleet" };
         sim.apply_policy(policy, written);
         sim.settle();
-        assert_eq!(reported(&sim, &row), (row.text("Reason").to_owned(), row.text("Message").to_owned()), "{written}");
+        assert_eq!(reported(&sim, row), (row.reason.clone(), row.message.clone()), "{written}");
         for (node, now) in running(&sim) {
             assert_eq!(now, before[&node], "{written}: {node}");
             for (stage, group) in Stage::ALL.map(|stage| (stage, sim.nodes[&node].labels.get(stage.key()))) {
@@ -80,17 +78,17 @@ fn specs_that_are_invalid_for_the_fleet_are_reported_as_documented_and_disrupt_n
                 assert_eq!(sim.sets[&set], sets[&set], "{written}: {node}");
             }
         }
-        let marks_pool = row.cell("Where").starts_with("pool");
+        let marks_pool = row.pool.is_some();
         assert_eq!(sim.condition("fleet", "Accepted").0, if marks_pool { "False" } else { "True" }, "{written}");
     }
 }
 
 #[test]
 fn the_documented_fix_resolves_the_report() {
-    for row in rows("Accepted, and marked") {
-        let Some(spec) = row.code("Write") else { continue };
+    for row in &REJECTED.reported {
+        let Some(spec) = &row.write else { continue };
         let mut sim = fleet();
-        sim.apply_policy("fleet", row.text("Written"));
+        sim.apply_policy("fleet", &row.written);
         sim.settle();
         sim.apply_policy("fleet", spec);
         sim.settle();

@@ -1,9 +1,10 @@
-//! `docs/reference`: the pages that are generated from the API, the chart and the catalogue.
+//! `docs/reference`: the pages that are generated from the API, the chart, the catalogue and the tests.
 
 mod api;
 mod catalogue;
 mod images;
 mod page;
+mod rejected;
 mod values;
 
 use std::path::Path;
@@ -18,6 +19,7 @@ pub(super) fn files(checkout: &Path) -> Result<Vec<Generated>> {
     pages.push(values::page(checkout)?);
     pages.push(images::page(checkout)?);
     pages.extend(catalogue::pages()?);
+    pages.extend(rejected::pages());
     Ok(pages)
 }
 
