@@ -40,7 +40,7 @@ pub(super) struct Options {
 }
 
 /// The node whose driver fails at first, and the last line of the installer's log.
-const FAILS: NodeId = NodeId::numbered(3);
+const FAILS: NodeId = NodeId::numbered(2);
 const FAILURE: &str = "E: Unable to locate package linux-headers-6.8.0-60-generic";
 
 /// Runs the demo. A cluster that was already running keeps running, and no driver fails in it.
