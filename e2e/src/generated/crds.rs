@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::Generated;
+use super::file::Generated;
 
 /// Returns one file for each CRD.
 pub(super) fn files() -> Result<Vec<Generated>> {

@@ -2,19 +2,14 @@
 //! committed file differs.
 
 mod crds;
+mod file;
 pub(crate) mod notice;
 
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 
-/// A generated file.
-pub(crate) struct Generated {
-    /// Its path in the checkout.
-    pub path: String,
-    /// Its content.
-    pub text: String,
-}
+use file::Generated;
 
 /// Returns all generated files.
 fn files(checkout: &Path) -> Result<Vec<Generated>> {

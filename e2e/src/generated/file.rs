@@ -1,0 +1,9 @@
+//! A generated file.
+
+/// A generated file.
+pub(crate) struct Generated {
+    /// Its path in the checkout.
+    pub path: String,
+    /// Its content.
+    pub text: String,
+}
