@@ -94,6 +94,8 @@ const NVIDIA_PLUGIN: Tool = Tool {
     folder: Paths::nvidia_plugin,
     programs: &["config-manager", "gpu-feature-discovery", "mps-control-daemon", "nvidia-device-plugin"],
 };
+const ACTIONLINT: Tool =
+    Tool { module: "actionlint", flags: STRIP, package: "tool", folder: Paths::bin, programs: &["actionlint"] };
 const KWOK: Tool = Tool { module: "kwok", flags: STRIP, package: "tool", folder: Paths::bin, programs: &["kwok"] };
 
 /// Builds the programs of NVIDIA's container toolkit, for tests that need no cluster, and returns their folder.
@@ -114,6 +116,16 @@ pub fn nvidia_plugin_programs() -> Result<PathBuf> {
     let paths = Paths::new();
     build_all(&paths, &[&NVIDIA_PLUGIN])?;
     Ok(paths.nvidia_plugin())
+}
+
+/// Builds actionlint, which checks workflows, and returns its path.
+///
+/// # Errors
+/// If it cannot be built.
+pub fn actionlint() -> Result<PathBuf> {
+    let paths = Paths::new();
+    build_all(&paths, &[&ACTIONLINT])?;
+    Ok(paths.tool("actionlint"))
 }
 
 /// Builds missing and outdated programs; with `real` also those for real nodes, with `simulated` those for simulated nodes.
