@@ -44,7 +44,7 @@ pub use fleet::Fleet;
 pub use harness::{
     cargo::Build,
     debian,
-    tools::{nvidia_plugin_programs, nvidia_programs},
+    tools::{actionlint, nvidia_plugin_programs, nvidia_programs},
     usage,
     wait::eventually,
 };

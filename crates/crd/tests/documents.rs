@@ -2,7 +2,11 @@
 //! and its rules. An end-to-end test applies the same objects.
 #![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
-use std::{collections::BTreeSet, path::Path, sync::LazyLock};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::LazyLock,
+};
 
 use gpu_operator_crd::{ClusterGpuPolicy, Reason};
 use k8s_openapi::api::core::v1::Pod;
@@ -213,9 +217,10 @@ fn every_link_leads_to_a_file_and_a_heading() {
     let text =
         |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let (mut broken, mut checked) = (Vec::new(), 0);
-    for (page, file) in
-        pages(&root).into_iter().filter(|(_, file)| file.extension().is_some_and(|extension| extension == "md"))
-    {
+    let of_root =
+        ["CHANGELOG.md", "CONTRIBUTING.md", "DESIGN.md", "SECURITY.md"].map(|page| (page.to_owned(), root.join(page)));
+    let is_page = |(_, file): &(String, PathBuf)| file.extension().is_some_and(|extension| extension == "md");
+    for (page, file) in pages(&root).into_iter().filter(is_page).chain(of_root) {
         let written = text(&file);
         for link in links(&written) {
             let (target, anchor) = link.split_once('#').map_or((link, None), |(target, anchor)| (target, Some(anchor)));

@@ -21,6 +21,7 @@ use crate::{
     drive::Driver,
     error::Error as RequestError,
     events::Publisher,
+    images::{Images, ImagesError},
     metrics::Metrics,
     progress::Progress,
     reconcile::Loop,
@@ -45,6 +46,8 @@ enum Command {
         #[arg(long, env = "POD_NAMESPACE")]
         namespace: String,
     },
+    /// List the images that the nodes of policies may pull, one per line; needs no cluster.
+    Images(Images),
 }
 
 #[derive(Debug, clap::Args)]
@@ -96,6 +99,9 @@ pub enum CliError {
     /// The check found faults.
     #[error("{}", .0.join("; "))]
     Faults(Vec<String>),
+    /// The images of policies cannot be listed.
+    #[error(transparent)]
+    Images(#[from] ImagesError),
 }
 
 impl Cli {
@@ -106,6 +112,7 @@ impl Cli {
     pub async fn run(self) -> Result<(), CliError> {
         match self.command {
             Command::Run(run) => run.run().await,
+            Command::Images(images) => Ok(images.run()?),
             Command::Check { namespace } => {
                 let faults = check::faults(&client().await?, &namespace).await?;
                 if !faults.is_empty() {

@@ -17,6 +17,7 @@ pub mod carry;
 pub mod catalogue;
 pub mod container_names;
 pub mod desired;
+pub mod image_list;
 pub mod int_or_percent;
 pub mod inventory;
 pub mod manifests;

@@ -1,4 +1,4 @@
-//! What is generated.
+//! A generated file.
 
 /// A generated file.
 pub(super) struct Generated {

@@ -168,15 +168,17 @@ mod tests {
 
     #[test]
     fn a_line_of_cargo_tree_is_a_crate_of_a_third_party_or_of_this_workspace() {
-        let crate_of = |line: &str| parse(line).unwrap().map(|found| (found.name, found.version, found.licence));
-        let expected = |name: &str, version: &str, licence: &str| Some((name.into(), version.into(), licence.into()));
-        for (line, found) in [
-            ("serde v1.0.0|MIT OR Apache-2.0|https://a", expected("serde", "1.0.0", "MIT OR Apache-2.0")),
-            ("old v0.1.0|MIT/Apache-2.0| (*)", expected("old", "0.1.0", "MIT OR Apache-2.0")),
+        let found = |name: &str, version: &str, licence: &str, repository: &str| {
+            let [name, version, licence, repository] = [name, version, licence, repository].map(str::to_owned);
+            Some(Crate { name, version, licence, repository })
+        };
+        for (line, expected) in [
+            ("serde v1.0.0|MIT OR Apache-2.0|https://a", found("serde", "1.0.0", "MIT OR Apache-2.0", "https://a")),
+            ("old v0.1.0|MIT/Apache-2.0|https://b (*)", found("old", "0.1.0", "MIT OR Apache-2.0", "https://b")),
             ("member v0.1.0 (/src/member)|Apache-2.0| (*)", None),
             ("", None),
         ] {
-            assert_eq!(crate_of(line), found, "{line}");
+            assert_eq!(parse(line).unwrap(), expected, "{line}");
         }
         assert!(parse("warning: something").is_err());
     }

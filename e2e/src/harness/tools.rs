@@ -94,6 +94,8 @@ const NVIDIA_PLUGIN: Tool = Tool {
     folder: Paths::nvidia_plugin,
     programs: &["config-manager", "gpu-feature-discovery", "mps-control-daemon", "nvidia-device-plugin"],
 };
+const ACTIONLINT: Tool =
+    Tool { module: "actionlint", flags: STRIP, package: "tool", folder: Paths::bin, programs: &["actionlint"] };
 const KWOK: Tool = Tool { module: "kwok", flags: STRIP, package: "tool", folder: Paths::bin, programs: &["kwok"] };
 
 /// Builds the programs of NVIDIA's container toolkit, for tests that need no cluster, and returns their folder.
@@ -119,6 +121,16 @@ pub fn nvidia_plugin_programs() -> Result<PathBuf> {
 /// Builds helm if it is missing or outdated.
 pub(crate) fn build_helm(paths: &Paths) -> Result<()> {
     build_all(paths, &[&HELM])
+}
+
+/// Builds actionlint, which checks workflows, and returns its path.
+///
+/// # Errors
+/// If it cannot be built.
+pub fn actionlint() -> Result<PathBuf> {
+    let paths = Paths::new();
+    build_all(&paths, &[&ACTIONLINT])?;
+    Ok(paths.tool("actionlint"))
 }
 
 /// Builds missing and outdated programs; with `real` also those for real nodes, with `simulated` those for simulated nodes.
@@ -198,5 +210,41 @@ impl Tool {
             bail!("the build did not produce {missing}");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the major and minor version of a Go module that a tool's module requires.
+    fn minor(tool: &Tool, module: &str) -> String {
+        let file = Paths::new().root.join("e2e/tools").join(tool.module).join("go.mod");
+        let text = fs::read_to_string(file).unwrap();
+        let version = text.lines().find_map(|line| line.trim().strip_prefix(module)?.strip_prefix(" v")).unwrap();
+        version.split('.').take(2).collect::<Vec<_>>().join(".")
+    }
+
+    #[test]
+    fn the_documentation_names_the_versions_that_the_tests_use() {
+        let read = |path: &str| fs::read_to_string(Paths::new().root.join("docs/operate").join(path)).unwrap();
+        let (versions, matrix) = (read("versions.md"), read("support-matrix.md"));
+        let kubernetes = minor(&KUBERNETES, "k8s.io/kubernetes");
+        assert!(KUBERNETES.flags[1].contains(&format!("version.gitVersion=v{kubernetes}.")));
+        let [helm, containerd, older] = [
+            minor(&HELM, "helm.sh/helm/v4"),
+            minor(&CONTAINERD, "github.com/containerd/containerd/v2"),
+            minor(&CONTAINERD_1, "github.com/containerd/containerd"),
+        ];
+        for (row, part) in [
+            ("| Kubernetes |", format!("Tested with {kubernetes} |")),
+            ("| Helm |", format!("tested with {helm};")),
+            ("| Container runtimes |", format!("Tested with containerd {containerd} and {older} |")),
+        ] {
+            let line = versions.lines().find(|line| line.starts_with(row)).unwrap();
+            assert!(line.contains(&part), "docs/operate/versions.md: {line} lacks {part}");
+        }
+        let row = format!("| Kubernetes | {kubernetes} |");
+        assert!(matrix.contains(&row), "docs/operate/support-matrix.md lacks {row}");
     }
 }

@@ -36,6 +36,7 @@ const CRATES: [(&str, &[&str]); 6] = [
             "assess",
             "rollout",
             "manifests",
+            "image_list",
             "output",
             "carry",
             "plan",

@@ -1,7 +1,7 @@
 //! The test that validates a node: its image, and the name of its pod.
 
 use gpu_operator_common::version::Version;
-use gpu_operator_crd::keys;
+use gpu_operator_crd::{ClusterGpuPolicy, keys};
 use serde::Serialize;
 
 use crate::{assess::member::Member, desired::images, revision};
@@ -22,9 +22,18 @@ pub fn is_the_users(member: &Member<'_>) -> bool {
 /// Returns the image of a node's test.
 #[must_use]
 pub fn image(member: &Member<'_>) -> String {
-    let spec = &member.policy.spec;
     let loaded = member.report().and_then(|report| report.driver.loaded.as_deref());
     let tag = loaded.and_then(Version::leading).map_or(TESTS[0].1, |version| test_for(version.major()));
+    reference(member.policy, tag)
+}
+
+/// Returns the images of the tests for all drivers.
+pub fn images(policy: &ClusterGpuPolicy) -> impl Iterator<Item = String> {
+    TESTS.into_iter().map(|(_, tag)| tag).chain([OLDEST_TEST]).map(|tag| reference(policy, tag))
+}
+
+fn reference(policy: &ClusterGpuPolicy, tag: &str) -> String {
+    let spec = &policy.spec;
     images::reference(&spec.images, spec.readiness.validation.image.as_ref(), images::SAMPLES, tag)
 }
 

@@ -2,7 +2,7 @@
 //! to it, shrunk, and the command that repeats it.
 
 pub mod events;
-mod fleet;
+pub mod fleet;
 pub mod oracle;
 mod policy_spec;
 

@@ -20,7 +20,7 @@ use crate::{
 
 /// The label of every GKE node. The accelerator's label proves less: users copy it to other nodes for manifests that
 /// select by it.
-const GKE_NODE_POOL: &str = "cloud.google.com/gke-nodepool";
+pub const GKE_NODE_POOL: &str = "cloud.google.com/gke-nodepool";
 /// The folder of a `.run` file's driver outside GKE, whose own folders other systems do not have.
 const RUN_FILE_ROOT: &str = "/opt/nvidia";
 /// The label that shows which driver GKE installs.

@@ -69,6 +69,12 @@ impl Machine {
         Self { host_driver: None, ..self }
     }
 
+    /// Returns the machine without labels that may name another model than that of its GPUs.
+    pub fn named_by_its_gpus(mut self) -> Self {
+        self.labels.retain(|(key, _)| ["cloud.google.com/gke-nodepool", "zone", "team"].contains(key));
+        self
+    }
+
     /// Returns the machine with a probe that reports at once.
     pub fn reporting(self) -> Self {
         Self { probe: Probe::Reports, ..self }

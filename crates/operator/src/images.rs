@@ -1,0 +1,228 @@
+//! `gpu-operator images`: lists the images that the nodes of a policy may pull, without a cluster.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    io::{Read, Write},
+};
+
+use gpu_operator_crd::ClusterGpuPolicy;
+use gpu_operator_plan::{
+    catalogue::{Catalogue, CatalogueError},
+    image_list::{ANY_KERNEL, Fleet, images},
+    settings::Settings,
+};
+use thiserror::Error;
+
+use crate::policy_file::{self, PolicyFileError};
+
+/// Which policies and nodes the list is for.
+#[derive(Debug, clap::Args)]
+pub struct Images {
+    /// File with policies, as YAML or JSON; `-` reads standard input.
+    #[arg(short, long, value_name = "FILE")]
+    filename: String,
+    /// Only for nodes with this operating system, such as ubuntu22.04 or rhel9: `ID` and `VERSION_ID` of its os-release. May be
+    /// repeated. Defaults to all that the catalogue has driver images for.
+    #[arg(long, value_parser = system)]
+    os: Vec<String>,
+    /// Only for nodes with this GPU model, such as nvidia-tesla-t4. May be repeated. Defaults to all models.
+    #[arg(long)]
+    model: Vec<String>,
+    /// The release of a kernel, as printed by `uname -r`, for images of precompiled drivers. May be repeated. By default these
+    /// images have KERNEL in its place.
+    #[arg(long)]
+    kernel: Vec<String>,
+    /// Image of nvml-probe, to be listed too.
+    #[arg(long)]
+    probe_image: Option<String>,
+    /// Print the images' names as published, without the mirror in spec.images.registry.
+    #[arg(long)]
+    upstream: bool,
+}
+
+/// A reason why no images are listed.
+#[derive(Debug, Error)]
+pub enum ImagesError {
+    /// The file cannot be read.
+    #[error("cannot read {0}: {1}")]
+    Read(String, #[source] io::Error),
+    /// Its policies cannot be read.
+    #[error("{0}: {1}")]
+    Policy(String, #[source] PolicyFileError),
+    /// The catalogue lacks a model.
+    #[error(
+        "--model {0} is neither in the catalogue nor in spec.models; write a value of the label gpu.nodestack.dev/model"
+    )]
+    Model(String),
+    /// A policy's models cannot be added.
+    #[error("policy {0}: spec.{1}")]
+    Conflict(String, String),
+    /// The built-in catalogue is invalid.
+    #[error("failed to read the catalogue: {0}")]
+    Catalogue(#[from] CatalogueError),
+    /// The list cannot be written.
+    #[error("cannot write the list: {0}")]
+    Write(#[source] io::Error),
+}
+
+fn system(name: &str) -> Result<String, String> {
+    let word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(word) {
+        return Ok(name.to_owned());
+    }
+    Err("write ID and VERSION_ID of /etc/os-release without a space, such as ubuntu22.04".to_owned())
+}
+
+impl Images {
+    /// Prints the list to standard output.
+    ///
+    /// # Errors
+    /// Returns why there is none.
+    pub fn run(&self) -> Result<(), ImagesError> {
+        let read = if self.filename == "-" {
+            let mut text = String::new();
+            io::stdin().read_to_string(&mut text).map(|_| text)
+        } else {
+            fs::read_to_string(&self.filename)
+        };
+        let text = read.map_err(|error| ImagesError::Read(self.filename.clone(), error))?;
+        let mut lines = self.list(&text)?.into_iter().collect::<Vec<_>>().join("\n");
+        lines.push('\n');
+        io::stdout().write_all(lines.as_bytes()).map_err(ImagesError::Write)
+    }
+
+    /// Returns the images of all policies in a text, and logs what is noteworthy.
+    fn list(&self, text: &str) -> Result<BTreeSet<String>, ImagesError> {
+        let policies = policy_file::parse(text).map_err(|error| ImagesError::Policy(self.filename.clone(), error))?;
+        let catalogue = catalogue(&policies)?;
+        let fleet = self.fleet(&catalogue)?;
+        // The list depends on no other setting.
+        let settings = Settings {
+            namespace: String::new(),
+            probe_image: self.probe_image.clone().unwrap_or_default(),
+            probe_pull_policy: String::new(),
+            image_pull_secrets: Vec::new(),
+            kubelet_root: None,
+        };
+        let mut all = BTreeSet::new();
+        for mut policy in policies {
+            if self.upstream {
+                policy.spec.images.registry.clear();
+            }
+            let list = images(&settings, &catalogue, &policy, &fleet);
+            for note in list.notes {
+                tracing::warn!(policy = policy.metadata.name.as_deref(), "{note}");
+            }
+            all.extend(list.images);
+        }
+        if all.iter().any(|image| image.contains(ANY_KERNEL)) {
+            tracing::warn!(
+                "images of precompiled drivers have {ANY_KERNEL} in place of a kernel's release; set --kernel to what `uname -r` prints on the nodes"
+            );
+        }
+        Ok(all)
+    }
+
+    fn fleet(&self, catalogue: &Catalogue) -> Result<Fleet, ImagesError> {
+        let mut fleet = Fleet::of(catalogue);
+        if let Some(unknown) = self.model.iter().find(|name| catalogue.model(name).is_none()) {
+            return Err(ImagesError::Model(unknown.clone()));
+        }
+        fleet.models.clone_from(&self.model);
+        if !self.os.is_empty() {
+            fleet.limit_systems(&self.os);
+        }
+        if !self.kernel.is_empty() {
+            fleet.kernels.clone_from(&self.kernel);
+        }
+        Ok(fleet)
+    }
+}
+
+/// Returns the catalogue with the models that the policies add.
+fn catalogue(policies: &[ClusterGpuPolicy]) -> Result<Catalogue, ImagesError> {
+    let mut catalogue = Catalogue::builtin()?;
+    for policy in policies {
+        let name = || policy.metadata.name.clone().unwrap_or_default();
+        for model in &policy.spec.models {
+            catalogue.add(model).map_err(|conflict| ImagesError::Conflict(name(), conflict.to_string()))?;
+        }
+    }
+    Ok(catalogue)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        images: Images,
+    }
+
+    const AIR_GAPPED: &str = include_str!("../../../examples/air-gapped.yaml");
+
+    fn list(flags: &str, text: &str) -> Result<Vec<String>, String> {
+        let line =
+            Line::try_parse_from(format!("images -f - {flags}").split_whitespace()).map_err(|e| e.to_string())?;
+        line.images.list(text).map(|images| images.into_iter().collect()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_list_has_names_of_the_mirror_or_as_published() {
+        let flags =
+            "--os ubuntu22.04 --model t4 --kernel 5.15.0-91-generic --probe-image registry.example.com/nvml-probe:1";
+        let mirrored = list(flags, AIR_GAPPED).unwrap();
+        let mirror = "registry.example.com:5000/mirror";
+        let google = "gke-release/nvidia-gpu-device-plugin@sha256:6b25281cd0fa3ca55f3e837a18be4a14b44952105568f466530dd85bcebde62f";
+        let paths = [
+            google,
+            "nvidia/driver:595-5.15.0-91-generic-ubuntu22.04",
+            "nvidia/driver:595.91.07-ubuntu22.04",
+            "nvidia/k8s-device-plugin:v0.20.0",
+            "nvidia/k8s/container-toolkit:v1.20.0",
+        ];
+        let probe = "registry.example.com/nvml-probe:1".to_owned();
+        let of = |host: &dyn Fn(&str) -> String| {
+            let mut all: Vec<String> = paths.iter().map(|path| host(path)).chain([probe.clone()]).collect();
+            all.sort();
+            all
+        };
+        assert_eq!(mirrored, of(&|path| format!("{mirror}/{path}")));
+        let published = list(&format!("{flags} --upstream"), AIR_GAPPED).unwrap();
+        let host = |path: &str| format!("{}/{path}", if path == google { "gcr.io" } else { "nvcr.io" });
+        assert_eq!(published, of(&host));
+    }
+
+    #[test]
+    fn several_policies_have_one_list_and_may_add_models() {
+        let policy = |name: &str, spec: &str| {
+            format!(
+                "---\napiVersion: gpu.nodestack.dev/v1alpha1\nkind: ClusterGpuPolicy\nmetadata: {{name: {name}}}\nspec: {spec}\n"
+            )
+        };
+        let one = policy("one", "{models: [{name: nvidia-new, pciIDs: [\"ff01\"], architecture: Hopper}]}");
+        let text = one + &policy("two", "{defaults: {driver: {source: Container, image: {repository: own/driver}}}}");
+        let images = list("--os ubuntu22.04 --model nvidia-new", &text).unwrap();
+        for image in ["nvcr.io/nvidia/driver:595.91.07-ubuntu22.04", "own/driver:595.91.07-ubuntu22.04"] {
+            assert!(images.iter().any(|found| found == image), "{images:#?}");
+        }
+    }
+
+    #[test]
+    fn invalid_flags_and_policies_are_reported() {
+        for (flags, text, message) in [
+            ("", "{}", "-: the file contains no policy"),
+            ("--model nvidia-h999", AIR_GAPPED, "--model nvidia-h999 is neither in the catalogue nor in spec.models"),
+            ("--os Ubuntu", AIR_GAPPED, "such as ubuntu22.04"),
+            ("--filename x", AIR_GAPPED, "cannot be used multiple times"),
+        ] {
+            let error = list(flags, text).unwrap_err();
+            assert!(error.contains(message), "{error}");
+        }
+    }
+}
