@@ -5,6 +5,7 @@ pub mod assessment;
 pub mod cuda;
 pub mod driver;
 pub mod driver_evidence;
+pub mod error_line;
 pub mod health;
 pub mod host_driver;
 pub mod installer_log;

@@ -5,7 +5,10 @@ use gpu_operator_crd::{policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    assess::installer_log::{complaint, says_not_found},
+    assess::{
+        error_line::error_line,
+        installer_log::{complaint, says_not_found},
+    },
     settings::GRACE,
     time::older,
     world::{ContainerFacts, ContainerState, Exit, PodFacts, Role, World},
@@ -73,9 +76,9 @@ fn crashed(pod: &PodFacts, container: &ContainerFacts, exit: &Exit) -> (Reason, 
     if let Some((reason, words)) = named_reason(words) {
         return (reason, words.to_owned());
     }
-    let message = format!("pod {}, container {}: exit code {}: {words}", pod.name, container.name, exit.code);
+    let message =
+        format!("pod {}, container {}: exit code {}: {}", pod.name, container.name, exit.code, error_line(words));
     match complaint(words).filter(|_| pod.role == Role::Operand(Stage::Driver)) {
-        // The advice comes first, because the end of the log can be long.
         Some((reason, advice)) => (reason, format!("{advice} ({message})")),
         None => (Reason::ContainerCrashed, message),
     }
