@@ -158,6 +158,23 @@ impl Sim {
         }
     }
 
+    /// Binds the last of a machine's GPUs to vfio-pci, and those that were bound to it before to NVIDIA's driver.
+    pub fn pass_through(&mut self, node: impl Into<NodeName>, count: usize) {
+        let report = self.report(node);
+        let device_id = report.gpus.first().map(|gpu| gpu.device_id.clone()).unwrap_or_default();
+        let back = report.passed_through_at.drain(..);
+        let back = back.map(|pci_address| Gpu {
+            pci_address,
+            device_id: device_id.clone(),
+            mig_capable: Some(true),
+            ..Gpu::default()
+        });
+        report.gpus.extend(back);
+        let bound = report.gpus.split_off(report.gpus.len().saturating_sub(count));
+        report.passed_through = u32::try_from(bound.len()).expect("few GPUs");
+        report.passed_through_at = bound.into_iter().map(|gpu| gpu.pci_address).collect();
+    }
+
     /// Reboots a machine, with `lost` GPUs missing afterwards. Kubelet publishes the new boot at once unless it is late.
     pub fn reboot(&mut self, node: impl Into<NodeName>, lost: usize) {
         let node = node.into();
