@@ -102,6 +102,9 @@ pub fn discover<'c>(
     node: &NodeFacts,
     gpu_node: Option<&'c GpuNode>,
 ) -> Option<Discovery<'c>> {
+    if !node.has_linux_host() {
+        return None;
+    }
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
     let report = report::last(gpu_node);
     let on_bus: &[Gpu] = report.map(|report| report.gpus.as_slice()).unwrap_or_default();

@@ -5,6 +5,7 @@ use crate::{
     sim::{Faults, Sim},
 };
 use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
+use gpu_operator_plan::world::TaintFact;
 
 #[test]
 fn an_empty_policy_gives_each_model_a_driver_that_supports_it() {
@@ -461,4 +462,31 @@ fn published_labels_are_recorded_without_waiting_for_the_next_reported_phase() {
     assert_ne!(before.phase, Phase::Ready);
     assert_eq!(sim.node("n0").labels["accelerator"], *"nvidia-h100-80gb");
     assert!(after.published_labels.contains_key("accelerator"), "{after:?}");
+}
+
+#[test]
+fn nodes_without_a_linux_host_are_left_out() {
+    const TAINT: &str = "virtual-kubelet.io/provider";
+    for (key, value) in [
+        ("kubernetes.io/os", "windows"),
+        ("type", "virtual-kubelet"),
+        ("eks.amazonaws.com/compute-type", "fargate"),
+        (TAINT, "azure"),
+    ] {
+        let mut sim = Sim::settled_fleet("{}", &["a"]);
+        sim.join_plain("b");
+        sim.faults.insert("b".into(), Faults { no_probe: true, ..Faults::default() });
+        sim.label("b", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-t4"));
+        if key == TAINT {
+            let taint = TaintFact { key: key.into(), value: value.into(), effect: "NoSchedule".into() };
+            sim.node_mut("b").taints.push(taint);
+        } else {
+            sim.label("b", key, Some(value));
+        }
+        sim.run(100);
+        assert_eq!(sim.policy_status("all").nodes.total, 1, "{key}");
+        assert_eq!(sim.condition("all", "Ready").0, "True", "{key}");
+        assert!(!sim.gpu_nodes.contains_key(&"b".into()), "{key}");
+        assert!(!sim.node("b").labels.contains_key(keys::MODEL), "{key}");
+    }
 }
