@@ -1,6 +1,8 @@
 //! Why a pod does not run or does not exist, from the error of the component that reports it: the API server, the scheduler,
 //! kubelet, or the container itself.
 
+use std::collections::HashSet;
+
 use gpu_operator_crd::{policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
@@ -11,20 +13,25 @@ use crate::{
     },
     settings::GRACE,
     time::older,
-    world::{ContainerFacts, ContainerState, Exit, PodFacts, Role, World},
+    world::{ContainerFacts, ContainerState, Exit, NodeFacts, PodFacts, Role, World},
 };
 
 /// The name of the probe's DaemonSet in the chart.
 pub const PROBE_DAEMON_SET: &str = "nodestack-nvml-probe";
 
-/// Returns the API server's error for the probe's pods, if it rejects them.
+/// Returns the API server's error for the probe's pods, if it rejects them and a node has none. The Event with the error outlives
+/// its cause by an hour.
 #[must_use]
 pub fn probe_refusal(world: &World) -> Option<&str> {
-    refusal(world, PROBE_DAEMON_SET, |pod| pod.role == Role::Probe)
+    let refusal = refusal(world, PROBE_DAEMON_SET, |pod| pod.role == Role::Probe)?;
+    let pods = world.pods.values().filter(|pod| pod.role == Role::Probe);
+    let have_one: HashSet<_> = pods.map(|pod| &pod.node).collect();
+    let is_missing = |node: &NodeFacts| node.has_linux_host() && !have_one.contains(&node.name);
+    (have_one.is_empty() || world.nodes.values().any(|node| is_missing(node))).then_some(refusal)
 }
 
-/// Returns the API server's error for a DaemonSet's pods, if it still applies: no pod was accepted since. A quota accepts some
-/// pods and rejects others.
+/// Returns the API server's error for a DaemonSet's pods of which one is missing, if the error still applies: no pod was accepted
+/// since. A quota accepts some pods and rejects others.
 pub fn refusal<'w>(world: &'w World, set: &str, is_of_set: impl Fn(&PodFacts) -> bool) -> Option<&'w str> {
     let refusal = world.refusals.get(set)?;
     let words = refusal.message.as_str();
