@@ -2,6 +2,7 @@
 //! ready.
 
 pub mod assessment;
+pub mod broken_stage;
 pub mod cuda;
 pub mod driver;
 pub mod driver_evidence;

@@ -2,7 +2,7 @@
 //! allocatable.
 
 use crate::sim::{Faults, Sim};
-use gpu_operator_crd::{Phase, keys, reason::Reason, report::InstalledDriver};
+use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::InstalledDriver};
 use gpu_operator_plan::{
     output::gpu_node::SpecWrite,
     world::{ContainerState, GpuPods, World},
@@ -254,4 +254,61 @@ fn users_of_the_driver_are_removed_before_the_container_that_unloads_it() {
     sim.sleep(60);
     sim.settle();
     assert!(!sim.node("a").labels.contains_key(keys::DRIVER));
+}
+
+/// Returns status and reason of a condition of node `a`.
+fn condition(sim: &Sim, kind: &str) -> (String, String) {
+    let conditions = sim.status("a").conditions;
+    let found = conditions.into_iter().find(|found| found.type_ == kind).expect("a condition");
+    (found.status, found.reason)
+}
+
+/// Runs for this number of seconds, one pass for each.
+fn pass(sim: &mut Sim, seconds: u32) {
+    for _ in 0..seconds {
+        sim.step();
+        sim.sleep(1);
+    }
+}
+
+#[test]
+fn a_toolkit_or_mps_daemon_that_breaks_after_ready_counts_after_a_grace() {
+    let mps = "{defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}}";
+    for (spec, stage, phase, kind) in [
+        ("{}", Stage::Toolkit, Phase::Toolkit, "ToolkitReady"),
+        (mps, Stage::Mps, Phase::DevicePlugin, "DevicePluginReady"),
+    ] {
+        let pod = &format!("{}@a", stage.as_str());
+        for (reason, faults) in [
+            (Reason::ContainerCrashed, Faults { crashing: Some(stage), ..Faults::default() }),
+            (Reason::PodsForbidden, Faults { pods_forbidden: Some("exceeded quota"), ..Faults::default() }),
+        ] {
+            let mut sim = Sim::settled_fleet(spec, &["a"]);
+            let allocatable = sim.status("a").gpus.allocatable;
+            sim.faults.insert("a".into(), faults);
+            if reason == Reason::PodsForbidden {
+                sim.pods.remove(pod);
+            }
+            pass(&mut sim, 30);
+            assert_eq!(sim.status("a").phase, Phase::Ready, "{pod}: it may be restarting");
+            assert_eq!(condition(&sim, kind), ("False".into(), reason.as_str().into()), "{pod}");
+            pass(&mut sim, 60);
+            let status = sim.status("a");
+            assert_eq!((status.phase, status.reason()), (phase, Some(reason)), "{pod}: {}", status.message);
+            assert_eq!(status.gpus.allocatable, allocatable, "{pod}");
+            assert_eq!(sim.condition("all", "Ready").0, "False", "{pod}");
+            sim.faults.clear();
+            sim.settle();
+            assert_eq!(sim.status("a").phase, Phase::Ready, "{pod}: {}", sim.status("a").message);
+            assert_eq!(condition(&sim, kind).0, "True", "{pod}");
+        }
+        // A restart is too short for a change of the phase.
+        let mut sim = Sim::settled_fleet(spec, &["a"]);
+        sim.pods.remove(pod);
+        for _ in 0..20 {
+            sim.step();
+            sim.sleep(1);
+            assert_eq!(sim.status("a").phase, Phase::Ready, "{pod}");
+        }
+    }
 }

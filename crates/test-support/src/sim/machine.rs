@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
     GpuNode, GpuNodeStatus, NodeName, Report, keys,
+    policy::Stage,
     report::{Gpu, InstalledDriver, NvmlState, OsRelease},
 };
 use gpu_operator_plan::world::{ContainerState, Exit, NodeFacts, Role};
@@ -21,6 +22,8 @@ pub struct Faults {
     pub missing_images: BTreeSet<String>,
     /// The driver container crashes with this message.
     pub driver_crash: Option<String>,
+    /// The pod of a stage after the driver's whose container crashes again and again.
+    pub crashing: Option<Stage>,
     /// The driver container loads this version instead of the requested one.
     pub loads_instead: Option<String>,
     /// The toolkit's restart of the container runtime fails with this message.
