@@ -5,7 +5,7 @@ use gpu_operator_crd::{GpuNodeStatus, NodeConditionType, Phase, policy::Stage};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    assess::{member::Member, stage_pod::runs, verdict::Verdict},
+    assess::{driver, member::Member, stage_pod::runs, verdict::Verdict},
     settings::STAGE_GRACE,
     time::later,
     world::World,
@@ -20,8 +20,8 @@ const NEEDED: [Stage; 2] = [Stage::Toolkit, Stage::Mps];
 #[must_use]
 pub fn of(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
     member.report()?;
-    let mut needed = NEEDED.into_iter().filter(|stage| member.have.get(*stage).is_some());
-    needed.find_map(|stage| runs(member, world, stage, now).err())
+    let needed = || NEEDED.into_iter().filter(|stage| member.have.get(*stage).is_some());
+    driver::replaced_on_host(member).or_else(|| needed().find_map(|stage| runs(member, world, stage, now).err()))
 }
 
 /// Returns when a broken stage of a node with this status counts against Ready: it may only be restarting. That it is broken is

@@ -272,6 +272,52 @@ fn pass(sim: &mut Sim, seconds: u32) {
 }
 
 #[test]
+fn a_host_whose_packages_were_replaced_is_not_ready_until_it_is_rebooted() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    sim.host_driver("a", "580.173.02", true);
+    sim.apply_policy("all", "{}");
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready);
+    // Unattended upgrades.
+    sim.report("a").driver.installed[0].version = "580.178.04".into();
+    pass(&mut sim, 30);
+    assert_eq!(sim.status("a").phase, Phase::Ready, "the module may be about to be loaded again");
+    assert_eq!(condition(&sim, "DriverReady"), ("False".into(), "RebootNeeded".into()));
+    pass(&mut sim, 60);
+    let status = sim.status("a");
+    assert_eq!((status.phase, status.reason()), (Phase::Driver, Some(Reason::RebootNeeded)), "{}", status.message);
+    assert!(status.message.contains("580.173.02 is loaded") && status.message.contains("driver 580.178.04"));
+    assert_eq!(status.gpus.allocatable, 8, "running pods keep their GPUs");
+    assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RebootNeeded".into()));
+    assert!(sim.pods.contains_key("device-plugin@a"));
+    sim.boots_with("a", "580.178.04");
+    sim.reboot("a", 0);
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
+    assert_eq!(condition(&sim, "DriverReady").0, "True");
+}
+
+/// Libraries where the probe does not find them, as of NixOS, are no evidence, and neither are those of another driver beside them.
+#[test]
+fn libraries_that_were_not_found_are_no_evidence() {
+    type Edit = fn(&mut Vec<InstalledDriver>);
+    let none: Edit = Vec::clear;
+    let beside: Edit = |installed| {
+        let root = "/home/kubernetes/bin/nvidia".into();
+        installed.push(InstalledDriver { root, version: "535.1.1".into(), ..InstalledDriver::default() });
+    };
+    for edit in [none, beside] {
+        let mut sim = Sim::new().gpu_node("a", "2330", 8);
+        sim.host_driver("a", "580.173.02", true);
+        sim.apply_policy("all", "{}");
+        sim.settle();
+        edit(&mut sim.report("a").driver.installed);
+        pass(&mut sim, 100);
+        assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
+    }
+}
+
+#[test]
 fn a_toolkit_or_mps_daemon_that_breaks_after_ready_counts_after_a_grace() {
     let mps = "{defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}}";
     for (spec, stage, phase, kind) in [

@@ -6,6 +6,7 @@ use gpu_operator_crd::{
     gpunode::GpuCounts,
     keys,
     policy::{DeletionPolicy, Stage},
+    report::InstalledDriver,
 };
 use gpu_operator_plan::world::{NodeFacts, PodFacts};
 use kube::ResourceExt;
@@ -75,6 +76,20 @@ pub fn is_gpu_node(sim: &Sim, name: &NodeName) -> bool {
         return gpus > 0 || (had && (is_labelled_as_gpu_node(node) || was_known(sim, name)));
     }
     is_labelled_as_gpu_node(node) || was_known(sim, name)
+}
+
+/// Returns whether a new GPU pod would start on a node if it was scheduled there: the pods that it needs are running, and the host's
+/// libraries, if there are any, are those of the loaded driver.
+pub fn starts_gpu_pods(sim: &Sim, name: &NodeName) -> bool {
+    let runs = |stage: Stage| {
+        placing(sim, &sim.nodes[name], stage).is_none() || pod(sim, name, stage).is_some_and(PodFacts::running)
+    };
+    let fits = sim.machines.get(name).is_none_or(|machine| {
+        let driver = &machine.driver;
+        let is_loaded = |found: &InstalledDriver| driver.loaded.as_ref() == Some(&found.version);
+        driver.loaded.is_none() || driver.installed.is_empty() || driver.installed.iter().any(is_loaded)
+    });
+    fits && runs(Stage::Toolkit) && runs(Stage::Mps)
 }
 
 fn is_labelled_as_gpu_node(node: &NodeFacts) -> bool {

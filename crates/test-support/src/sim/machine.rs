@@ -161,6 +161,15 @@ impl Sim {
         }
     }
 
+    /// Replaces the driver of the host's packages, if it has one, while the earlier module stays loaded.
+    pub fn upgrade_packages(&mut self, node: &NodeName) {
+        let installed = &mut self.report(node).driver.installed;
+        if let Some(found) = installed.iter_mut().find(|found| found.root == HOST_ROOT) {
+            found.version = "550.2.2".into();
+            self.boots_with.insert(node.clone(), "550.2.2".into());
+        }
+    }
+
     /// Binds the last of a machine's GPUs to vfio-pci, and those that were bound to it before to NVIDIA's driver.
     pub fn pass_through(&mut self, node: impl Into<NodeName>, count: usize) {
         let report = self.report(node);
@@ -176,6 +185,11 @@ impl Sim {
         let bound = report.gpus.split_off(report.gpus.len().saturating_sub(count));
         report.passed_through = u32::try_from(bound.len()).expect("few GPUs");
         report.passed_through_at = bound.into_iter().map(|gpu| gpu.pci_address).collect();
+    }
+
+    /// Lets a machine load this version on every start.
+    pub fn boots_with(&mut self, node: impl Into<NodeName>, version: &str) {
+        self.boots_with.insert(node.into(), version.into());
     }
 
     /// Reboots a machine, with `lost` GPUs missing afterwards. Kubelet publishes the new boot at once unless it is late.
