@@ -48,6 +48,11 @@ pub struct Report {
     /// The number of NVIDIA GPUs bound to `vfio-pci`, for virtual machines. They are not listed in `gpus`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub passed_through: u32,
+    /// The PCI addresses of these GPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 32)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub passed_through_at: Vec<String>,
     /// Whether the GPUs are virtual GPUs of a hypervisor, according to their PCI configuration. Absent if the
     /// configuration could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -2,9 +2,11 @@
 //! ready.
 
 pub mod assessment;
+pub mod broken_stage;
 pub mod cuda;
 pub mod driver;
 pub mod driver_evidence;
+pub mod error_line;
 pub mod health;
 pub mod host_driver;
 pub mod installer_log;

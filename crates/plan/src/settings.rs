@@ -33,6 +33,8 @@ pub const AT_GUARD: Duration = Duration::from_secs(10);
 pub const ROOT_GRACE: Duration = Duration::from_mins(5);
 /// How long a state that is normal during startup has to last to count as a failure.
 pub const GRACE: Duration = Duration::from_secs(20);
+/// How long a stage of a ready node may be broken before the node is no longer ready: a pod that is restarted takes seconds.
+pub const STAGE_GRACE: Duration = Duration::from_mins(1);
 /// How long a node may take to report before its reason is `ProbeMissing`.
 pub const REPORT_GRACE: Duration = Duration::from_mins(1);
 /// How long a GpuNode may exist before its Node is known: the watch of Nodes may be behind that of GpuNodes.

@@ -51,8 +51,8 @@ pub struct Bus {
     pub gpus: Vec<PciGpu>,
     /// Kernel drivers other than NVIDIA's that hold some of those GPUs, by the GPU's address.
     pub held_by: BTreeMap<String, String>,
-    /// The number of GPUs bound to vfio-pci.
-    pub passed_through: u32,
+    /// The addresses of the GPUs bound to vfio-pci.
+    pub passed_through: Vec<String>,
     /// Whether NVIDIA's devices include virtual GPUs; `None` if the configuration of one of them cannot be read.
     pub vgpu: Option<VirtualGpus>,
 }
@@ -89,7 +89,7 @@ pub fn bus(host: &HostRoot) -> Result<Bus, PciError> {
         };
         match driver {
             Some(driver) if driver == VFIO => {
-                bus.passed_through += 1;
+                bus.passed_through.push(gpu.address);
                 continue;
             }
             Some(driver) if driver != NVIDIAS_DRIVER => drop(bus.held_by.insert(gpu.address.clone(), driver)),
@@ -223,7 +223,8 @@ mod tests {
         ];
         let (_directory, root) = sysfs(&devices);
         let bus = bus(&root).unwrap();
-        assert_eq!((bus.gpus.len(), bus.passed_through), (3, 2));
+        assert_eq!(bus.gpus.len(), 3);
+        assert_eq!(bus.passed_through, ["0000:01:00.0", "0000:05:00.0"]);
         assert_eq!(bus.held_by, BTreeMap::from([("0000:03:00.0".to_owned(), "nouveau".to_owned())]));
     }
 

@@ -65,7 +65,8 @@ pub fn build_report(facts: &Facts, look: &NvmlStatus, health: &NodeHealth) -> Re
         os: OsRelease { id: bounded(&facts.os.id, MAX_NAME), version_id: bounded(&facts.os.version_id, MAX_NAME) },
         machine: facts.machine.as_deref().map(|name| bounded(name, MAX_MACHINE)),
         gpus: facts.bus.gpus.iter().take(MAX_GPUS).map(|gpu| merge(gpu, &facts.bus, inventory, health)).collect(),
-        passed_through: facts.bus.passed_through,
+        passed_through: u32::try_from(facts.bus.passed_through.len()).unwrap_or(u32::MAX),
+        passed_through_at: facts.bus.passed_through.iter().take(MAX_GPUS).cloned().collect(),
         vgpu: facts.bus.vgpu.as_ref().map(virtual_gpus),
         driver: DriverFacts {
             loaded: facts.loaded.as_deref().map(|version| bounded(version, MAX_NAME)),

@@ -4,6 +4,7 @@ use gpu_operator_crd::reason::Reason;
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
+    broken_stage,
     cuda::{self, Ceilings},
     driver_evidence, host_driver,
     member::Member,
@@ -33,6 +34,8 @@ pub struct Assessment<'w> {
     pub missing_image: Option<String>,
     /// The evidence against its driver, if there is any.
     pub against_driver: Option<Note>,
+    /// The stage that is broken, if any, whatever is allocatable.
+    pub broken_stage: Option<Verdict>,
     /// The highest CUDA versions that its drivers support.
     pub cuda: Ceilings,
     /// The state of its validation.
@@ -51,11 +54,16 @@ impl<'w> Assessment<'w> {
         let cuda = cuda::ceilings(catalogue, &member);
         let host_driver = host_driver::problem(catalogue, &member);
         let against_driver = driver_evidence::against_driver(&member, now);
-        let evidence =
-            phase::Evidence { validation: &validation, host_driver, against_driver: against_driver.as_ref() };
+        let broken_stage = broken_stage::of(&member, world, now);
+        let evidence = phase::Evidence {
+            validation: &validation,
+            host_driver,
+            against_driver: against_driver.as_ref(),
+            broken_stage: broken_stage.as_ref(),
+        };
         let verdict = phase::judge(&member, evidence, world, now);
         let notes = notes(&member, missing_image.as_deref());
-        Self { member, notes, missing_image, against_driver, cuda, validation, verdict }
+        Self { member, notes, missing_image, against_driver, broken_stage, cuda, validation, verdict }
     }
 }
 

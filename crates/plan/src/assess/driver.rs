@@ -132,14 +132,33 @@ fn of_preinstalled(member: &Member<'_>, report: &Report, root: &str) -> Verdict 
                 "driver {installed} is installed on the host, but its kernel module is not loaded; load it (modprobe nvidia) or reboot the node"
             ),
         ),
-        Some(loaded) => Verdict::new(
-            phase,
-            Reason::RebootNeeded,
-            format!(
-                "kernel module {loaded} is loaded, but driver {installed} is installed on the host; reboot the node"
-            ),
-        ),
+        Some(loaded) => other_is_loaded(loaded, installed),
     }
+}
+
+/// Returns the verdict on a node whose host has the libraries of another driver than the loaded one, as after an upgrade of its
+/// packages: NVML and every new GPU container fail. A host whose libraries were not found at all proves nothing.
+#[must_use]
+pub fn replaced_on_host(member: &Member<'_>) -> Option<Verdict> {
+    let driver = &member.report()?.driver;
+    let loaded = driver.loaded.as_deref().filter(|_| !has_nvidias_container(member))?;
+    let on_host = driver.installed.iter().find(|found| found.root != CONTAINER_ROOT)?;
+    let is_found = driver.installed.iter().any(|found| found.version == loaded);
+    (!is_found).then(|| other_is_loaded(loaded, &on_host.version))
+}
+
+/// Returns whether NVIDIA's container installs the driver of a node. A pending driver may have another source than the one that the
+/// node has.
+#[must_use]
+pub fn has_nvidias_container(member: &Member<'_>) -> bool {
+    let wants_nvidias = || matches!(member.driver(), Some(DriverChoice::Container { .. }));
+    member.have.driver.is_some() && member.pod(Stage::Driver).map_or_else(wants_nvidias, PodFacts::is_nvidia_driver)
+}
+
+fn other_is_loaded(loaded: &str, installed: &str) -> Verdict {
+    let message =
+        format!("kernel module {loaded} is loaded, but driver {installed} is installed on the host; reboot the node");
+    Verdict::new(Phase::Driver, Reason::RebootNeeded, message)
 }
 
 /// Returns the verdict on a node whose driver is installed by a third-party DaemonSet, while no module is loaded.

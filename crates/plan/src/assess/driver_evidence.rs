@@ -10,9 +10,8 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    assess::member::Member,
+    assess::{driver::has_nvidias_container, member::Member},
     container_names::DEVICE_NODES,
-    desired::driver::choice::DriverChoice,
     note::Note,
     settings::ROOT_GRACE,
     time::older,
@@ -25,12 +24,7 @@ use crate::{
 pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<Note> {
     let facts = &member.report()?.driver;
     let pod = member.pod(Stage::Driver);
-    // A pending driver may have another source than the one that the node has.
-    let wants_nvidias = || matches!(member.driver(), Some(DriverChoice::Container { .. }));
-    if !pod.map_or_else(wants_nvidias, PodFacts::is_nvidia_driver)
-        || member.rollout().is_some()
-        || member.have.driver.is_none()
-    {
+    if !has_nvidias_container(member) || member.rollout().is_some() {
         return None;
     }
     // Until a plugin has found the driver, nothing is lost: a container that has just started is still creating its root, and

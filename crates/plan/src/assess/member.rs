@@ -212,7 +212,10 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn missing_from(&self) -> Vec<&str> {
         let there = |address: &str| {
-            self.last_report().is_some_and(|report| report.gpus.iter().any(|gpu| gpu.pci_address == address))
+            self.last_report().is_some_and(|report| {
+                report.gpus.iter().any(|gpu| gpu.pci_address == address)
+                    || report.passed_through_at.iter().any(|at| at == address)
+            })
         };
         self.discovery.seen.at.iter().copied().filter(|address| !there(address)).collect()
     }

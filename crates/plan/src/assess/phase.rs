@@ -12,6 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::driver;
 use crate::{
     assess::{
+        broken_stage,
         member::Member,
         pod_failure::pod_failure,
         stage_pod::{gpu_missing, no_pod, runs, stage_pod_failure, starting},
@@ -35,12 +36,14 @@ pub struct Evidence<'a> {
     pub host_driver: Option<String>,
     /// The evidence against its driver, if there is any.
     pub against_driver: Option<&'a Note>,
+    /// The stage that is broken, if any.
+    pub broken_stage: Option<&'a Verdict>,
 }
 
 /// Returns the verdict on a node: its phase, and what keeps it from being ready.
 #[must_use]
 pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Timestamp) -> Verdict {
-    let Evidence { validation, host_driver, against_driver } = evidence;
+    let Evidence { validation, host_driver, against_driver, broken_stage } = evidence;
     let node = member.node;
     if node.deleting {
         return Verdict::new(last_phase(member), Reason::NodeDeleting, "the Node is being deleted");
@@ -49,6 +52,13 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
         return Verdict::new(last_phase(member), Reason::NodeNotReady, "the Node is not Ready; check its conditions");
     }
     if member.is_complete() && member.is_believable() && against_driver.is_none() {
+        let counts = |broken: &&Verdict| {
+            let from = member.status().and_then(|status| broken_stage::counts_from(broken, status));
+            from.is_some_and(|from| now >= from)
+        };
+        if let Some(broken) = broken_stage.filter(counts) {
+            return broken.clone();
+        }
         if let Some((reason, message)) = &validation.hold {
             return Verdict::new(Phase::Validation, *reason, message.clone());
         }

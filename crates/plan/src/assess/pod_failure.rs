@@ -1,27 +1,37 @@
 //! Why a pod does not run or does not exist, from the error of the component that reports it: the API server, the scheduler,
 //! kubelet, or the container itself.
 
+use std::collections::HashSet;
+
 use gpu_operator_crd::{policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    assess::installer_log::{complaint, says_not_found},
+    assess::{
+        error_line::error_line,
+        installer_log::{complaint, says_not_found},
+    },
     settings::GRACE,
     time::older,
-    world::{ContainerFacts, ContainerState, Exit, PodFacts, Role, World},
+    world::{ContainerFacts, ContainerState, Exit, NodeFacts, PodFacts, Role, World},
 };
 
 /// The name of the probe's DaemonSet in the chart.
 pub const PROBE_DAEMON_SET: &str = "nodestack-nvml-probe";
 
-/// Returns the API server's error for the probe's pods, if it rejects them.
+/// Returns the API server's error for the probe's pods, if it rejects them and a node has none. The Event with the error outlives
+/// its cause by an hour.
 #[must_use]
 pub fn probe_refusal(world: &World) -> Option<&str> {
-    refusal(world, PROBE_DAEMON_SET, |pod| pod.role == Role::Probe)
+    let refusal = refusal(world, PROBE_DAEMON_SET, |pod| pod.role == Role::Probe)?;
+    let pods = world.pods.values().filter(|pod| pod.role == Role::Probe);
+    let have_one: HashSet<_> = pods.map(|pod| &pod.node).collect();
+    let is_missing = |node: &NodeFacts| node.has_linux_host() && !have_one.contains(&node.name);
+    (have_one.is_empty() || world.nodes.values().any(|node| is_missing(node))).then_some(refusal)
 }
 
-/// Returns the API server's error for a DaemonSet's pods, if it still applies: no pod was accepted since. A quota accepts some
-/// pods and rejects others.
+/// Returns the API server's error for a DaemonSet's pods of which one is missing, if the error still applies: no pod was accepted
+/// since. A quota accepts some pods and rejects others.
 pub fn refusal<'w>(world: &'w World, set: &str, is_of_set: impl Fn(&PodFacts) -> bool) -> Option<&'w str> {
     let refusal = world.refusals.get(set)?;
     let words = refusal.message.as_str();
@@ -73,9 +83,9 @@ fn crashed(pod: &PodFacts, container: &ContainerFacts, exit: &Exit) -> (Reason, 
     if let Some((reason, words)) = named_reason(words) {
         return (reason, words.to_owned());
     }
-    let message = format!("pod {}, container {}: exit code {}: {words}", pod.name, container.name, exit.code);
+    let message =
+        format!("pod {}, container {}: exit code {}: {}", pod.name, container.name, exit.code, error_line(words));
     match complaint(words).filter(|_| pod.role == Role::Operand(Stage::Driver)) {
-        // The advice comes first, because the end of the log can be long.
         Some((reason, advice)) => (reason, format!("{advice} ({message})")),
         None => (Reason::ContainerCrashed, message),
     }

@@ -4,6 +4,7 @@ use gpu_operator_crd::validated::ValidationResult;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
+    assess::error_line::error_line,
     settings::VALIDATION_WAITS,
     time::older,
     world::{ContainerState, PodEnd, PodFacts},
@@ -93,7 +94,9 @@ fn ended_well(name: &str, proof: Proof<'_>, late: bool) -> Outcome {
 /// Returns why a pod failed: kubelet's reason if kubelet terminated it, then the exit code and message of its container.
 fn why_it_failed(pod: &PodFacts, end: &PodEnd) -> String {
     let containers = pod.containers.iter().find_map(|container| match &container.state {
-        ContainerState::Ended(exit) if exit.code != 0 => Some(format!("exit code {}: {}", exit.code, exit.message)),
+        ContainerState::Ended(exit) if exit.code != 0 => {
+            Some(format!("exit code {}: {}", exit.code, error_line(&exit.message)))
+        }
         ContainerState::Waiting { reason, message } if !reason.is_empty() => Some(format!("{reason}: {message}")),
         _ => None,
     });

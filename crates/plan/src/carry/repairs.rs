@@ -11,7 +11,7 @@ use crate::{
     output::writes::{Stages, Write},
     revision::hash,
     time::Uptime,
-    world::{Concern, HeldWrite, World},
+    world::{Concern, HeldWrite, PodFacts, Role, World},
 };
 
 /// The number of repairs of an object that are made at once …
@@ -31,6 +31,8 @@ pub struct Repairs {
     made: BTreeMap<u64, Made>,
     /// The generations of the DaemonSets that the current plan writes.
     generations: BTreeMap<String, i64>,
+    /// What the pods that the current plan deletes are, by name: a controller creates the next one by another name.
+    operands: BTreeMap<String, String>,
     /// When the first of the repairs that the current plan contains and that are held may be made, or a new fight is reported.
     next: Option<Uptime>,
 }
@@ -49,6 +51,8 @@ struct Made {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Fight {
     target: String,
+    /// What the other manager does to it.
+    deed: &'static str,
     concerns: Concern,
     /// The other manager, if the object names one.
     manager: Option<Interned>,
@@ -86,6 +90,11 @@ impl Repairs {
             _ => None,
         };
         self.generations = stages.iter().flatten().filter_map(generation).collect();
+        let operand = |write: &Arc<Write>| match &**write {
+            Write::Recreate(name) => Some((name.clone(), of_operand(world.pods.get(name)?)?)),
+            _ => None,
+        };
+        self.operands = stages.iter().flatten().filter_map(operand).collect();
         self.made.retain(|_, made| now.saturating_sub(made.at) < MEMORY);
         for made in self.made.values_mut() {
             made.fight.take_if(|fight| now.saturating_sub(fight.needed) >= MOST);
@@ -105,18 +114,25 @@ impl Repairs {
     /// Records that a write is needed, if it is one more repair than those that are made at once. A write that leaves the object as
     /// it was is no fight: a webhook changes it on admission, for example to use a mirror of an image registry.
     fn note(&mut self, write: &Write, world: &World, now: Uptime) {
-        let Some(target) = target(write) else { return };
-        let generation = self.generation(write);
+        let (target, generation) = (self.target(write), self.generation(write));
         let made = self.made.get_mut(&hash(&target)).filter(|made| made.repeats(write));
         let Some(made) = made.filter(|made| made.fight.is_some() || now < made.until()) else { return };
-        let has_effect = generation.is_none() || generation != made.before;
+        // A pod that is deleted again and again is not what another manager made of it.
+        let is_fought_over = !matches!(write, Write::Recreate(_));
+        let has_effect = is_fought_over && (generation.is_none() || generation != made.before);
         let next = if made.fight.is_some() || !has_effect { made.until() } else { now + SOON };
         self.next = self.next.into_iter().chain([next]).min();
         if !has_effect {
             return;
         }
+        let deed = match write {
+            Write::Pod(..) => "deleting",
+            Write::PruneGpuNode(..) | Write::Prune(_) | Write::PruneClass(_) => "creating",
+            _ => "changing",
+        };
         let concerns = write.concerns();
-        let fight = made.fight.get_or_insert_with(|| Box::new(Fight { target, concerns, manager: None, needed: now }));
+        let fight =
+            made.fight.get_or_insert_with(|| Box::new(Fight { target, deed, concerns, manager: None, needed: now }));
         fight.needed = now;
         fight.manager = co_writer(write, world).or(fight.manager.take());
     }
@@ -124,19 +140,37 @@ impl Repairs {
     /// Returns whether a write is a repair that is not to be made yet.
     #[must_use]
     pub fn holds(&self, write: &Write, now: Uptime) -> bool {
-        let made = target(write).and_then(|target| self.made.get(&hash(&target)));
+        let made = self.made.get(&hash(&self.target(write)));
         made.is_some_and(|made| now < made.until() && made.repeats(write))
     }
 
     /// Records a success.
     pub fn succeeded(&mut self, write: &Write, now: Uptime) {
-        let Some(target) = target(write) else { return };
+        let target = self.target(write);
         let (content, before) = (content(write), self.generation(write));
         match self.made.get_mut(&hash(&target)) {
             Some(made) if made.content == content => {
                 (made.at, made.repairs, made.before) = (now, made.repairs + 1, before);
             }
             _ => drop(self.made.insert(hash(&target), Made { content, at: now, repairs: 0, before, fight: None })),
+        }
+    }
+
+    /// Returns the object, or the part of it, that a write changes.
+    fn target(&self, write: &Write) -> String {
+        match write {
+            Write::Finalizer(name, _) => format!("the finalizer of policy {name}"),
+            Write::PolicyStatus(name, _) => format!("the status of policy {name}"),
+            Write::DaemonSet(name, _) | Write::Prune(name) => format!("DaemonSet {name}"),
+            Write::RuntimeClass(name, _) | Write::PruneClass(name) => format!("RuntimeClass {name}"),
+            Write::Spec(name, _) => format!("the spec of GpuNode {name}"),
+            Write::Status(name, _) => format!("the status of GpuNode {name}"),
+            Write::PruneGpuNode(name, _) => format!("GpuNode {name}"),
+            Write::Labels(name, _) => format!("this operator's labels of node {name}"),
+            Write::Condition(name, _) => format!("condition {} of node {name}", keys::HEALTH_CONDITION),
+            Write::Taint(name, _) => format!("this operator's taint of node {name}"),
+            Write::Recreate(name) => self.operands.get(name).cloned().unwrap_or_else(|| format!("pod {name}")),
+            Write::Pod(name, _) => format!("pod {name}"),
         }
     }
 
@@ -173,7 +207,7 @@ impl Made {
 
 impl Fight {
     fn message(&self) -> String {
-        let Self { target, manager, .. } = self;
+        let Self { target, deed, manager, .. } = self;
         let minutes = MOST.as_secs() / 60;
         let (who, it) = manager.as_ref().map_or_else(
             || {
@@ -182,27 +216,14 @@ impl Fight {
             },
             |manager| (format!("field manager {manager:?}"), format!("{manager:?}")),
         );
-        format!(
-            "{who} keeps changing {target}; repairs are delayed by up to {minutes} minutes: stop {it} from doing so"
-        )
+        format!("{who} keeps {deed} {target}; repairs are delayed by up to {minutes} minutes: stop {it} from doing so")
     }
 }
 
-/// Returns the object, or the part of it, that a write changes. Pods have none, and neither has a GpuNode without a Node: they are
-/// created and deleted again on purpose.
-fn target(write: &Write) -> Option<String> {
-    Some(match write {
-        Write::Finalizer(name, _) => format!("the finalizer of policy {name}"),
-        Write::PolicyStatus(name, _) => format!("the status of policy {name}"),
-        Write::DaemonSet(name, _) | Write::Prune(name) => format!("DaemonSet {name}"),
-        Write::RuntimeClass(name, _) | Write::PruneClass(name) => format!("RuntimeClass {name}"),
-        Write::Spec(name, _) => format!("the spec of GpuNode {name}"),
-        Write::Status(name, _) => format!("the status of GpuNode {name}"),
-        Write::Labels(name, _) => format!("this operator's labels of node {name}"),
-        Write::Condition(name, _) => format!("condition {} of node {name}", keys::HEALTH_CONDITION),
-        Write::Taint(name, _) => format!("this operator's taint of node {name}"),
-        Write::PruneGpuNode(..) | Write::Recreate(_) | Write::Pod(..) => return None,
-    })
+/// Returns what a stage's pod is to its node, which its successor is as well.
+fn of_operand(pod: &PodFacts) -> Option<String> {
+    let Role::Operand(stage) = pod.role else { return None };
+    Some(format!("the pod of the {} of node {}", stage.title(), pod.node))
 }
 
 /// Returns the hash of what a write writes, without what differs each time.

@@ -49,13 +49,17 @@ pub struct Expected {
     pub annotated: Option<u32>,
     /// The number seen on the bus, else the number in the cloud's label.
     pub known: Option<u32>,
+    /// How many of the GPUs seen on the bus have been passed through to virtual machines since. The annotation is an
+    /// administrator's own number, without them.
+    pub passed_through: u32,
 }
 
 impl Expected {
     /// Returns how many GPUs a node of this pool should have.
     #[must_use]
     pub fn in_pool(&self, pool: Option<&Pool>) -> Option<u32> {
-        self.annotated.or(pool.and_then(|pool| pool.gpus_per_node)).or(self.known)
+        let counted = || pool.and_then(|pool| pool.gpus_per_node).or(self.known);
+        self.annotated.or_else(|| Some(counted()?.saturating_sub(self.passed_through)))
     }
 }
 
@@ -98,6 +102,9 @@ pub fn discover<'c>(
     node: &NodeFacts,
     gpu_node: Option<&'c GpuNode>,
 ) -> Option<Discovery<'c>> {
+    if !node.has_linux_host() {
+        return None;
+    }
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
     let report = report::last(gpu_node);
     let on_bus: &[Gpu] = report.map(|report| report.gpus.as_slice()).unwrap_or_default();
@@ -111,16 +118,18 @@ pub fn discover<'c>(
     if replaced.is_some() {
         remembered = Seen::default();
     }
+    let passed_through = passed_through_of(&remembered, report);
     // A node whose bus shows no GPU is still a GPU node, with all of them missing, if this Node (by UID) had GPUs
-    // before, or its annotation gives a number.
+    // before that are not passed through now, or its annotation gives a number.
     let annotated = Annotated::of(node);
-    if report.is_some() && on_bus.is_empty() && remembered.most.or(annotated.count).is_none() {
+    let had = remembered.most.filter(|most| *most > passed_through);
+    if report.is_some() && on_bus.is_empty() && had.or(annotated.count).is_none() {
         return None;
     }
     let signals = node_labels::signals(catalogue, node);
     let known = status.and_then(|status| status.model.clone()).or_else(|| own_label(node));
     // While a GPU is missing, the others do not prove the node's model.
-    let all_there = remembered.most.is_none_or(|seen| count(on_bus) >= seen);
+    let all_there = remembered.most.is_none_or(|seen| count(on_bus) + passed_through >= seen);
     let ids = device_ids(on_bus);
     let names = model_names(catalogue, &ids);
     let by_bus = one_or_mixed(&names);
@@ -138,7 +147,7 @@ pub fn discover<'c>(
     let seen = if annotated.count.is_some() { now } else { most(now, remembered) };
     Some(Discovery {
         accelerators: accelerators(catalogue, &ids, model.as_deref()),
-        expected: Expected { annotated: annotated.count, known: seen.most.or(signals.count) },
+        expected: Expected { annotated: annotated.count, known: seen.most.or(signals.count), passed_through },
         notes: notes(catalogue, &signals, on_bus, &names, annotated),
         seen,
         replaced,
@@ -270,6 +279,13 @@ fn now_seen<'r>(on_bus: &'r [Gpu], boot_id: &'r str) -> Seen<'r> {
 /// Returns the observation with more GPUs, or the newer one if both have the same number.
 fn most<'r>(now: Seen<'r>, before: Seen<'r>) -> Seen<'r> {
     if now.most >= before.most { now } else { before }
+}
+
+/// Returns how many of the GPUs that were seen on the bus are passed through to virtual machines now.
+fn passed_through_of(seen: &Seen<'_>, report: Option<&Report>) -> u32 {
+    let is_passed_through =
+        |address: &&&str| report.is_some_and(|report| report.passed_through_at.iter().any(|at| at == **address));
+    u32::try_from(seen.at.iter().filter(is_passed_through).count()).unwrap_or(u32::MAX)
 }
 
 /// Returns a message if GPUs of the node are passed through to virtual machines.

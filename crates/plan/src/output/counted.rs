@@ -58,6 +58,27 @@ impl Exclusion {
     }
 }
 
+/// The driver version that a node should have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverVersion<'m> {
+    /// It is not known at present, as after a reboot.
+    Unknown,
+    /// This operator does not determine it.
+    Other,
+    /// This version.
+    Is(&'m str),
+}
+
+impl<'m> DriverVersion<'m> {
+    fn of(member: &'m Member<'_>) -> Self {
+        match member.driver().and_then(DriverChoice::version) {
+            Some(version) => Self::Is(version),
+            None if member.desired.is_unknown() => Self::Unknown,
+            None => Self::Other,
+        }
+    }
+}
+
 /// One node as its policy counts it: only a part of its status, because all nodes are held in memory at once.
 #[derive(Clone, Debug)]
 pub struct Counted<'m> {
@@ -73,8 +94,8 @@ pub struct Counted<'m> {
     pub current: bool,
     /// Whether it is in its turn of a rollout.
     pub in_turn: bool,
-    /// Its desired driver version, if this operator installs the driver.
-    pub driver_version: Option<&'m str>,
+    /// Its desired driver version.
+    pub driver_version: DriverVersion<'m>,
     /// Why the policy cannot be applied to it.
     pub fault: Option<&'m Fault>,
     /// Whether it is ready, by its present or pending GpuNode status.
@@ -106,7 +127,7 @@ impl<'m> Counted<'m> {
             // A node without another revision is being installed, not updated.
             current: member.want().is_none_or(|want| pool::has_nothing_else(&member.have, &want)),
             in_turn,
-            driver_version: member.driver().and_then(DriverChoice::version),
+            driver_version: DriverVersion::of(member),
             fault: member.desired.fault(),
             ready: status.is_ready(),
             phase: status.phase,
@@ -135,7 +156,7 @@ impl<'m> Counted<'m> {
             excluded: Exclusion::of(node, Reason::GpuNodeUnreadable),
             current: true,
             in_turn: false,
-            driver_version: None,
+            driver_version: DriverVersion::Unknown,
             fault: None,
             ready: false,
             phase: Phase::Discovery,

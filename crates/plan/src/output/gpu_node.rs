@@ -143,7 +143,7 @@ pub fn member_status(
     pace: Pace,
     now: Timestamp,
 ) -> (GpuNodeStatus, Option<Timestamp>) {
-    let Assessment { member, validation, missing_image, .. } = assessment;
+    let Assessment { member, validation, missing_image, broken_stage, .. } = assessment;
     let before = member.status();
     let waits = verdict.phase != Phase::Ready && !verdict.reason.stops_the_clock();
     let same_phase = before.filter(|before| before.phase == verdict.phase && before.reason.is_some());
@@ -175,7 +175,14 @@ pub fn member_status(
     let known = before.map(|before| before.conditions.as_slice()).unwrap_or_default();
     let status = GpuNodeStatus {
         observed_generation: published.generation,
-        conditions: node_conditions::of(&verdict, published.health, published.generation, known, now),
+        conditions: node_conditions::of(
+            &verdict,
+            broken_stage.as_ref(),
+            published.health,
+            published.generation,
+            known,
+            now,
+        ),
         report: None,
         model: member.model().map(str::to_owned),
         health: member.health.state,

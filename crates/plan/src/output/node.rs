@@ -5,7 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::merge_notes::merge_notes;
 use crate::{
-    assess::assessment::Assessment,
+    assess::{assessment::Assessment, broken_stage},
     output::{
         counted::Counted,
         events::{Subject, Transition, about, node_transitions},
@@ -81,6 +81,7 @@ fn checks(assessment: &Assessment<'_>, status: &GpuNodeStatus, now: Timestamp) -
     let report = member.is_awaited(now).then(|| member.report_due().unwrap_or(now));
     let single = [member.health.check_again, passing.then(|| later(now, ASK_AGAIN)), report];
     let timed = [assessment.validation.check_again, member.driver_waits_until()];
-    let crashes = member.crashes_count_until();
+    let broken = assessment.broken_stage.as_ref().and_then(|broken| broken_stage::counts_from(broken, status));
+    let crashes = member.crashes_count_until().chain(broken);
     single.into_iter().flatten().chain(timed.into_iter().flatten().chain(crashes).filter(ahead))
 }

@@ -17,11 +17,13 @@ struct Answer {
     message: String,
 }
 
-/// Returns the conditions of a governed node. `before` are its previous conditions, `generation` is that of its GpuNode, and
+/// Returns the conditions of a governed node. `broken_stage` is the verdict on its broken stage, which does not count against Ready
+/// until it has lasted for a while, `before` are its previous conditions, `generation` is that of its GpuNode, and
 /// `health` is the health condition of its Node.
 #[must_use]
 pub fn of(
     verdict: &Verdict,
+    broken_stage: Option<&Verdict>,
     health: Option<&HealthCondition>,
     generation: Option<i64>,
     before: &[Condition],
@@ -33,12 +35,15 @@ pub fn of(
         message: "the probe has not reported the health of the GPUs yet".to_owned(),
         since: None,
     });
+    let broken = broken_stage.filter(|_| verdict.phase == Phase::Ready);
+    let of_stage =
+        |stage: Stage| of_stage(broken.filter(|broken| broken.phase == stage.phase()).unwrap_or(verdict), stage);
     let answers = [
         (NodeConditionType::Ready, ready(verdict)),
         (NodeConditionType::Stalled, stalled(verdict)),
-        (NodeConditionType::DriverReady, of_stage(verdict, Stage::Driver)),
-        (NodeConditionType::ToolkitReady, of_stage(verdict, Stage::Toolkit)),
-        (NodeConditionType::DevicePluginReady, of_stage(verdict, Stage::DevicePlugin)),
+        (NodeConditionType::DriverReady, of_stage(Stage::Driver)),
+        (NodeConditionType::ToolkitReady, of_stage(Stage::Toolkit)),
+        (NodeConditionType::DevicePluginReady, of_stage(Stage::DevicePlugin)),
     ];
     let answers = answers.into_iter().map(|(kind, answer)| {
         let Answer { status, reason, message } = answer;

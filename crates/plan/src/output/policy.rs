@@ -16,7 +16,7 @@ use super::policy_conditions::Trouble;
 use crate::{
     note::clip,
     output::{
-        counted::{Counted, count},
+        counted::{Counted, DriverVersion, count},
         headline::{self, Headline},
         policy_conditions::Verdicts,
     },
@@ -113,12 +113,23 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>)
                 name: name.clone(),
                 nodes: counts,
                 gpus,
-                driver_version: members.iter().find_map(|node| node.driver_version).map(str::to_owned),
+                driver_version: driver_version(policy, name, members),
                 reason: errors.first().map(|(reason, _)| (*reason).into()),
                 message: clip(message),
             }
         })
         .collect()
+}
+
+/// Returns the driver version of a pool: the one that it had while it is unknown for all of its nodes, as after a reboot.
+fn driver_version(policy: &ClusterGpuPolicy, pool: &PoolName, members: &[&Counted<'_>]) -> Option<String> {
+    let had = || policy.status.as_ref()?.pools.iter().find(|found| found.name == *pool)?.driver_version.clone();
+    let version = |node: &Counted<'_>| match node.driver_version {
+        DriverVersion::Is(version) => Some(version.to_owned()),
+        DriverVersion::Unknown | DriverVersion::Other => None,
+    };
+    let any_known = members.is_empty() || members.iter().any(|node| node.driver_version != DriverVersion::Unknown);
+    members.iter().find_map(|node| version(node)).or_else(|| if any_known { None } else { had() })
 }
 
 fn label(node: &Counted<'_>) -> String {

@@ -147,12 +147,13 @@ impl Verdicts<'_> {
         if let Some(overlap) = self.overlaps.first() {
             let Overlap { nodes, governed_by, .. } = overlap;
             return format!(
-                "the {nodes} matching nodes are governed by policy {governed_by:?}, which has a higher priority or is older. Narrow the nodeSelector of {governed_by:?}, or set priority"
+                "{} governed by policy {governed_by:?}, which has a higher priority or is older. Narrow the nodeSelector of {governed_by:?}, or set priority",
+                matching(*nodes)
             );
         }
         match self.counts.opted_out {
             0 => "no node with an NVIDIA GPU matches the policy".to_owned(),
-            out => format!("the {out} matching nodes are excluded by their label {}", keys::MANAGED),
+            out => format!("{} excluded by label {}", matching(out), keys::MANAGED),
         }
     }
 
@@ -267,6 +268,10 @@ impl Verdicts<'_> {
             (None, None) => (true, Reason::PolicyAccepted, "every part of the policy can be applied".to_owned()),
         }
     }
+}
+
+fn matching(nodes: u32) -> String {
+    if nodes == 1 { "the matching node is".to_owned() } else { format!("the {nodes} matching nodes are") }
 }
 
 /// Returns how many of the serving nodes must be ready. A policy without nodes is ready only if it requires none explicitly.

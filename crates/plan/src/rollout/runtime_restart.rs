@@ -3,16 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use gpu_operator_crd::{NodeName, gpunode::StageRevisions, policy::Stage, reason::Reason};
+use gpu_operator_crd::{NodeName, gpunode::StageRevisions, keys, policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{assessment::Assessment, member::Member, pod_failure::pod_failure, verdict::Verdict},
-    inventory::unreadable,
+    inventory::{membership::name_of, unreadable},
     note::Note,
     revision,
     rollout::{decision::halts, recreate_pods, toolkit_restart},
-    world::World,
+    world::{NodeFacts, World},
 };
 
 /// The turn of one pool: which of its nodes may restart their runtime.
@@ -42,11 +42,11 @@ impl RuntimeTurn {
             held.map(|Assessment { member, verdict, .. }| (member.node.name.clone(), failure(member, verdict, now)));
         let pool = members.first().map(|assessed| (assessed.member.policy, &assessed.member.pool));
         let unreadable = pool.into_iter().flat_map(|(policy, pool)| unreadable::of_pool(world, policy, pool));
-        let unreadable = unreadable.filter(|node| {
+        let others = unreadable.chain(left_by_record(members, world)).filter(|node| {
             let (have, pod) = (revision::node_groups(node), toolkit_restart::pod_on(world, node));
             toolkit_restart::is_on_its_way(world, node, &have, pod, now)
         });
-        let holders = holders.chain(unreadable.map(|node| (node.name.clone(), None))).collect();
+        let holders = holders.chain(others.map(|node| (node.name.clone(), None))).collect();
         let enters = |member: &Member<'_>| {
             member.pod(Stage::Toolkit).is_some_and(|pod| toolkit_restart::is_entering(world, pod, now))
         };
@@ -105,6 +105,24 @@ impl RuntimeTurn {
     pub fn halted(self) -> Option<String> {
         self.holders.into_iter().find_map(|(_, why)| why).filter(|_| self.awaited)
     }
+}
+
+/// Returns the nodes that are members of another pool of the policy of these members, and whose labels still name their pool: a node
+/// that gets the turn and then changes its pool has the turn in both until its label is written.
+fn left_by_record<'w>(members: &[Assessment<'w>], world: &'w World) -> Vec<&'w NodeFacts> {
+    let Some(Assessment { member: first, .. }) = members.first() else { return Vec::new() };
+    let policy = name_of(first.policy);
+    let is_of_pool = |node: &NodeFacts| {
+        node.labels.get(keys::POOL).is_some_and(|pool| pool.as_str() == first.pool.as_str())
+            && node.owned_labels.contains(keys::POOL)
+    };
+    // Members are in the order of their names.
+    let is_member = |name: &NodeName| members.binary_search_by(|assessed| assessed.member.node.name.cmp(name)).is_ok();
+    let is_of_policy = |name: &NodeName| {
+        world.gpu_nodes.get(name).is_some_and(|gpu_node| gpu_node.spec.policy.as_ref() == Some(&policy))
+    };
+    let nodes = world.nodes.iter().filter(|(name, node)| is_of_pool(node) && !is_member(name) && is_of_policy(name));
+    nodes.map(|(_, node)| node.as_ref()).collect()
 }
 
 /// Returns the failure of a node that has the turn, if it failed. The verdict on a node that is ready nevertheless does not

@@ -167,6 +167,13 @@ impl HealthCondition {
     }
 }
 
+/// The labels of nodes without a host on which the chart's DaemonSet of the probe could run.
+const VIRTUAL: [(&str, &str); 2] = [("type", "virtual-kubelet"), ("eks.amazonaws.com/compute-type", "fargate")];
+/// The taint of virtual nodes.
+const VIRTUAL_TAINT: &str = "virtual-kubelet.io/provider";
+/// Kubelet's label of the operating system.
+const OS: &str = "kubernetes.io/os";
+
 /// What kubelet reports instead of the version while the container runtime does not answer.
 const UNKNOWN_VERSION: &str = "://Unknown";
 
@@ -175,6 +182,16 @@ impl NodeFacts {
     #[must_use]
     pub fn runtime_is_silent(&self) -> bool {
         self.runtime.as_str().ends_with(UNKNOWN_VERSION)
+    }
+
+    /// Returns whether a Linux host is behind the Node, on which this operator's pods can run: not if it is a Windows node, nor if
+    /// a virtual kubelet represents a cloud's container service as a Node. Clouds label those with GPUs as well.
+    #[must_use]
+    pub fn has_linux_host(&self) -> bool {
+        let is = |key: &str, value: &str| self.labels.get(key).is_some_and(|found| found.as_str() == value);
+        self.labels.get(OS).is_none_or(|os| os.as_str() == "linux")
+            && !VIRTUAL.iter().any(|(key, value)| is(key, value))
+            && !self.taints.iter().any(|taint| taint.key.as_str() == VIRTUAL_TAINT)
     }
 
     /// Extracts the facts of a Node, with interned strings.

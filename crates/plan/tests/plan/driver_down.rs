@@ -2,7 +2,7 @@
 //! allocatable.
 
 use crate::sim::{Faults, Sim};
-use gpu_operator_crd::{Phase, keys, reason::Reason, report::InstalledDriver};
+use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::InstalledDriver};
 use gpu_operator_plan::{
     output::gpu_node::SpecWrite,
     world::{ContainerState, GpuPods, World},
@@ -254,4 +254,107 @@ fn users_of_the_driver_are_removed_before_the_container_that_unloads_it() {
     sim.sleep(60);
     sim.settle();
     assert!(!sim.node("a").labels.contains_key(keys::DRIVER));
+}
+
+/// Returns status and reason of a condition of node `a`.
+fn condition(sim: &Sim, kind: &str) -> (String, String) {
+    let conditions = sim.status("a").conditions;
+    let found = conditions.into_iter().find(|found| found.type_ == kind).expect("a condition");
+    (found.status, found.reason)
+}
+
+/// Runs for this number of seconds, one pass for each.
+fn pass(sim: &mut Sim, seconds: u32) {
+    for _ in 0..seconds {
+        sim.step();
+        sim.sleep(1);
+    }
+}
+
+#[test]
+fn a_host_whose_packages_were_replaced_is_not_ready_until_it_is_rebooted() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    sim.host_driver("a", "580.173.02", true);
+    sim.apply_policy("all", "{}");
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready);
+    // Unattended upgrades.
+    sim.report("a").driver.installed[0].version = "580.178.04".into();
+    pass(&mut sim, 30);
+    assert_eq!(sim.status("a").phase, Phase::Ready, "the module may be about to be loaded again");
+    assert_eq!(condition(&sim, "DriverReady"), ("False".into(), "RebootNeeded".into()));
+    pass(&mut sim, 60);
+    let status = sim.status("a");
+    assert_eq!((status.phase, status.reason()), (Phase::Driver, Some(Reason::RebootNeeded)), "{}", status.message);
+    assert!(status.message.contains("580.173.02 is loaded") && status.message.contains("driver 580.178.04"));
+    assert_eq!(status.gpus.allocatable, 8, "running pods keep their GPUs");
+    assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RebootNeeded".into()));
+    assert!(sim.pods.contains_key("device-plugin@a"));
+    sim.boots_with("a", "580.178.04");
+    sim.reboot("a", 0);
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
+    assert_eq!(condition(&sim, "DriverReady").0, "True");
+}
+
+/// Libraries where the probe does not find them, as of NixOS, are no evidence, and neither are those of another driver beside them.
+#[test]
+fn libraries_that_were_not_found_are_no_evidence() {
+    type Edit = fn(&mut Vec<InstalledDriver>);
+    let none: Edit = Vec::clear;
+    let beside: Edit = |installed| {
+        let root = "/home/kubernetes/bin/nvidia".into();
+        installed.push(InstalledDriver { root, version: "535.1.1".into(), ..InstalledDriver::default() });
+    };
+    for edit in [none, beside] {
+        let mut sim = Sim::new().gpu_node("a", "2330", 8);
+        sim.host_driver("a", "580.173.02", true);
+        sim.apply_policy("all", "{}");
+        sim.settle();
+        edit(&mut sim.report("a").driver.installed);
+        pass(&mut sim, 100);
+        assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
+    }
+}
+
+#[test]
+fn a_toolkit_or_mps_daemon_that_breaks_after_ready_counts_after_a_grace() {
+    let mps = "{defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}}";
+    for (spec, stage, phase, kind) in [
+        ("{}", Stage::Toolkit, Phase::Toolkit, "ToolkitReady"),
+        (mps, Stage::Mps, Phase::DevicePlugin, "DevicePluginReady"),
+    ] {
+        let pod = &format!("{}@a", stage.as_str());
+        for (reason, faults) in [
+            (Reason::ContainerCrashed, Faults { crashing: Some(stage), ..Faults::default() }),
+            (Reason::PodsForbidden, Faults { pods_forbidden: Some("exceeded quota"), ..Faults::default() }),
+        ] {
+            let mut sim = Sim::settled_fleet(spec, &["a"]);
+            let allocatable = sim.status("a").gpus.allocatable;
+            sim.faults.insert("a".into(), faults);
+            if reason == Reason::PodsForbidden {
+                sim.pods.remove(pod);
+            }
+            pass(&mut sim, 30);
+            assert_eq!(sim.status("a").phase, Phase::Ready, "{pod}: it may be restarting");
+            assert_eq!(condition(&sim, kind), ("False".into(), reason.as_str().into()), "{pod}");
+            pass(&mut sim, 60);
+            let status = sim.status("a");
+            assert_eq!((status.phase, status.reason()), (phase, Some(reason)), "{pod}: {}", status.message);
+            assert_eq!(status.gpus.allocatable, allocatable, "{pod}");
+            assert_eq!(sim.condition("all", "Ready").0, "False", "{pod}");
+            sim.faults.clear();
+            sim.settle();
+            assert_eq!(sim.status("a").phase, Phase::Ready, "{pod}: {}", sim.status("a").message);
+            assert_eq!(condition(&sim, kind).0, "True", "{pod}");
+        }
+        // A restart is too short for a change of the phase.
+        let mut sim = Sim::settled_fleet(spec, &["a"]);
+        sim.pods.remove(pod);
+        for _ in 0..20 {
+            sim.step();
+            sim.sleep(1);
+            assert_eq!(sim.status("a").phase, Phase::Ready, "{pod}");
+        }
+    }
 }

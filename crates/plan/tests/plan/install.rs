@@ -5,6 +5,7 @@ use crate::{
     sim::{Faults, Sim},
 };
 use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
+use gpu_operator_plan::world::TaintFact;
 
 #[test]
 fn an_empty_policy_gives_each_model_a_driver_that_supports_it() {
@@ -268,6 +269,7 @@ fn a_policy_that_requires_no_node_is_ready_without_any() {
 fn a_rejection_of_the_probes_pods_is_reported_as_the_cause() {
     let mut sim = Sim::new().policy("all", "{}");
     sim.join_plain("unknown");
+    sim.faults.insert("unknown".into(), Faults { no_probe: true, ..Faults::default() });
     let message = "pods \"nodestack-nvml-probe-x\" is forbidden: violates PodSecurity \"restricted\"".to_owned();
     sim.refusals.insert("nodestack-nvml-probe".into(), gpu_operator_plan::world::Refusal { message, at: None });
     sim.settle();
@@ -461,4 +463,55 @@ fn published_labels_are_recorded_without_waiting_for_the_next_reported_phase() {
     assert_ne!(before.phase, Phase::Ready);
     assert_eq!(sim.node("n0").labels["accelerator"], *"nvidia-h100-80gb");
     assert!(after.published_labels.contains_key("accelerator"), "{after:?}");
+}
+
+/// A quota rejects some pods and accepts others, so that a later pod does not prove that it was raised.
+#[test]
+fn a_rejection_by_a_quota_is_reported_only_while_a_pod_is_missing() {
+    let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
+    let message = "pods \"nodestack-nvml-probe-x\" is forbidden: exceeded quota: gpu-operator-pods".to_owned();
+    let at = Some(sim.now);
+    sim.refusals.insert("nodestack-nvml-probe".into(), gpu_operator_plan::world::Refusal { message, at });
+    let without_probe = Faults { no_probe: true, ..Faults::default() };
+    sim.faults.insert("b".into(), without_probe.clone());
+    sim.settle();
+    assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "PodsForbidden".into()));
+    sim.faults.clear();
+    sim.settle();
+    assert_eq!(sim.condition("all", "Stalled").0, "False", "the Event exists for an hour");
+    // No probe runs on these nodes, whatever the quota.
+    for (name, key, value) in [("windows", "kubernetes.io/os", "windows"), ("virtual", "type", "virtual-kubelet")] {
+        sim.join_plain(name);
+        sim.label(name, key, Some(value));
+        sim.faults.insert(name.into(), without_probe.clone());
+    }
+    sim.settle();
+    assert_eq!(sim.condition("all", "Stalled").0, "False");
+}
+
+#[test]
+fn nodes_without_a_linux_host_are_left_out() {
+    const TAINT: &str = "virtual-kubelet.io/provider";
+    for (key, value) in [
+        ("kubernetes.io/os", "windows"),
+        ("type", "virtual-kubelet"),
+        ("eks.amazonaws.com/compute-type", "fargate"),
+        (TAINT, "azure"),
+    ] {
+        let mut sim = Sim::settled_fleet("{}", &["a"]);
+        sim.join_plain("b");
+        sim.faults.insert("b".into(), Faults { no_probe: true, ..Faults::default() });
+        sim.label("b", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-t4"));
+        if key == TAINT {
+            let taint = TaintFact { key: key.into(), value: value.into(), effect: "NoSchedule".into() };
+            sim.node_mut("b").taints.push(taint);
+        } else {
+            sim.label("b", key, Some(value));
+        }
+        sim.run(100);
+        assert_eq!(sim.policy_status("all").nodes.total, 1, "{key}");
+        assert_eq!(sim.condition("all", "Ready").0, "True", "{key}");
+        assert!(!sim.gpu_nodes.contains_key(&"b".into()), "{key}");
+        assert!(!sim.node("b").labels.contains_key(keys::MODEL), "{key}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::{GpuNode, NodeName, PolicyName, Revision, keys, policy::Stage};
+use gpu_operator_crd::{GpuNode, GpuNodeStatus, NodeName, PolicyName, Revision, keys, policy::Stage};
 use gpu_operator_plan::{
     inventory::report::belongs_to,
     output::{node_labels::LabelWrite, writes::Write},
@@ -12,7 +12,7 @@ use gpu_operator_plan::{
 
 use crate::{
     sim::Sim,
-    truth::{governing, group_of_pod, is_used, keeps_its_stack, placing, pod},
+    truth::{governing, group_of_pod, is_used, keeps_its_stack, placing, pod, starts_gpu_pods},
 };
 
 /// A law, and what violates it.
@@ -209,6 +209,24 @@ pub fn of_controllers(before: &Sim, after: &Sim, name: &NodeName) -> Lawful {
         return Ok(());
     }
     Err(format!("the driver's pod of {name} ends under a GPU pod, because its DaemonSet is gone"))
+}
+
+/// Once the fleet has settled, a node is ready only if a new GPU pod would start on it, as far as its probe and its kubelet report
+/// what they see.
+pub fn of_ready_nodes(sim: &Sim) -> Lawful {
+    let is_reported = |name: &NodeName| {
+        sim.nodes[name].ready
+            && sim.faults.get(name).is_none_or(|faults| faults.probe_reports() && !faults.late_kubelet)
+    };
+    let is_ready = |name: &NodeName| {
+        let status = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.status.as_ref());
+        governing(sim, name).is_some() && status.is_some_and(GpuNodeStatus::is_ready)
+    };
+    let wrong = sim.nodes.keys().find(|name| is_reported(name) && is_ready(name) && !starts_gpu_pods(sim, name));
+    match wrong {
+        Some(name) => Err(format!("node {name} is ready, and no GPU pod would start there: {:#?}", sim.status(name))),
+        None => Ok(()),
+    }
 }
 
 /// Once no policy is left, nothing is left of this operator, and nothing of others was taken.

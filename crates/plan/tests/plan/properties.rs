@@ -48,13 +48,15 @@ fn settle(sim: &mut Sim, oracle: &mut Oracle) {
     }
     let plan = sim.plan();
     assert!(plan.is_empty(), "an hour later: {plan:#?}");
+    law::of_ready_nodes(sim).expect("nodes that are ready only if a GPU pod would start");
     discovered_labels_are_those_of_the_policy(sim);
     every_generation_is_observed(sim);
     assert!(sim.gpu_nodes.keys().all(|name| sim.nodes.contains_key(name)), "a GpuNode without a Node is left");
     for (name, status) in &plan.statuses {
         let count = count(sim, &plan, name);
         let deleting = sim.policies[name].metadata.deletion_timestamp.is_some();
-        let ready = !deleting && count.able - count.moving >= count.required;
+        let broken = sim.nodes.keys().any(|name| !truth::starts_gpu_pods(sim, name));
+        let ready = !deleting && !broken && count.able - count.moving >= count.required;
         assert!(reports_ready(status) || !ready, "{name}: {count:?}: {status:#?}");
     }
 }
@@ -238,7 +240,12 @@ fn is_independent_of_time(event: &Event) -> bool {
         return !drivers.into_iter().any(leaves_driver);
     }
     let of_node = |what: &OnNode| match what {
-        OnNode::GetsHostDriver | OnNode::GetsForeignPod | OnNode::LosesGpu | OnNode::IsBeingDeleted => true,
+        OnNode::GetsHostDriver
+        | OnNode::UpgradesPackages
+        | OnNode::PassesThrough(_)
+        | OnNode::GetsForeignPod
+        | OnNode::LosesGpu
+        | OnNode::IsBeingDeleted => true,
         OnNode::Reboots(lost) | OnNode::RebootsWith(_, lost) => *lost > 0,
         _ => false,
     };

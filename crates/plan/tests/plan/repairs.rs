@@ -6,7 +6,7 @@ use crate::{
     sim::Sim,
 };
 use gpu_operator_crd::{ConditionType, health::HealthState, keys, policy::Stage, reason::Reason};
-use gpu_operator_plan::{carry::Carry, time::Uptime};
+use gpu_operator_plan::{carry::Carry, time::Uptime, world::Role};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use kube::ResourceExt;
 use serde_json::json;
@@ -177,4 +177,31 @@ fn a_webhook_that_changes_a_daemon_set_on_admission_is_no_conflict_and_costs_few
     let writes = sim.writes_to("daemonset");
     assert!(writes.values().all(|writes| *writes <= 7), "{writes:?}");
     assert!(writes.values().any(|writes| *writes == 7), "{writes:?}");
+}
+
+#[test]
+fn pods_that_another_controller_deletes_are_created_less_and_less_often() {
+    let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", crate::validation::ON_INSTALL);
+    let mut fight = Fight::new(sim, "create pod validation-");
+    fight.sim.faults.insert("a".into(), crate::validation::hanging());
+    fight.run(HOUR, |sim| sim.pods.retain(|_, pod| pod.role != Role::Validation));
+    let created = &fight.repairs;
+    assert!((6..=13).contains(&created.len()), "{created:?}");
+    let during = reported(&fight.sim);
+    assert!(during.contains("deleting pod validation-"), "{during}");
+    fight.sim.faults.clear();
+    fight.run(HOUR, |_| {});
+    assert_eq!(fight.sim.status("a").reason(), Some(Reason::AllGpusAllocatable));
+}
+
+#[test]
+fn pods_that_are_recreated_in_vain_are_deleted_less_and_less_often() {
+    let mut fight = Fight::new(Sim::settled_fleet("{}", &["a"]), "delete pod");
+    // Whatever is created is older than the driver's container.
+    fight.run(HOUR, |sim| {
+        let since = sim.now + k8s_openapi::jiff::SignedDuration::from_secs(1);
+        let driver = sim.pods.get_mut("driver@a").expect("the driver's pod");
+        driver.containers[0].state = gpu_operator_plan::world::ContainerState::Running(Some(since));
+    });
+    assert!((6..=13).contains(&fight.repairs.len()), "{:?}", fight.repairs);
 }

@@ -72,6 +72,21 @@ fn a_node_whose_gpus_are_allocatable_after_a_reboot_is_ready_before_its_probe_re
 }
 
 #[test]
+fn the_driver_version_of_a_pool_is_kept_while_no_report_counts() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    let version = |sim: &Sim| sim.policy_status("all").pools[0].driver_version.clone();
+    let known = version(&sim);
+    assert!(known.is_some());
+    sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
+    sim.reboot("a", 0);
+    for _ in 0..30 {
+        sim.step();
+        sim.sleep(1);
+        assert_eq!(version(&sim), known);
+    }
+}
+
+#[test]
 fn a_report_of_a_boot_that_kubelet_has_not_published_yet_changes_nothing() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
     sim.faults.insert("a".into(), Faults { late_kubelet: true, ..Faults::default() });

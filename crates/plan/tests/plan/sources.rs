@@ -783,3 +783,42 @@ fn gpus_passed_through_to_virtual_machines_are_reported_and_not_counted() {
     assert_eq!(status.reason(), Some(Reason::GpuMissing));
     assert!(status.message.contains("3 GPUs are bound to vfio-pci"), "{}", status.message);
 }
+
+#[test]
+fn gpus_that_are_bound_to_vfio_later_are_no_longer_expected() {
+    for spec in ["{}", "{pools: [{name: p, gpusPerNode: 8}]}"] {
+        let taint = "{onUnhealthy: {mode: Taint, taint: {effect: NoExecute}}}";
+        let mut sim = Sim::settled_fleet(&format!("{{health: {taint}, {}", &spec[1..]), &["a"]);
+        assert_eq!(sim.status("a").gpus.summary, "8/8", "{spec}");
+        sim.pass_through("a", 2);
+        sim.settle();
+        let status = sim.status("a");
+        assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::GpusPassedThrough)), "{spec}");
+        assert_eq!((status.gpus.summary.as_str(), status.gpus.unhealthy), ("6/6", 0), "{spec}");
+        assert_eq!(sim.node("a").own_taint, None, "{spec}: the pods on the other GPUs keep running");
+        // One more is lost, which is not the same.
+        sim.report("a").gpus.pop();
+        sim.run(30);
+        let status = sim.status("a");
+        assert_eq!((status.reason(), status.gpus.unhealthy), (Some(Reason::GpuMissing), 1), "{spec}");
+        assert!(status.message.contains("5 of 6 expected GPUs"), "{spec}: {}", status.message);
+        assert!(status.message.contains("missing: 0000:0b:00.0;"), "{spec}: {}", status.message);
+        // They are bound to NVIDIA's driver again.
+        sim.pass_through("a", 0);
+        sim.plug("a", &["2330"; 8]);
+        sim.settle();
+        assert_eq!(sim.status("a").gpus.summary, "8/8", "{spec}");
+    }
+}
+
+#[test]
+fn a_node_whose_gpus_are_all_passed_through_is_no_gpu_node() {
+    let mut sim = Sim::settled_fleet("{deletionPolicy: Now}", &["a", "b"]);
+    sim.pass_through("a", 8);
+    sim.sleep(120);
+    sim.settle();
+    assert_eq!(sim.policy_status("all").nodes.total, 1);
+    assert_eq!(sim.condition("all", "Ready").0, "True");
+    let left: Vec<_> = sim.node("a").labels.keys().filter(|key| key.starts_with(keys::PREFIX)).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -390,6 +390,31 @@ fn a_runtime_that_does_not_restart_halts_the_rest_of_its_pool() {
 }
 
 #[test]
+fn a_node_that_changes_its_pool_keeps_the_turn_in_the_pool_of_its_label() {
+    let mut sim = fresh(&["a", "b"], "{}");
+    for node in ["a", "b"] {
+        let words = "RuntimeConfigRejected: unknown key".to_owned();
+        sim.faults.insert(node.into(), Faults { slow: 600, restart: Some(words), ..Faults::default() });
+    }
+    while restarting(&sim).is_empty() {
+        sim.step();
+        sim.sleep(1);
+    }
+    assert_eq!(restarting(&sim), ["a"]);
+    sim.pods.get_mut("toolkit@a").into_iter().for_each(|pod| pod.init.clear());
+    sim.label("a", keys::MODEL_OVERRIDE, Some("nvidia-l4"));
+    let plan = sim.plan();
+    let pool = |node: &str| plan.labels.get(&node.into()).and_then(|write| write.labels.get(keys::POOL).cloned());
+    assert_eq!(pool("a").as_deref(), Some("nvidia-l4"), "{:?}", plan.labels);
+    let restarted = plan.labels.get(&"b".into()).is_some_and(|write| write.labels.contains_key(keys::TOOLKIT));
+    assert!(
+        !restarted,
+        "node a may still restart its runtime, and its label names the pool of node b: {:?}",
+        plan.labels
+    );
+}
+
+#[test]
 fn a_fix_for_many_nodes_restarts_their_runtimes_one_by_one() {
     let nodes = ["a", "b", "c"];
     let mut sim = fresh(&nodes, "{injection: Runtime}");

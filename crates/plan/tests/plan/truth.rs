@@ -6,6 +6,7 @@ use gpu_operator_crd::{
     gpunode::GpuCounts,
     keys,
     policy::{DeletionPolicy, Stage},
+    report::InstalledDriver,
 };
 use gpu_operator_plan::world::{NodeFacts, PodFacts};
 use kube::ResourceExt;
@@ -69,11 +70,26 @@ pub fn governing<'s>(sim: &'s Sim, name: &NodeName) -> Option<&'s ClusterGpuPoli
 pub fn is_gpu_node(sim: &Sim, name: &NodeName) -> bool {
     let node = &sim.nodes[name];
     let report = reported_gpus(sim, name);
-    let had = counts(sim, name).is_some_and(|gpus| gpus.most_seen.is_some()) || annotated(node).is_some();
+    let seen = counts(sim, name).and_then(|gpus| gpus.most_seen).filter(|most| *most > passed_through(sim, name));
+    let had = seen.is_some() || annotated(node).is_some();
     if let Some(gpus) = report {
         return gpus > 0 || (had && (is_labelled_as_gpu_node(node) || was_known(sim, name)));
     }
     is_labelled_as_gpu_node(node) || was_known(sim, name)
+}
+
+/// Returns whether a new GPU pod would start on a node if it was scheduled there: the pods that it needs are running, and the host's
+/// libraries, if there are any, are those of the loaded driver.
+pub fn starts_gpu_pods(sim: &Sim, name: &NodeName) -> bool {
+    let runs = |stage: Stage| {
+        placing(sim, &sim.nodes[name], stage).is_none() || pod(sim, name, stage).is_some_and(PodFacts::running)
+    };
+    let fits = sim.machines.get(name).is_none_or(|machine| {
+        let driver = &machine.driver;
+        let is_loaded = |found: &InstalledDriver| driver.loaded.as_ref() == Some(&found.version);
+        driver.loaded.is_none() || driver.installed.is_empty() || driver.installed.iter().any(is_loaded)
+    });
+    fits && runs(Stage::Toolkit) && runs(Stage::Mps)
 }
 
 fn is_labelled_as_gpu_node(node: &NodeFacts) -> bool {
@@ -97,6 +113,14 @@ fn was_known(sim: &Sim, name: &NodeName) -> bool {
 pub fn reported_gpus(sim: &Sim, name: &NodeName) -> Option<u32> {
     let report = sim.with_report(name, sim.gpu_nodes.get(name)?).status?.report?;
     Some(u32::try_from(report.gpus.len()).expect("few GPUs"))
+}
+
+/// Returns how many of the GPUs that were seen on a node its probe reports as passed through.
+pub fn passed_through(sim: &Sim, name: &NodeName) -> u32 {
+    let report = || sim.with_report(name, sim.gpu_nodes.get(name)?).status?.report;
+    let (Some(counts), Some(report)) = (counts(sim, name), report()) else { return 0 };
+    let passed_through = counts.seen_at.iter().filter(|address| report.passed_through_at.contains(address));
+    u32::try_from(passed_through.count()).expect("few GPUs")
 }
 
 /// Returns the recorded counts, if they were recorded for this Node object.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
     GpuNode, GpuNodeStatus, NodeName, Report, keys,
+    policy::Stage,
     report::{Gpu, InstalledDriver, NvmlState, OsRelease},
 };
 use gpu_operator_plan::world::{ContainerState, Exit, NodeFacts, Role};
@@ -21,6 +22,8 @@ pub struct Faults {
     pub missing_images: BTreeSet<String>,
     /// The driver container crashes with this message.
     pub driver_crash: Option<String>,
+    /// The pod of a stage after the driver's whose container crashes again and again.
+    pub crashing: Option<Stage>,
     /// The driver container loads this version instead of the requested one.
     pub loads_instead: Option<String>,
     /// The toolkit's restart of the container runtime fails with this message.
@@ -156,6 +159,37 @@ impl Sim {
             driver.loaded = Some(version.into());
             self.boots_with.insert(node, version.into());
         }
+    }
+
+    /// Replaces the driver of the host's packages, if it has one, while the earlier module stays loaded.
+    pub fn upgrade_packages(&mut self, node: &NodeName) {
+        let installed = &mut self.report(node).driver.installed;
+        if let Some(found) = installed.iter_mut().find(|found| found.root == HOST_ROOT) {
+            found.version = "550.2.2".into();
+            self.boots_with.insert(node.clone(), "550.2.2".into());
+        }
+    }
+
+    /// Binds the last of a machine's GPUs to vfio-pci, and those that were bound to it before to NVIDIA's driver.
+    pub fn pass_through(&mut self, node: impl Into<NodeName>, count: usize) {
+        let report = self.report(node);
+        let device_id = report.gpus.first().map(|gpu| gpu.device_id.clone()).unwrap_or_default();
+        let back = report.passed_through_at.drain(..);
+        let back = back.map(|pci_address| Gpu {
+            pci_address,
+            device_id: device_id.clone(),
+            mig_capable: Some(true),
+            ..Gpu::default()
+        });
+        report.gpus.extend(back);
+        let bound = report.gpus.split_off(report.gpus.len().saturating_sub(count));
+        report.passed_through = u32::try_from(bound.len()).expect("few GPUs");
+        report.passed_through_at = bound.into_iter().map(|gpu| gpu.pci_address).collect();
+    }
+
+    /// Lets a machine load this version on every start.
+    pub fn boots_with(&mut self, node: impl Into<NodeName>, version: &str) {
+        self.boots_with.insert(node.into(), version.into());
     }
 
     /// Reboots a machine, with `lost` GPUs missing afterwards. Kubelet publishes the new boot at once unless it is late.

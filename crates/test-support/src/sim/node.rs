@@ -391,6 +391,13 @@ impl Sim {
         let runs = self.driver_runs(node);
         let open = templates.get(pod).is_some_and(|template| gate_opens(template, machine, runs));
         let Some(pod) = self.pods.get_mut(pod).filter(|_| open) else { return };
+        if faults.crashing.is_some_and(|stage| pod.role == Role::Operand(stage)) {
+            let container = &mut pod.containers[0];
+            container.state = ContainerState::Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
+            container.last_failure = Some(Exit { code: 1, message: "error: it broke".into() });
+            container.ready = false;
+            return;
+        }
         if pod.has_started() || !is_slow(pod, now, faults) {
             run(pod, now);
         }

@@ -52,6 +52,10 @@ pub enum OnNode {
     Tainted(bool),
     GpuCount(Option<&'static str>),
     GetsHostDriver,
+    /// The packages of the host's driver are upgraded while the earlier module is loaded.
+    UpgradesPackages,
+    /// This many of its GPUs are bound to vfio-pci.
+    PassesThrough(usize),
     /// A pod without a DaemonSet installs a driver.
     GetsForeignPod,
     LosesForeignPod,
@@ -83,6 +87,7 @@ pub enum Fault {
     RuntimeDown,
     LoadsAnother,
     PodsForbidden,
+    Crashes(Stage),
     PublishesNone,
     MuteProbe,
     NoProbe,
@@ -125,6 +130,8 @@ pub fn on_node() -> BoxedStrategy<OnNode> {
         Fault::RuntimeDown,
         Fault::LoadsAnother,
         Fault::PodsForbidden,
+        Fault::Crashes(Stage::Toolkit),
+        Fault::Crashes(Stage::Mps),
         Fault::PublishesNone,
         Fault::MuteProbe,
         Fault::NoProbe,
@@ -142,6 +149,8 @@ pub fn on_node() -> BoxedStrategy<OnNode> {
         1 => any::<bool>().prop_map(OnNode::Tainted),
         1 => count.prop_map(OnNode::GpuCount),
         1 => Just(OnNode::GetsHostDriver),
+        1 => Just(OnNode::UpgradesPackages),
+        1 => (0..4_usize).prop_map(OnNode::PassesThrough),
         2 => Just(OnNode::GetsForeignPod),
         1 => Just(OnNode::LosesForeignPod),
         1 => Just(OnNode::LosesGpu),
@@ -282,6 +291,8 @@ pub fn apply_to_node(sim: &mut Sim, name: &NodeName, what: &OnNode) {
         OnNode::GetsHostDriver if has_gpus && !node.labels.contains_key(keys::DRIVER) => {
             sim.host_driver(name, "550.1.1", true);
         }
+        OnNode::UpgradesPackages if has_gpus => sim.upgrade_packages(name),
+        OnNode::PassesThrough(count) if has_gpus => sim.pass_through(name, *count),
         OnNode::GetsForeignPod if foreign_pod_there.is_none() => sim.foreign_pods.push(foreign_pod(name)),
         OnNode::LosesForeignPod => {
             sim.foreign_pods.retain(|pod| Some(pod.name_any()) != foreign_pod_there);
@@ -312,7 +323,12 @@ pub fn apply_to_node(sim: &mut Sim, name: &NodeName, what: &OnNode) {
             };
             sim.pods.remove(&format!("{of}@{name}"));
         }
-        OnNode::GetsHostDriver | OnNode::GetsForeignPod | OnNode::LosesGpu | OnNode::GetsGpuPod => {}
+        OnNode::UpgradesPackages
+        | OnNode::PassesThrough(_)
+        | OnNode::GetsHostDriver
+        | OnNode::GetsForeignPod
+        | OnNode::LosesGpu
+        | OnNode::GetsGpuPod => {}
     }
 }
 
@@ -334,6 +350,7 @@ fn faults(fault: Fault) -> Faults {
         Fault::DriverCrash => Faults { driver_crash: Some(text("no headers")), ..none() },
         Fault::LoadsAnother => Faults { loads_instead: Some(text("1.2.3")), ..none() },
         Fault::PodsForbidden => Faults { pods_forbidden: Some("violates PodSecurity"), ..none() },
+        Fault::Crashes(stage) => Faults { crashing: Some(stage), ..none() },
         Fault::PublishesNone => Faults { publishes: Some(0), ..none() },
         Fault::MuteProbe => Faults { mute_probe: true, ..none() },
         Fault::NoProbe => Faults { no_probe: true, ..none() },

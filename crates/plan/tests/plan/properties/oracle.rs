@@ -18,7 +18,7 @@ use kube::ResourceExt;
 use crate::{
     law,
     sim::Sim,
-    truth::{annotated, counts, governing, is_used, keeps_its_stack, placing, pod, reported_gpus},
+    truth::{annotated, counts, governing, is_used, keeps_its_stack, passed_through, placing, pod, reported_gpus},
 };
 
 /// This operator's labels on Nodes.
@@ -300,14 +300,15 @@ pub fn discovered_labels_are_those_of_the_policy(sim: &Sim) {
 }
 
 /// Returns the expected number of GPUs of a node: from its annotation, otherwise from its pool, otherwise the most that
-/// were seen on it, otherwise from its cloud's label.
+/// were seen on it, otherwise from its cloud's label. GPUs that have been passed through since are not expected.
 fn expected(sim: &Sim, plan: &Plan, name: &NodeName) -> Option<u32> {
     let node = &sim.nodes[name];
     let expected_resources = || pool(sim, plan, name)?.gpus_per_node;
     let seen =
         || reported_gpus(sim, name).filter(|gpus| *gpus > 0).max(counts(sim, name).and_then(|gpus| gpus.most_seen));
     let cloud = || node.labels.get("cloud.google.com/gke-accelerator-count")?.parse().ok();
-    annotated(node).or_else(expected_resources).or_else(seen).or_else(cloud)
+    let counted = || expected_resources().or_else(seen).or_else(cloud);
+    annotated(node).or_else(|| Some(counted()?.saturating_sub(passed_through(sim, name))))
 }
 
 /// Returns the named pool of a node: the first that matches. A user may write a cloud's name of a model.
