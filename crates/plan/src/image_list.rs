@@ -253,7 +253,7 @@ impl<'a> Search<'a> {
         let discovery = Discovery {
             model: model.map(|model| model.name.clone()),
             accelerators: model.into_iter().collect(),
-            expected: Expected { annotated: Some(GPUS), known: None },
+            expected: Expected { annotated: Some(GPUS), known: None, passed_through: 0 },
             seen: Seen::default(),
             replaced: None,
             notes: Vec::new(),

@@ -59,7 +59,7 @@ fn wrap(line: &str) -> Vec<String> {
     lines.into_iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// Returns a line as SVG's text, with its words in colour.
+/// Returns a line as SVG's text, in which known words have a colour.
 fn coloured(line: &str) -> String {
     if line.starts_with("$ ") {
         return format!("<tspan font-weight=\"bold\">{}</tspan>", escaped(line));
