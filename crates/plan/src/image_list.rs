@@ -95,8 +95,11 @@ pub struct ImageList {
 #[must_use]
 pub fn images(settings: &Settings, catalogue: &Catalogue, policy: &ClusterGpuPolicy, fleet: &Fleet) -> ImageList {
     let mut list = ImageList::default();
+    // With `pullPolicy: Never` users load the images into the nodes, and need their names as well.
+    let mut policy = policy.clone();
+    policy.spec.images.pull_policy = None;
     // A third-party driver counts as the host's, whatever the source.
-    for (policy, by_third_party) in [(policy, false), (&with_host_drivers(policy), true)] {
+    for (policy, by_third_party) in [(&policy, false), (&with_host_drivers(&policy), true)] {
         for pool in policy.spec.pools.iter().map(Some).chain([None]) {
             let search = Search { catalogue, policy, pool, fleet, by_third_party };
             for key in search.keys(&mut list.notes) {
@@ -109,7 +112,7 @@ pub fn images(settings: &Settings, catalogue: &Catalogue, policy: &ClusterGpuPol
         }
     }
     if policy.spec.readiness.validation.mode.unwrap_or_default() != ValidationMode::Never {
-        list.images.extend(validation_test::images(policy));
+        list.images.extend(validation_test::images(&policy));
     }
     list.images.remove("");
     list
@@ -124,7 +127,7 @@ fn with_host_drivers(policy: &ClusterGpuPolicy) -> ClusterGpuPolicy {
     policy
 }
 
-/// Returns the images of a DaemonSet's pods, but those that must already be on the node.
+/// Returns the images of a DaemonSet's pods, but those that a cloud preloads.
 fn pulled(set: &DaemonSet) -> impl Iterator<Item = &String> {
     let pod = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
     let containers = pod.into_iter().flat_map(|pod| pod.init_containers.iter().flatten().chain(&pod.containers));

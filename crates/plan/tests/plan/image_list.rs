@@ -83,6 +83,12 @@ fn it_is_limited_by_operating_system_and_model() {
             &[google, "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04", plugin, toolkit, probe][..],
         ),
         (
+            "{images: {pullPolicy: Never}, defaults: {driver: {source: Container}}}",
+            &["ubuntu22.04"],
+            &["nvidia-h100-80gb"],
+            &["nvcr.io/nvidia/driver:595.91.07-ubuntu22.04", plugin, toolkit, probe],
+        ),
+        (
             "{defaults: {driver: {source: Container}}}",
             &["rhel8"],
             &["nvidia-tesla-k80"],
