@@ -342,7 +342,8 @@ fn reports_mig(sim: &Sim, name: &NodeName) -> bool {
 pub struct Count {
     /// Nodes whose allocatable GPUs meet the expectation.
     pub able: u32,
-    /// Those of the able nodes that are being updated, and not proven yet, or whose kubelet has not reported a reboot.
+    /// Those of the able nodes that are being updated, and not proven yet, whose kubelet has not reported a reboot, or whose probe
+    /// has not reported the MIG devices.
     pub moving: u32,
     /// Nodes that are not able because it is their turn in a rollout.
     pub updating: u32,
@@ -358,10 +359,7 @@ pub fn count(sim: &Sim, plan: &Plan, policy: &PolicyName) -> Count {
         let gpus = node.allocatable.total();
         // A kubelet that is late still publishes GPUs that are missing on the bus.
         let on_bus = |expected| reported_gpus(sim, &node.name).is_none_or(|on_bus| on_bus >= expected);
-        // Into which MIG devices the GPUs are divided is known from a report only.
-        let is_known = |name: &str| !name.contains("mig-") || reports_mig(sim, &node.name);
-        let names_known = node.allocatable.names().all(|name| is_known(name.as_str()));
-        let has_all = |expected| gpus >= expected * sim.replicas(&node.name) && on_bus(expected) && names_known;
+        let has_all = |expected| gpus >= expected * sim.replicas(&node.name) && on_bus(expected);
         gpus > 0 && expected(sim, plan, &node.name).is_some_and(has_all)
     };
     let few = |count: usize| u32::try_from(count).expect("few nodes");
@@ -378,7 +376,10 @@ pub fn count(sim: &Sim, plan: &Plan, policy: &PolicyName) -> Count {
     };
     let rebooted =
         |node: &NodeFacts| sim.machines.get(&node.name).is_some_and(|report| *report.boot_id != *node.boot_id);
-    let moving = |node: &&&NodeFacts| sim.is_moving(&node.name) || rebooted(node);
+    // Into which MIG devices GPUs are divided is known from a report only.
+    let is_unknown =
+        |node: &NodeFacts| node.allocatable.names().any(|name| name.contains("mig-")) && !reports_mig(sim, &node.name);
+    let moving = |node: &&&NodeFacts| sim.is_moving(&node.name) || rebooted(node) || is_unknown(node);
     let unable = serving.iter().filter(|node| !is_able(node));
     Count {
         able: few(able.len()),
