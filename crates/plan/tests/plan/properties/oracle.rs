@@ -122,7 +122,8 @@ fn pool_of(sim: &Sim, node: &NodeFacts) -> PoolOf {
 fn pending_restarts(sim: &Sim) -> BTreeMap<PoolOf, NodeName> {
     let comes = |node: &&NodeFacts| {
         let pod = pod(sim, &node.name, Stage::Toolkit).filter(|pod| is_selected(pod, node, Stage::Toolkit));
-        let to_come = pod.map_or(node.ready, |pod| !pod.has_started() && pod.init.is_empty());
+        let is_new = |pod: &PodFacts| pod.containers.iter().all(|container| container.last_failure.is_none());
+        let to_come = pod.map_or(node.ready, |pod| !pod.has_started() && pod.init.is_empty() && is_new(pod));
         sim.restarts_runtime(&node.name) && to_come
     };
     sim.nodes.values().filter(comes).map(|node| (pool_of(sim, node), node.name.clone())).collect()
@@ -330,6 +331,12 @@ fn pool<'s>(sim: &'s Sim, plan: &Plan, name: &NodeName) -> Option<&'s Pool> {
     })
 }
 
+/// Returns whether the last report of a node lists the MIG devices of a GPU.
+fn reports_mig(sim: &Sim, name: &NodeName) -> bool {
+    let report = sim.gpu_nodes.get(name).and_then(|gpu_node| sim.with_report(name, gpu_node).status?.report);
+    report.is_some_and(|report| report.gpus.iter().any(|gpu| gpu.mig_devices.is_some()))
+}
+
 /// Numbers of a policy's nodes that are in service: ready, not cordoned and not being deleted.
 #[derive(Debug)]
 pub struct Count {
@@ -351,7 +358,10 @@ pub fn count(sim: &Sim, plan: &Plan, policy: &PolicyName) -> Count {
         let gpus = node.allocatable.total();
         // A kubelet that is late still publishes GPUs that are missing on the bus.
         let on_bus = |expected| reported_gpus(sim, &node.name).is_none_or(|on_bus| on_bus >= expected);
-        let has_all = |expected| gpus >= expected * sim.replicas(&node.name) && on_bus(expected);
+        // Into which MIG devices the GPUs are divided is known from a report only.
+        let is_known = |name: &str| !name.contains("mig-") || reports_mig(sim, &node.name);
+        let names_known = node.allocatable.names().all(|name| is_known(name.as_str()));
+        let has_all = |expected| gpus >= expected * sim.replicas(&node.name) && on_bus(expected) && names_known;
         gpus > 0 && expected(sim, plan, &node.name).is_some_and(has_all)
     };
     let few = |count: usize| u32::try_from(count).expect("few nodes");
