@@ -59,7 +59,6 @@ fn notice(crates: &BTreeSet<Crate>) -> String {
 ///
 /// # Errors
 /// If the sources of a crate cannot be read.
-#[allow(dead_code, reason = "the archive of a release contains it")]
 pub(crate) fn licence_texts(checkout: &Path) -> Result<String> {
     let folders = folders(checkout)?;
     let (mut owners, mut without) = (BTreeMap::<String, Vec<String>>::new(), Vec::new());

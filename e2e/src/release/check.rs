@@ -5,7 +5,11 @@ use std::{fs, path::Path, process::Command};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{PROGRAMS, VERSION, checksums, file, files, images, manifests, sbom};
+use super::{
+    checksums,
+    files::{PROGRAMS, VERSION, file, files},
+    images, manifests, sbom,
+};
 use crate::harness::{paths::Paths, process::output};
 
 /// The values of `e_machine` in ELF programs, by architecture.

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
-use super::files;
+use super::files::files;
 use crate::harness::files::hex;
 
 const NAME: &str = "SHA256SUMS";

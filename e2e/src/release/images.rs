@@ -8,7 +8,10 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{Options, PROGRAMS, VERSION, file};
+use super::{
+    files::{PROGRAMS, VERSION, file},
+    options::Options,
+};
 use crate::harness::{
     buildah::{ARCHITECTURE, Debian, buildah},
     cargo,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::{VERSION, file};
+use super::files::{VERSION, file};
 use crate::{
     cluster::{
         chart::{self, RELEASE},

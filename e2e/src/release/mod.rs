@@ -11,8 +11,10 @@
 
 mod check;
 mod checksums;
+mod files;
 mod images;
 mod manifests;
+mod options;
 mod sbom;
 
 use std::{
@@ -22,6 +24,9 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+
+use files::files;
+pub(crate) use options::Options;
 
 use crate::{
     generated::notice,
@@ -34,33 +39,6 @@ use crate::{
         tools,
     },
 };
-
-/// The version of all packages, images and the chart.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The programs, which are also the names of their packages and images.
-const PROGRAMS: [&str; 2] = ["gpu-operator", "nvml-probe"];
-/// The architectures of the images.
-const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
-
-/// What to release.
-#[derive(clap::Args)]
-pub(crate) struct Options {
-    /// Registry and path before `/gpu-operator` and `/nvml-probe`, from which nodes will pull the images.
-    #[arg(long, default_value = "registry.example.com/gpu")]
-    repository: String,
-    /// The image in which the programs are built. By default it is made of Debian packages and the toolchain from rustup.
-    #[arg(long, requires = "base")]
-    builder: Option<String>,
-    /// The base of the images. By default it is made of Debian packages.
-    #[arg(long, requires = "builder")]
-    base: Option<String>,
-    /// An architecture of the images; may be repeated.
-    #[arg(long = "architecture", value_parser = ARCHITECTURES, default_values = ARCHITECTURES)]
-    architectures: Vec<String>,
-    /// Only verify the files of an earlier run.
-    #[arg(long)]
-    check: bool,
-}
 
 /// Makes and verifies the files of a release, or only verifies them.
 pub(crate) fn run(paths: &Paths, options: &Options) -> Result<()> {
@@ -85,24 +63,6 @@ pub(crate) fn run(paths: &Paths, options: &Options) -> Result<()> {
         outln!("  {:>9} KiB  {file}", size / 1024);
     }
     Ok(())
-}
-
-/// Returns the path of a file of this version: `NAME-VERSION.ENDING`.
-fn file(folder: &Path, name: &str, ending: &str) -> PathBuf {
-    folder.join(format!("{name}-{VERSION}.{ending}"))
-}
-
-/// Returns the names and sizes, in bytes, of all files in a folder, sorted by name.
-fn files(folder: &Path) -> Result<Vec<(String, u64)>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
-    let mut files = entries
-        .map(|entry| {
-            let entry = entry?;
-            Ok((entry.file_name().to_string_lossy().into_owned(), entry.metadata()?.len()))
-        })
-        .collect::<Result<Vec<_>>>()?;
-    files.sort();
-    Ok(files)
 }
 
 /// Returns the commit of the sources, with `-modified` if files differ from it; `unknown` without git.

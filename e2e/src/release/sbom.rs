@@ -5,7 +5,7 @@ use std::{fs, path::Path, process::Command};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{PROGRAMS, VERSION, file};
+use super::files::{PROGRAMS, VERSION, file};
 use crate::harness::{
     cargo,
     files::{copy, write},
