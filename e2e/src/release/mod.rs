@@ -17,11 +17,7 @@ mod manifests;
 mod options;
 mod sbom;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context, Result};
 
