@@ -45,11 +45,11 @@ fn a_node_is_ready_once_a_pod_has_used_one_of_its_gpus() {
 #[test]
 fn a_failed_test_is_reported_with_its_output_and_another_image_is_tried_at_once() {
     test(|f| async move {
-        // The probe's program without arguments prints its usage and fails.
+        // The probe's program without arguments prints its usage, without any error, and fails.
         let image = "{repository: \"localhost:5999/nvml-probe\", tag: dev}";
         f.apply(&format!("{{readiness: {{validation: {{mode: OnInstall, image: {image}}}}}}}")).await?;
         let message = f.wait_for_reason(Reason::ValidationFailed).await?;
-        ensure!(message.contains("exit code 2") && message.contains("Usage"), "{message}");
+        ensure!(message.contains("exit code 2") && message.contains("Print version"), "{message}");
         f.wait_for_condition("Ready", "False").await?;
         f.apply("{readiness: {validation: {mode: OnInstall}}}").await?;
         wait_for_result(&f, ValidationResult::Passed, READY).await?;

@@ -18,7 +18,10 @@ use kube::ResourceExt;
 use crate::{
     law,
     sim::Sim,
-    truth::{annotated, counts, governing, is_used, keeps_its_stack, passed_through, placing, pod, reported_gpus},
+    truth::{
+        annotated, counts, governing, is_used, keeps_its_stack, passed_through, placing, pod, reported_gpus,
+        starts_gpu_pods,
+    },
 };
 
 /// This operator's labels on Nodes.
@@ -342,8 +345,8 @@ fn reports_mig(sim: &Sim, name: &NodeName) -> bool {
 pub struct Count {
     /// Nodes whose allocatable GPUs meet the expectation.
     pub able: u32,
-    /// Those of the able nodes that are being updated, and not proven yet, whose kubelet has not reported a reboot, or whose probe
-    /// has not reported the MIG devices.
+    /// Those of the able nodes that are being updated, and not proven yet, whose kubelet has not reported a reboot, whose probe has
+    /// not reported the MIG devices, or on which no new GPU pod would start.
     pub moving: u32,
     /// Nodes that are not able because it is their turn in a rollout.
     pub updating: u32,
@@ -379,7 +382,9 @@ pub fn count(sim: &Sim, plan: &Plan, policy: &PolicyName) -> Count {
     // Into which MIG devices GPUs are divided is known from a report only.
     let is_unknown =
         |node: &NodeFacts| node.allocatable.names().any(|name| name.contains("mig-")) && !reports_mig(sim, &node.name);
-    let moving = |node: &&&NodeFacts| sim.is_moving(&node.name) || rebooted(node) || is_unknown(node);
+    let is_broken = |node: &NodeFacts| !starts_gpu_pods(sim, &node.name);
+    let moving =
+        |node: &&&NodeFacts| sim.is_moving(&node.name) || rebooted(node) || is_unknown(node) || is_broken(node);
     let unable = serving.iter().filter(|node| !is_able(node));
     Count {
         able: few(able.len()),
