@@ -81,6 +81,8 @@ pub(super) fn make(paths: &Paths, folder: &Path, options: &Options, revision: &s
         let step = Step::start(format!("writing {}", archive.display()));
         let to = format!("oci-archive:{}:{name}", archive.display());
         let parts: Vec<_> = options.architectures.iter().map(|architecture| part(program, architecture)).collect();
+        // Left by a run that was interrupted, if it exists.
+        drop(run_logged(buildah(paths).args(["manifest", "rm", &name]), &log, || step.tick("")));
         let mut commands = vec![vec!["manifest", "create", &name]];
         commands.extend(parts.iter().map(|part| vec!["manifest", "add", &name, part]));
         commands.push(vec!["manifest", "push", "--all", &name, &to]);
