@@ -211,16 +211,19 @@ fn anchors(text: &str) -> BTreeSet<String> {
     headings.map(anchor).collect()
 }
 
+/// Returns the pages beside the README, whose blocks are not applied.
+fn for_contributors(root: &Path) -> [(String, PathBuf); 4] {
+    ["CHANGELOG.md", "CONTRIBUTING.md", "DESIGN.md", "SECURITY.md"].map(|page| (page.to_owned(), root.join(page)))
+}
+
 #[test]
 fn every_link_leads_to_a_file_and_a_heading() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let text =
         |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let (mut broken, mut checked) = (Vec::new(), 0);
-    let of_root =
-        ["CHANGELOG.md", "CONTRIBUTING.md", "DESIGN.md", "SECURITY.md"].map(|page| (page.to_owned(), root.join(page)));
     let is_page = |(_, file): &(String, PathBuf)| file.extension().is_some_and(|extension| extension == "md");
-    for (page, file) in pages(&root).into_iter().filter(is_page).chain(of_root) {
+    for (page, file) in pages(&root).into_iter().filter(is_page).chain(for_contributors(&root)) {
         let written = text(&file);
         for link in links(&written) {
             let (target, anchor) = link.split_once('#').map_or((link, None), |(target, anchor)| (target, Some(anchor)));
@@ -271,9 +274,8 @@ fn long_rows(text: &str) -> Vec<usize> {
 #[test]
 fn no_row_of_a_table_is_long() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let at_root = ["CHANGELOG.md", "CONTRIBUTING.md", "DESIGN.md"].map(|page| (page.to_owned(), root.join(page)));
     let (mut long, mut checked) = (Vec::new(), 0);
-    for (page, file) in pages(&root).into_iter().chain(at_root) {
+    for (page, file) in pages(&root).into_iter().chain(for_contributors(&root)) {
         let text = std::fs::read_to_string(file).expect("a page");
         checked += text.lines().filter(|line| line.starts_with('|')).count();
         long.extend(long_rows(&text).into_iter().map(|line| format!("{page}:{line}")));

@@ -13,8 +13,8 @@ use serde::Deserialize;
 use super::file::Generated;
 use crate::harness::{cargo, process::output};
 
-/// The packages whose programs are in the images.
-const PROGRAMS: [&str; 2] = ["gpu-operator", "nvml-probe"];
+/// The programs in the images, which are also the names of their packages and images.
+pub(crate) const PROGRAMS: [&str; 2] = ["gpu-operator", "nvml-probe"];
 /// The platforms that the images are built for.
 const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 /// How the names of files with licences and notices begin.

@@ -7,10 +7,10 @@ use std::{
 
 use anyhow::{Context, Result};
 
+pub(super) use crate::generated::notice::PROGRAMS;
+
 /// The version of all packages, images and the chart.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The programs, which are also the names of their packages and images.
-pub(super) const PROGRAMS: [&str; 2] = ["gpu-operator", "nvml-probe"];
 /// The architectures of the images.
 pub(super) const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
 

@@ -53,17 +53,17 @@ pub(super) fn run(paths: &Paths, options: &Options) -> Result<()> {
     let purpose = if options.keep { Purpose::Up } else { Purpose::Demo };
     let show = || {
         let state = lifecycle::up(paths, purpose, Extent::Chart, lifecycle::choose_nodes(DEFAULT_NODES))?;
-        if !state.nodes.is_real() {
-            apply_policy(paths)?;
-        } else if was_running {
-            apply_policy(paths)?;
-            watch(paths, "waiting until the policy is Ready", |fleet| fleet.is_ready)?;
-            run_plain_pods(paths)?;
-        } else {
-            let failing = fail_and_recover(paths)?;
+        let is_real = state.nodes.is_real();
+        if is_real && !was_running {
+            let failing = fail_at_first(paths)?;
             if let Some(file) = &options.picture {
                 fs::write(file, picture(&failing)).with_context(|| format!("writing {}", file.display()))?;
             }
+        } else {
+            apply_policy(paths)?;
+        }
+        if is_real {
+            watch(paths, "waiting until the policy is Ready", |fleet| fleet.is_ready)?;
             run_plain_pods(paths)?;
         }
         print_objects(paths)?;
@@ -82,9 +82,9 @@ pub(super) fn run(paths: &Paths, options: &Options) -> Result<()> {
     show().or_else(|error| lifecycle::then_down(paths, || Err(error)))
 }
 
-/// Applies the policy while the driver of one node cannot be installed, waits until all other nodes are Ready, removes the
-/// cause, and waits until all are. Returns what kubectl printed meanwhile.
-fn fail_and_recover(paths: &Paths) -> Result<String> {
+/// Applies the policy while the driver of one node cannot be installed, waits until all other nodes are Ready, and removes the
+/// cause. Returns what kubectl printed before that.
+fn fail_at_first(paths: &Paths) -> Result<String> {
     let standin = Standin::new(paths.standin(FAILS));
     standin.set_driver_mode(&DriverMode::Crash { message: FAILURE.to_owned() })?;
     heading("a policy is applied; the repositories of one node lack its kernel's headers");
@@ -98,7 +98,6 @@ fn fail_and_recover(paths: &Paths) -> Result<String> {
     ];
     heading("the headers become available");
     standin.set_driver_mode(&DriverMode::Ok)?;
-    watch(paths, "waiting until the policy is Ready", |fleet| fleet.is_ready)?;
     Ok(printed.join("\n"))
 }
 
