@@ -112,10 +112,7 @@ impl Driver {
                 Outcome::Read(Answer::Logs(observe::log_tails(&self.client, namespace, &pods).await))
             }
             Request::ListPods(nodes, asks) => {
-                let pods = observe::gpu_pods(&self.client, namespace, &nodes, &asks).await;
-                let warn =
-                    |error: &Error| tracing::warn!(%error, "failed to list the pods that use GPUs; no update begins");
-                Outcome::Read(Answer::Pods(pods.inspect_err(warn).ok()))
+                Outcome::Read(Answer::Pods(observe::gpu_pods(&self.client, namespace, &nodes, &asks).await))
             }
             Request::Write(write) => {
                 let of_request = Arc::clone(&write);

@@ -5,7 +5,11 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, TryStreamExt, future::join_all, stream};
+use futures::{
+    StreamExt,
+    future::{join_all, ready},
+    stream,
+};
 use gpu_operator_crd::NodeName;
 use gpu_operator_plan::{
     container_names::VALIDATION,
@@ -16,12 +20,14 @@ use kube::{
     Api, Client,
     api::{ListParams, LogParams},
 };
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::error::{Error, request};
 
 /// The maximum number of nodes whose pods are listed concurrently.
 const AT_ONCE: usize = 4;
+/// How long the pods of all these nodes are waited for: the operator reacts to nothing else in the meantime.
+const PODS_WITHIN: Duration = Duration::from_secs(5);
 /// How long each log is waited for: a node that does not answer must not delay the pass.
 const LOG_WITHIN: Duration = Duration::from_secs(2);
 /// The beginning of kubelet's answer if it succeeds without a log.
@@ -31,32 +37,29 @@ const LOG_LINES: i64 = 20;
 /// The maximum number of bytes of these lines.
 const LOG_BYTES: i64 = 4096;
 
-/// Returns the pods that use or offer GPUs, by node. They are listed only for nodes whose driver is about to be replaced or waits for
-/// them: pods of users are not cached. This operator's own are in `namespace`.
-///
-/// # Errors
-/// Returns an error if the API server does not answer. The caller then updates no node.
+/// Returns the pods that use or offer GPUs, by node; a node whose pods cannot be listed in time is missing. They are listed only for
+/// nodes whose driver is about to be replaced or waits for them: pods of users are not cached. This operator's own are in `namespace`.
 pub async fn gpu_pods(
     client: &Client,
     namespace: &str,
     nodes: &BTreeSet<NodeName>,
     asks: &GpuAsks,
-) -> Result<BTreeMap<NodeName, GpuPods>, Error> {
+) -> BTreeMap<NodeName, GpuPods> {
     let pods = Api::<Pod>::all(client.clone());
-    stream::iter(nodes.iter().cloned())
-        .map(|node| {
-            let pods = pods.clone();
-            async move {
-                // The server excludes pods that have ended.
-                let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
-                let params = ListParams::default().fields(&fields);
-                let found = request(format!("list the pods of node {node}"), pods.list(&params)).await?;
-                Ok((node, GpuPods::of(&found.items, asks, namespace)))
-            }
-        })
-        .buffer_unordered(AT_ONCE)
-        .try_collect()
-        .await
+    let list = async |node: NodeName| {
+        // The server excludes pods that have ended.
+        let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
+        let params = ListParams::default().fields(&fields);
+        let found = request(format!("list the pods of node {node}"), pods.list(&params)).await;
+        let warn = |error: &Error| tracing::warn!(%error, "the update of a node cannot begin");
+        Some((node, GpuPods::of(&found.inspect_err(warn).ok()?.items, asks, namespace)))
+    };
+    let answers = stream::iter(nodes.iter().cloned()).map(list).buffer_unordered(AT_ONCE);
+    let found: BTreeMap<_, _> = answers.take_until(sleep(PODS_WITHIN)).filter_map(ready).collect().await;
+    if found.len() < nodes.len() {
+        tracing::warn!("the pods of {} of {} nodes could not be listed", nodes.len() - found.len(), nodes.len());
+    }
+    found
 }
 
 /// Returns the ends of the logs of validation pods, or why they cannot be read.

@@ -2,6 +2,7 @@
 //! the times of writes. A pure step function: time is an argument.
 
 pub mod backoff;
+pub mod busy;
 pub mod failure;
 pub mod pace;
 pub mod repairs;
@@ -14,9 +15,12 @@ use std::{
     time::Duration,
 };
 
+use gpu_operator_crd::NodeName;
+
 pub use failure::{Class, Failure};
 
 use backoff::Backoff;
+use busy::Busy;
 use pace::Pace;
 use repairs::Repairs;
 use unanswered::Unanswered;
@@ -29,16 +33,17 @@ use crate::{
         writes::{Stages, Write},
     },
     time::Uptime,
-    world::{LogTails, World},
+    world::{GpuPods, LogTails, World},
 };
 
 /// The state that one pass leaves for the next.
 ///
 /// A [`Pass`](crate::pass::Pass) calls [`Self::enrich`] before it plans, [`Self::unreadable`] and [`Self::read`] around the reading
-/// of logs, [`Self::begin`] with the final plan, and [`Self::holds`] and [`Self::settled`] around each write.
+/// of logs, [`Self::listed`] and [`Self::postpone`] around the listing of pods, [`Self::begin`] with the final plan, and [`Self::holds`] and [`Self::settled`] around each write.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Carry {
     backoff: Backoff,
+    busy: Busy,
     pace: Pace,
     repairs: Repairs,
     unanswered: Unanswered,
@@ -51,7 +56,8 @@ pub struct Carry {
 
 impl Carry {
     /// Adds to the world what earlier passes have found out.
-    pub fn enrich(&self, world: &mut World, now: Uptime) {
+    pub fn enrich(&mut self, world: &mut World, now: Uptime) {
+        self.busy.report(world, now);
         world.held_writes = self.backoff.refused();
         self.repairs.report(world);
         self.unanswered.report(world, now);
@@ -66,6 +72,16 @@ impl Carry {
     /// Records the logs that were read, or could not be.
     pub fn read(&mut self, tails: &LogTails, now: Uptime) {
         self.unread.read(tails, now);
+    }
+
+    /// Records the pods of nodes that were listed.
+    pub fn listed(&mut self, pods: &BTreeMap<NodeName, GpuPods>, now: Uptime) {
+        self.busy.listed(pods, now);
+    }
+
+    /// Records for how many nodes whose pods are needed the pass had no request left.
+    pub fn postpone(&mut self, nodes: usize) {
+        self.busy.postpone(nodes);
     }
 
     /// Takes the writes out of a plan, without the policy statuses that come too soon after the last write, whose transitions are
@@ -118,10 +134,8 @@ impl Carry {
     /// Returns how soon to plan again, if something is held or a message is to change.
     #[must_use]
     pub fn next(&self, now: Uptime) -> Option<Duration> {
-        let next = [self.backoff.next(), self.repairs.next(), self.unanswered.next(), self.next_status, self.resolved]
-            .into_iter()
-            .flatten()
-            .min();
+        let writes = [self.backoff.next(), self.repairs.next(), self.unanswered.next(), self.next_status, self.resolved];
+        let next = writes.into_iter().chain([self.busy.next(now)]).flatten().min();
         next.map(|next| next.saturating_sub(now))
     }
 }

@@ -24,6 +24,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Pass {
     now: Timestamp,
+    /// When the world was observed, by which the plan's age counts.
+    observed: Uptime,
     state: State,
 }
 
@@ -39,17 +41,16 @@ impl Pass {
     pub fn begin(mut world: World, now: Timestamp, around: &mut Around<'_>) -> (Self, Vec<Request>) {
         around.carry.enrich(&mut world, around.uptime);
         let planning = Planning::begin(world, now, around);
-        let mut pass = Self { now, state: State::Planning(Box::new(planning)) };
+        let mut pass = Self { now, observed: around.uptime, state: State::Planning(Box::new(planning)) };
         let requests = pass.go_on(around);
         (pass, requests)
     }
 
     /// Begins to carry out a plan that has been made for this world.
     #[must_use]
-    pub fn carry_out(mut plan: Plan, world: &World, now: Timestamp, around: &mut Around<'_>) -> (Self, Vec<Request>) {
-        let stages = around.carry.begin(&mut plan, world, around.uptime);
-        let (writing, requests) = Writing::begin(stages, around.carry, around.uptime);
-        (Self { now, state: State::Writing(Box::new(plan), writing) }, requests)
+    pub fn carry_out(plan: Plan, world: &World, now: Timestamp, around: &mut Around<'_>) -> (Self, Vec<Request>) {
+        let (state, requests) = write(plan, world, around.uptime, around);
+        (Self { now, observed: around.uptime, state }, requests)
     }
 
     /// Takes the answer to a request, and returns the requests that follow from it.
@@ -71,8 +72,8 @@ impl Pass {
             return vec![question];
         }
         let (plan, world) = planning.take();
-        let (pass, requests) = Self::carry_out(plan, &world, self.now, around);
-        *self = pass;
+        let (state, requests) = write(plan, &world, self.observed, around);
+        self.state = state;
         requests
     }
 
@@ -119,4 +120,11 @@ impl Pass {
         let check = check.map(|check| check.max(Duration::from_secs(1)));
         [check, carry.next(uptime)].into_iter().flatten().min()
     }
+}
+
+/// Begins to carry out a plan for a world that was observed at this time.
+fn write(mut plan: Plan, world: &World, observed: Uptime, around: &mut Around<'_>) -> (State, Vec<Request>) {
+    let stages = around.carry.begin(&mut plan, world, around.uptime);
+    let (writing, requests) = Writing::begin(stages, observed, around.carry, around.uptime);
+    (State::Writing(Box::new(plan), writing), requests)
 }

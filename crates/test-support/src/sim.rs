@@ -279,7 +279,7 @@ impl Sim {
                 Answer::Logs(pods.iter().map(|pod| (pod.clone(), self.test_log.clone())).collect())
             }
             Request::ListPods(nodes, asks) => {
-                Answer::Pods(Some(nodes.iter().map(|node| (node.clone(), self.gpu_pods_on(node, asks))).collect()))
+                Answer::Pods(nodes.iter().map(|node| (node.clone(), self.gpu_pods_on(node, asks))).collect())
             }
             Request::Write(write) => panic!("{write} is no question"),
         }

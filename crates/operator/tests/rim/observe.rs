@@ -52,8 +52,7 @@ async fn only_pods_that_use_a_gpu_and_have_not_ended_are_returned() {
             &["team/claim", "team/gpu", "team/slice", "team/third-party"],
         ),
     ] {
-        let found =
-            observe::gpu_pods(&api.client(), "gpu-operator", &[node.clone()].into(), &asks).await.expect("an answer");
+        let found = observe::gpu_pods(&api.client(), "gpu-operator", &[node.clone()].into(), &asks).await;
         let GpuPods { users, holders, plugins } = &found[&node];
         assert_eq!(users, expected);
         assert!(holders.contains(&"team/gpu".to_owned()) && !holders.contains(&"team/slice".to_owned()));

@@ -1,6 +1,6 @@
 //! The writes for a node that no policy governs.
 
-use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, NodeName, gpunode::StageRevisions};
+use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, gpunode::StageRevisions};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
@@ -13,7 +13,7 @@ use crate::{
     inventory::UnmanagedNode,
     rollout::{
         driver_removal,
-        leaving::{self, Leaving},
+        leaving::Leaving,
         toolkit_removal::Removals,
     },
     world::World,
@@ -24,14 +24,13 @@ use crate::{
 pub fn writes(world: &World, fleet: &[UnmanagedNode<'_>], now: Timestamp) -> (Plan, Leavers) {
     let (mut plan, mut leavers) = (Plan::default(), Leavers::default());
     let mut removals = Removals::of(world, now);
-    let mut unknown: Vec<&NodeName> = Vec::new();
     for unmanaged in fleet {
         let node = unmanaged.node;
         // A key that another manager keeps setting is removed as well, but must not block the deletion of a policy.
         let is_clean = node.owned_labels.is_empty() && node_health::none(node).is_empty();
         let leaving = Leaving::of(world, unmanaged, is_clean, now);
         if leaving == Leaving::Unknown {
-            unknown.push(&node.name);
+            plan.questions.gpu_pods.insert(node.name.clone());
         }
         let status = unmanaged.gpu_node.map(|_| gpu_node::unmanaged_status(world, unmanaged, leaving, now));
         if !is_clean {
@@ -52,8 +51,6 @@ pub fn writes(world: &World, fleet: &[UnmanagedNode<'_>], now: Timestamp) -> (Pl
             plan.gpu_nodes.insert(node.name.clone(), write);
         }
     }
-    let names = fleet.iter().map(|unmanaged| &unmanaged.node.name);
-    plan.questions.gpu_pods.extend(leaving::to_ask(world, names, &unknown, now));
     (plan, leavers)
 }
 

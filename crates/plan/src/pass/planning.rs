@@ -1,18 +1,23 @@
 //! The first half of a pass: plan, read what the plan asks for, and plan again until nothing is asked.
 
-use std::{collections::BTreeSet, mem::take};
+use std::{collections::BTreeSet, mem::take, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 
 use super::request::{Answer, Around, Request};
 use crate::{
+    carry::busy::MAX_LISTS,
     output::plan::Plan,
     plan::plan,
+    settings::ASK_AGAIN,
+    time::Uptime,
     world::{GpuAsks, World},
 };
 
 /// The maximum number of logs that are read in one pass. If there are more, each pass reads different ones.
 const MAX_LOGS: usize = 32;
+/// How long a pass asks questions. Until it ends, the operator reacts to nothing else.
+const MAX_ASKING: Duration = Duration::from_secs(5);
 
 /// A plan in the making.
 #[derive(Clone, Debug)]
@@ -23,6 +28,12 @@ pub struct Planning {
     plan: Plan,
     /// Whether logs are still to be asked for. They are read once in a pass, so that nodes that do not answer delay it once.
     reads_logs: bool,
+    /// The number of nodes whose pods may still be listed in this pass.
+    lists_left: usize,
+    /// The number of nodes in the last request to list pods.
+    asked: usize,
+    /// When the questions end.
+    until: Uptime,
 }
 
 impl Planning {
@@ -30,7 +41,16 @@ impl Planning {
     #[must_use]
     pub fn begin(world: World, now: Timestamp, around: &Around<'_>) -> Self {
         let plan = plan(around.settings, around.catalogue, &world, now);
-        Self { asks: world.gpu_asks(), world, now, plan, reads_logs: true }
+        Self {
+            asks: world.gpu_asks(),
+            world,
+            now,
+            plan,
+            reads_logs: true,
+            lists_left: MAX_LISTS,
+            asked: 0,
+            until: around.uptime + MAX_ASKING,
+        }
     }
 
     /// Returns the next question, or `None` if the plan is ready.
@@ -43,14 +63,19 @@ impl Planning {
             let unknown: BTreeSet<_> = asked.into_iter().filter(|pod| !known.contains_key(pod)).collect();
             self.world.log_tails.extend(known);
             if !unknown.is_empty() {
-                return Some(Request::ReadLogs(self.some_of(&unknown)));
+                return Some(Request::ReadLogs(self.some_of(&unknown, MAX_LOGS)));
             }
             self.plan(around);
         }
         // Each round asks for the next few nodes of every pool, and for no node twice. If their pods cannot be listed, the plan stays
         // as it is.
         let nodes = take(&mut self.plan.questions.gpu_pods);
-        (!nodes.is_empty()).then(|| Request::ListPods(nodes, self.asks.clone()))
+        let most = if around.uptime < self.until { self.lists_left } else { 0 };
+        let now = self.some_of(&nodes, most);
+        around.carry.postpone(nodes.len() - now.len());
+        self.asked = now.len();
+        self.lists_left -= now.len();
+        (!now.is_empty()).then(|| Request::ListPods(now, self.asks.clone()))
     }
 
     /// Takes the answer to a question.
@@ -61,11 +86,15 @@ impl Planning {
                 self.world.log_tails.extend(tails);
                 self.plan(around);
             }
-            Answer::Pods(Some(pods)) => {
+            Answer::Pods(pods) => {
+                if pods.len() < self.asked {
+                    self.lists_left = 0;
+                }
+                around.carry.listed(&pods, around.uptime);
                 self.world.gpu_pods.extend(pods);
                 self.plan(around);
             }
-            Answer::Pods(None) | Answer::Slow(_) | Answer::Written(..) => {}
+            Answer::Slow(_) | Answer::Written(..) => {}
         }
     }
 
@@ -79,9 +108,11 @@ impl Planning {
         self.plan = plan(around.settings, around.catalogue, &self.world, self.now);
     }
 
-    /// Returns as many pods as are read in one pass, in rotation.
-    fn some_of(&self, pods: &BTreeSet<String>) -> BTreeSet<String> {
-        let turn = usize::try_from(self.now.as_second()).unwrap_or_default() * MAX_LOGS % pods.len();
-        pods.iter().cycle().skip(turn).take(MAX_LOGS.min(pods.len())).cloned().collect()
+    /// Returns at most this number of objects, other ones every [`ASK_AGAIN`]: until then, nodes that make progress are not left
+    /// for others.
+    fn some_of<T: Ord + Clone>(&self, objects: &BTreeSet<T>, most: usize) -> BTreeSet<T> {
+        let round = u64::try_from(self.now.as_second()).unwrap_or_default() / ASK_AGAIN.as_secs();
+        let turn = usize::try_from(round).unwrap_or_default().wrapping_mul(most) % objects.len().max(1);
+        objects.iter().cycle().skip(turn).take(most.min(objects.len())).cloned().collect()
     }
 }

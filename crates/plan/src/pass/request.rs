@@ -32,8 +32,8 @@ pub enum Request {
 pub enum Answer {
     /// The logs, or why they cannot be read.
     Logs(LogTails),
-    /// The pods by node; `None` if they cannot be listed. No node then begins an update in this pass.
-    Pods(Option<BTreeMap<NodeName, GpuPods>>),
+    /// The pods by node. A node whose pods could not be listed is missing, and begins no update in this pass.
+    Pods(BTreeMap<NodeName, GpuPods>),
     /// A write has not been answered yet, and is no longer waited for by the writes that do not depend on it.
     Slow(Arc<Write>),
     /// The result of a write.

@@ -10,7 +10,7 @@ use crate::{
     time::Uptime,
 };
 
-/// How long a plan is carried out. What it decided may no longer be right after that: a node that was idle may have GPU pods.
+/// How long a plan is carried out after its world was observed. What it decided may no longer be right after that: a node that was idle may have GPU pods.
 const LIFETIME: Duration = Duration::from_secs(10);
 
 /// A plan that is being carried out.
@@ -28,11 +28,11 @@ pub struct Writing {
 }
 
 impl Writing {
-    /// Begins to carry out the writes of a plan, and returns the first requests.
+    /// Begins to carry out the writes of a plan whose world was observed at `observed`, and returns the first requests.
     #[must_use]
-    pub fn begin(stages: Stages, carry: &Carry, uptime: Uptime) -> (Self, Vec<Request>) {
+    pub fn begin(stages: Stages, observed: Uptime, carry: &Carry, uptime: Uptime) -> (Self, Vec<Request>) {
         let (outstanding, slow) = (Vec::new(), Vec::new());
-        let (until, later) = (uptime + LIFETIME, stages.into());
+        let (until, later) = (observed + LIFETIME, stages.into());
         let mut writing = Self { until, later, outstanding, slow, unwritten: Unwritten::default() };
         let requests = writing.next(carry, uptime);
         (writing, requests)

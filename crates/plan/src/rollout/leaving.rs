@@ -23,8 +23,6 @@ use crate::{
 const GRACE: Duration = Duration::from_mins(1);
 /// How long the pods of the device plugin and of MPS are waited for: a stuck pod must not block the deletion of a policy.
 const CLOSING_AT_MOST: Duration = Duration::from_secs(45);
-/// The maximum number of leaving nodes whose pods are listed in one pass.
-const ASK_AT_MOST: usize = 32;
 
 /// The progress of a node that no policy governs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,19 +110,4 @@ pub fn since(status: &GpuNodeStatus) -> Option<Timestamp> {
 /// Returns whether the removal of the GPU stack had been decided when a status was written.
 fn removal_has_begun(status: &GpuNodeStatus) -> bool {
     status.phase == Phase::Unmanaged && status.reason().is_some_and(|reason| reason != Reason::Leaving)
-}
-
-/// Returns the nodes among these whose pods are listed in this pass, at most [`ASK_AT_MOST`] with those in `world`. If there are
-/// more, they take turns.
-pub fn to_ask<'n>(
-    world: &World,
-    fleet: impl Iterator<Item = &'n NodeName>,
-    unknown: &[&NodeName],
-    now: Timestamp,
-) -> Vec<NodeName> {
-    let asked = fleet.filter(|node| world.gpu_pods.contains_key(*node)).count();
-    let round = u64::try_from(now.as_second()).unwrap_or_default() / ASK_AGAIN.as_secs().max(1);
-    let first = usize::try_from(round).unwrap_or_default().wrapping_mul(ASK_AT_MOST) % unknown.len().max(1);
-    let count = ASK_AT_MOST.saturating_sub(asked).min(unknown.len());
-    unknown.iter().cycle().skip(first).take(count).map(|node| (*node).clone()).collect()
 }

@@ -1,7 +1,8 @@
 //! What a pass asks for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use gpu_operator_crd::NodeName;
 use gpu_operator_plan::{
     carry::Carry,
     pass::{Answer, Pass, Planning, Request},
@@ -32,10 +33,10 @@ fn tested(nodes: usize) -> Sim {
 fn each_pass_reads_at_most_32_logs_and_later_passes_read_the_others() {
     let sim = tested(100);
     let mut read = BTreeSet::new();
-    for second in 0..10 {
+    for round in 0..10 {
         let mut carry = Carry::default();
         let mut around = sim.around(&mut carry, Uptime::ZERO);
-        let mut planning = Planning::begin(sim.world(), sim.now + SignedDuration::from_secs(second), &around);
+        let mut planning = Planning::begin(sim.world(), sim.now + SignedDuration::from_secs(10 * round), &around);
         let Some(Request::ReadLogs(pods)) = planning.next(&mut around) else { panic!("no log is read") };
         assert_eq!(pods.len(), 32);
         planning
@@ -78,9 +79,79 @@ fn pods_that_cannot_be_listed_let_no_update_begin_and_stop_no_other_write() {
     let (mut pass, requests) = Pass::begin(sim.world(), sim.now, &mut sim.around(&mut carry, Uptime::ZERO));
     let asked = requests.iter().any(|request| matches!(request, Request::ListPods(nodes, _) if nodes.len() == 1));
     assert!(asked, "{requests:?}");
-    let requests = pass.step(Answer::Pods(None), &mut sim.around(&mut carry, Uptime::ZERO));
+    let requests = pass.step(Answer::Pods(BTreeMap::new()), &mut sim.around(&mut carry, Uptime::ZERO));
     assert!(!requests.is_empty(), "the writes of the first stage");
     let writes = [pass.outstanding(), pass.later()].concat();
     assert!(!writes.iter().any(|write| write.begins_an_update()), "{writes:?}");
     assert!(writes.iter().any(|write| write.to_string() == "label node a"), "{writes:?}");
+}
+
+/// Runs the questions of a pass, and returns the nodes whose pods it listed. Each round takes this time.
+fn listed_in_a_pass(sim: &Sim, carry: &mut Carry, uptime: Uptime, round: Uptime) -> Vec<NodeName> {
+    let (mut pass, mut requests) = Pass::begin(sim.world(), sim.now, &mut sim.around(carry, uptime));
+    let (mut listed, mut elapsed) = (Vec::new(), Uptime::ZERO);
+    while let Some(question @ Request::ListPods(nodes, _)) = requests.first() {
+        listed.extend(nodes.iter().cloned());
+        elapsed += round;
+        requests = pass.step(sim.read(question), &mut sim.around(carry, uptime + elapsed));
+    }
+    listed
+}
+
+/// Returns a fleet of busy nodes whose policy wants another driver.
+fn busy_fleet(nodes: usize) -> Sim {
+    let mut sim = Sim::new().policy("all", "{}");
+    let names: Vec<_> = (0..nodes).map(|node| format!("n{node:03}")).collect();
+    for name in &names {
+        sim.join(name.as_str(), "2330", 8);
+    }
+    sim.settle();
+    for name in &names {
+        sim.gpu_pods.insert(name.as_str().into(), vec!["team/training".into()]);
+    }
+    sim.apply_policy("all", "{defaults: {driver: {version: 580.105.08}}}");
+    sim.step();
+    sim
+}
+
+#[test]
+fn pods_of_busy_nodes_are_listed_within_a_budget_and_in_rotation() {
+    let (mut sim, mut carry) = (busy_fleet(100), Carry::default());
+    let mut listed = Vec::new();
+    for second in 0..4 {
+        let pass = listed_in_a_pass(&sim, &mut carry, Uptime::from_secs(second), Uptime::ZERO);
+        assert_eq!(pass.len(), [32, 32, 32, 4][listed.len() / 32], "as few as possible");
+        assert_eq!(carry.next(Uptime::from_secs(second)).is_some(), second < 3, "the others follow soon");
+        listed.extend(pass);
+        sim.sleep(1);
+    }
+    assert_eq!(listed.iter().collect::<BTreeSet<_>>().len(), 100, "each node once");
+    let mut again = Vec::new();
+    for second in 10..110 {
+        again.extend(listed_in_a_pass(&sim, &mut carry, Uptime::from_secs(second), Uptime::ZERO));
+        sim.sleep(1);
+    }
+    assert!((288..=320).contains(&again.len()), "32 in 10 s: {}", again.len());
+    assert_eq!(again.iter().collect::<BTreeSet<_>>().len(), 100, "no node is left out");
+    // A node that becomes idle is found, and its update begins.
+    sim.gpu_pods.remove(&NodeName::from("n042"));
+    let begins = (110..160).find(|second| {
+        sim.pass(&mut carry, Uptime::from_secs(*second));
+        sim.sleep(1);
+        sim.is_moving("n042")
+    });
+    assert!(begins.is_some(), "{:#?}", sim.status("n042"));
+}
+
+#[test]
+fn a_pass_whose_questions_are_answered_slowly_ends() {
+    let (sim, mut carry) = (busy_fleet(32), Carry::default());
+    let listed = listed_in_a_pass(&sim, &mut carry, Uptime::ZERO, Uptime::from_secs(3));
+    assert_eq!(listed.len(), 16, "two rounds");
+    // What is decided by then is written, if it is not too old.
+    let (mut pass, requests) = Pass::begin(sim.world(), sim.now, &mut sim.around(&mut carry, Uptime::ZERO));
+    let question = requests.first().expect("a question");
+    let late = Uptime::from_secs(10);
+    assert!(pass.step(sim.read(question), &mut sim.around(&mut carry, late)).is_empty(), "the plan is too old");
+    assert_eq!((pass.ends(), pass.outstanding().len()), (Some(late), 0));
 }

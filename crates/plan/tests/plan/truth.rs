@@ -81,8 +81,9 @@ pub fn is_gpu_node(sim: &Sim, name: &NodeName) -> bool {
 /// Returns whether a new GPU pod would start on a node if it was scheduled there: the pods that it needs are running, and the host's
 /// libraries, if there are any, are those of the loaded driver.
 pub fn starts_gpu_pods(sim: &Sim, name: &NodeName) -> bool {
+    // A label may name a DaemonSet that somebody has deleted.
     let runs = |stage: Stage| {
-        placing(sim, &sim.nodes[name], stage).is_none() || pod(sim, name, stage).is_some_and(PodFacts::running)
+        !sim.nodes[name].labels.contains_key(stage.key()) || pod(sim, name, stage).is_some_and(PodFacts::running)
     };
     let fits = sim.machines.get(name).is_none_or(|machine| {
         let driver = &machine.driver;

@@ -212,7 +212,7 @@ impl Operator {
             pass.born.iter().map(same).collect::<Vec<_>>().hash(hasher);
         }
         let mut reported = World::default();
-        self.carry.enrich(&mut reported, uptime(now));
+        self.carry.clone().enrich(&mut reported, uptime(now));
         (
             self.awake,
             self.carry.next(uptime(now)),
