@@ -69,6 +69,10 @@ pub struct GpuNodeSpec {
     /// Whether the probe must release the driver. The probe confirms the release with `status.report.nvml.state: Released`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub release_driver: bool,
+    /// Whether the probe must list the programs that hold the GPUs, in `status.report.driver.holders`. It is requested while an
+    /// update is waiting for them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub report_holders: bool,
     /// A directory on the host that contains the driver, in addition to the directories that the probe searches anyway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
@@ -141,6 +145,8 @@ pub struct Rollout {
 /// The steps of a node's update, in order.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RolloutStep {
+    /// The probe lists the programs that hold the GPUs. If there is one that does not end by itself, the update is given up for now.
+    Check,
     /// The device plugin is removed and the probe releases the driver, so that no component of the operator uses it.
     Release,
     /// The pods of the new revision are being installed on the node.

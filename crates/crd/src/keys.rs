@@ -22,8 +22,14 @@ pub const DRA_DRIVER: &str = "dra-driver";
 /// installer chooses the version; `GpuNode.status.cuda` has it in any case.
 pub const CUDA_VERSION: &str = "gpu.nodestack.dev/cuda-version";
 
+/// Node label: [`CLIENTS_PAUSED`] while the GPUs of the node are being released and its driver is being replaced. A DaemonSet whose pods
+/// use the driver without a GPU of their own gives way with a required node affinity for nodes that lack this value.
+pub const CLIENTS: &str = "gpu.nodestack.dev/clients";
+/// The value of [`CLIENTS`].
+pub const CLIENTS_PAUSED: &str = "paused";
+
 /// All node labels with the operator's prefix that it sets. A node that no policy governs has none of them.
-pub const NODE_LABELS: [&str; 7] = [CUDA_VERSION, MODEL, POOL, DRIVER, TOOLKIT, MPS, DEVICE_PLUGIN];
+pub const NODE_LABELS: [&str; 8] = [CLIENTS, CUDA_VERSION, MODEL, POOL, DRIVER, TOOLKIT, MPS, DEVICE_PLUGIN];
 
 /// Node label set by users: the model of the node, regardless of its hardware and of other labels.
 pub const MODEL_OVERRIDE: &str = "gpu.nodestack.dev/model-override";

@@ -85,6 +85,8 @@ pub enum Reason {
     Validating,
     /// An update is waiting until no pod uses a GPU of this node.
     GpuPodsInUse,
+    /// An update is waiting until programs that use the driver without a GPU of their own have ended.
+    GpusHeld,
     /// The node's GPUs are being released before its driver is replaced.
     ReleasingGpus,
 

@@ -234,6 +234,12 @@ pub struct DriverFacts {
     /// Whether the loaded module is used by anything but the driver's own modules.
     #[serde(default)]
     pub in_use: bool,
+    /// The programs that have a device file of the driver open, without the probe's own: one for each pod, and those outside of pods
+    /// first. Absent unless `GpuNode.spec.reportHolders` requests them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 10))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub holders: Option<Vec<Holder>>,
     /// Whether NVIDIA's driver container has run since the node booted (`/run/nvidia/nvidia-driver.pid` or `.state`).
     /// If so, the loaded module may be left over from a container whose libraries are gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -251,6 +257,23 @@ pub struct DriverFacts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub cuda_version: Option<String>,
+}
+
+/// A program that has a device file of the driver (`/dev/nvidia*`) open.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase")]
+pub struct Holder {
+    /// The UID of its pod, from the process's control group. Absent for a process outside of pods.
+    #[serde(rename = "podUID", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub pod_uid: Option<String>,
+    /// Its process ID on the host. Absent for a process of a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// The name of the process, as in `/proc/PID/comm`.
+    #[schemars(length(max = 64))]
+    #[serde(default)]
+    pub process: String,
 }
 
 /// A user-space driver, identified by its `libnvidia-ml.so.<version>`.

@@ -40,7 +40,7 @@ use crate::{
     process::error_chain,
     report::{
         build::{build_report, with_health},
-        gpu_node::GpuNodeView,
+        gpu_node::{GpuNodeView, Requests},
         publish::{PublishError, Published, Publisher},
     },
 };
@@ -131,12 +131,12 @@ impl Agent {
         self.log = open_log(&self.settings);
         loop {
             let mut gpu_node = self.gpu_node.clone();
-            let release = gpu_node.borrow_and_update().release();
+            let requests = gpu_node.borrow_and_update().requests();
             // Either event can cancel a round at any await point, including a hanging NVML call.
             tokio::select! {
                 () = &mut shutdown => break,
-                Ok(_) = gpu_node.wait_for(|now| now.release() != release) => {}
-                () = self.round(release) => {}
+                Ok(_) = gpu_node.wait_for(|now| now.requests() != requests) => {}
+                () = self.round(requests) => {}
             }
         }
         if let Err(stuck) = self.supervisor.end().await {
@@ -145,15 +145,15 @@ impl Agent {
     }
 
     /// Looks at the node once, and pauses.
-    async fn round(&mut self, release: Option<bool>) {
+    async fn round(&mut self, requests: Option<Requests>) {
         // It is not yet known whether the driver has to be released, and nothing could be written anyway: a probe that
         // starts while a driver is being replaced must not open it.
-        let Some(release) = release else {
+        let Some(requests) = requests else {
             return std::future::pending().await;
         };
         let gpu_node = self.gpu_node.borrow().clone();
         self.telemetry.heartbeat.look_started(Instant::now());
-        let outcome = self.look(&gpu_node, release).await;
+        let outcome = self.look(&gpu_node, requests).await;
         self.telemetry.metrics.count_look(outcome.is_ok());
         let mut report = match outcome {
             Ok(report) => report,
@@ -223,9 +223,9 @@ impl Agent {
         rules.interval().saturating_sub(elapsed).min(self.settings.interval)
     }
 
-    async fn look(&mut self, gpu_node: &GpuNodeView, release: bool) -> Result<Report, FactError> {
+    async fn look(&mut self, gpu_node: &GpuNodeView, requests: Requests) -> Result<Report, FactError> {
         // The release comes first, so that a fact that cannot be read does not delay it.
-        let released = if release { Some(self.supervisor.release().await) } else { None };
+        let released = if requests.release { Some(self.supervisor.release().await) } else { None };
         self.log.read_all().await;
         let host = &self.settings.host;
         let libraries = driver::all_libraries(host, gpu_node.driver_root())?;
@@ -242,7 +242,7 @@ impl Agent {
             // NVML was queried recently, and nothing has happened since except perhaps XIDs.
             (None, Some(last)) if self.is_current(&last, &target) => {
                 self.evaluate_new_xids(&rules);
-                let report = self.report(start, &libraries, bus, &last.nvml);
+                let report = self.report(start, &libraries, bus, &last.nvml, requests);
                 self.last = Some(last);
                 return report;
             }
@@ -266,7 +266,7 @@ impl Agent {
         let look = NodeLook { start: &start, on_bus: &bus.gpus, nvml: &nvml, events: &events };
         health.step(&rules, &look, this_second);
         self.telemetry.metrics.show(&bus.gpus, &nvml, health, &events.xids);
-        let report = self.report(start, &libraries, bus, &nvml);
+        let report = self.report(start, &libraries, bus, &nvml, requests);
         self.last = Some(LastQuery { at: now, target, nvml });
         report
     }
@@ -282,8 +282,9 @@ impl Agent {
         libraries: &[Library],
         bus: Bus,
         nvml: &NvmlStatus,
+        requests: Requests,
     ) -> Result<Report, FactError> {
-        let facts = facts::collect(&self.settings.host, start, libraries, bus)?;
+        let facts = facts::collect(&self.settings.host, start, libraries, bus, requests)?;
         Ok(build_report(&facts, nvml, &self.known_health()))
     }
 

@@ -2,6 +2,7 @@
 
 pub mod device_nodes;
 pub mod driver;
+pub mod holders;
 pub mod host_runtimes;
 pub mod kernel_log;
 pub mod os;

@@ -8,6 +8,8 @@ mod running;
 mod support;
 
 use std::{
+    fs,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -16,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use gpu_operator_crd::report::NvmlState;
+use gpu_operator_crd::report::{Holder, NvmlState};
 use nvml_probe::{
     nvml::supervisor::{ChildCommand, Limits, Supervisor, child_command},
     observe::driver::CONTAINER_ROOT,
@@ -59,6 +61,25 @@ async fn an_unchanged_node_makes_no_request() {
     let asked = again.server.asked();
     assert_eq!(asked.len(), 1, "{asked:?}");
     again.end().await;
+}
+
+#[tokio::test]
+async fn programs_that_hold_the_gpus_are_listed_on_request() {
+    let host = node();
+    host.write("proc/4711/comm", "nvidia-smi");
+    host.write("proc/4711/cgroup", "0::/user.slice");
+    fs::create_dir_all(host.path("proc/4711/fd")).unwrap();
+    symlink("/dev/nvidia0", host.path("proc/4711/fd/3")).unwrap();
+    let agent = Running::start(&host, existing(false, None), patient());
+    let before = agent.reports(|_| true).await;
+    assert_eq!(before.driver.holders, None);
+    agent.lists_holders(true);
+    let listed = agent.awaits(|report| report.driver.holders.is_some()).await;
+    let holder = Holder { pod_uid: None, pid: Some(4711), process: "nvidia-smi".into() };
+    assert_eq!(listed.driver.holders, Some(vec![holder]));
+    agent.lists_holders(false);
+    agent.awaits(|report| report.driver.holders.is_none()).await;
+    agent.end().await;
 }
 
 #[tokio::test]
@@ -113,7 +134,7 @@ async fn neither_a_release_nor_a_shutdown_waits_for_a_hanging_nvml() {
     soon(appears(&hangs)).await;
     agent.sees(true, Some(before));
     let released = agent.reports(|report| report.nvml.state == NvmlState::Released).await;
-    std::fs::remove_file(&hangs).unwrap();
+    fs::remove_file(&hangs).unwrap();
     agent.sees(false, Some(released));
     soon(appears(&hangs)).await;
     agent.end().await;
@@ -144,7 +165,7 @@ async fn removed_gpus_are_reported_including_the_last_one() {
     let agent = Running::start(&host, GpuNodeView::Absent, patient());
     agent.reports(|report| report.gpus.len() == 2).await;
     for (left, (address, _)) in [(1, GPUS[0]), (0, GPUS[1])] {
-        std::fs::remove_dir_all(host.path(&format!("sys/bus/pci/devices/{address}"))).unwrap();
+        fs::remove_dir_all(host.path(&format!("sys/bus/pci/devices/{address}"))).unwrap();
         agent.reports(|report| report.gpus.len() == left).await;
     }
     agent.end().await;
@@ -154,14 +175,14 @@ async fn removed_gpus_are_reported_including_the_last_one() {
 async fn an_unreadable_host_is_not_reported_and_the_probe_continues() {
     let host = node();
     let (bus, hidden) = (host.path("sys/bus"), host.path("sys/hidden"));
-    std::fs::rename(&bus, &hidden).unwrap();
+    fs::rename(&bus, &hidden).unwrap();
     let agent = Running::start(&host, existing(false, None), patient());
     // The first look at a host without NVML completes in one go, as soon as the task runs.
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
     assert_eq!(agent.server.asked(), []);
-    std::fs::rename(&hidden, &bus).unwrap();
+    fs::rename(&hidden, &bus).unwrap();
     agent.reports(|report| report.gpus.len() == 2).await;
     let asked = agent.server.asked();
     assert_eq!(asked.len(), 1, "{asked:?}");

@@ -12,7 +12,7 @@ use std::{
 use api::Server;
 use gpu_operator_crd::report::{Gpu, NvmlFacts, NvmlState, Report};
 use nvml_probe::report::{
-    gpu_node::{GpuNodeFields, GpuNodeView, watch_gpu_node},
+    gpu_node::{GpuNodeFields, GpuNodeView, Requests, watch_gpu_node},
     publish::{PublishError, Published, Publisher},
 };
 use serde_json::{Value, json};
@@ -212,18 +212,17 @@ async fn a_server_that_drops_a_field_is_not_written_to_repeatedly() {
 async fn only_the_nodes_own_gpunode_is_watched_and_its_spec_is_read() {
     let server = Server::new();
     let mut object = stored(&report(2));
-    object["spec"] = json!({"releaseDriver": true, "fieldOfTheFuture": {"x": 1}});
+    object["spec"] = json!({"releaseDriver": true, "reportHolders": true, "fieldOfTheFuture": {"x": 1}});
     object["status"]["phase"] = json!("PhaseOfTheFuture");
     object["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u"}]);
     server.has(object);
     let (sender, mut seen) = watch::channel(GpuNodeView::Unknown);
     let follower = tokio::spawn(watch_gpu_node(server.client(), "n1".to_owned(), sender));
     let now = soon(seen.wait_for(|seen| *seen != GpuNodeView::Unknown)).await.unwrap().clone();
-    assert_eq!(now.release(), Some(true));
     assert_eq!(
         now,
         GpuNodeView::Present(Box::new(GpuNodeFields {
-            release: true,
+            requests: Requests { release: true, holders: true },
             owned: true,
             report: Some(report(2)),
             ..GpuNodeFields::default()

@@ -8,6 +8,7 @@ pub mod driver;
 pub mod driver_evidence;
 pub mod error_line;
 pub mod health;
+pub mod holders;
 pub mod host_driver;
 pub mod installer_log;
 pub mod member;

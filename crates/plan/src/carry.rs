@@ -134,7 +134,8 @@ impl Carry {
     /// Returns how soon to plan again, if something is held or a message is to change.
     #[must_use]
     pub fn next(&self, now: Uptime) -> Option<Duration> {
-        let writes = [self.backoff.next(), self.repairs.next(), self.unanswered.next(), self.next_status, self.resolved];
+        let writes =
+            [self.backoff.next(), self.repairs.next(), self.unanswered.next(), self.next_status, self.resolved];
         let next = writes.into_iter().chain([self.busy.next(now)]).flatten().min();
         next.map(|next| next.saturating_sub(now))
     }

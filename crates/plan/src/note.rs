@@ -4,6 +4,8 @@ use gpu_operator_crd::reason::Reason;
 
 /// The maximum length of a message, in characters; the schema rejects longer ones.
 const MAX_MESSAGE: usize = 1024;
+/// The number of names in a message; the others are counted.
+const MAX_NAMED: usize = 3;
 
 /// A reason and a message about a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +23,16 @@ impl Note {
     #[must_use]
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into(), waits_on: Vec::new() }
+    }
+}
+
+/// Returns the first three of some names, and the number of the others.
+#[must_use]
+pub fn listed(names: &[String]) -> String {
+    let first = names.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MAX_NAMED) {
+        0 => first,
+        more => format!("{first} and {more} more"),
     }
 }
 

@@ -6,9 +6,11 @@ pub mod leaving;
 pub mod mig;
 pub mod pool;
 pub mod recreate_pods;
+pub mod release;
 pub mod runtime_restart;
 pub mod toolkit_removal;
 pub mod toolkit_restart;
+pub mod update;
 
 use std::collections::BTreeMap;
 

@@ -26,7 +26,7 @@ pub use co_writer::CoWriters;
 pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
-pub use gpu_pods::{GpuAsks, GpuPods, offers_gpus, uses_gpu};
+pub use gpu_pods::{Bystander, GpuAsks, GpuPods, offers_gpus, uses_gpu};
 pub use held::{Concern, HeldWrite};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TrimmedNode};
 pub use pod::{ContainerFacts, ContainerState, Exit, PodEnd, PodFacts, Role};

@@ -40,7 +40,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-pub use machine::Faults;
+pub use machine::{Faults, Program};
 
 /// Returns what a write violates.
 pub type Law = fn(&Sim, &Write) -> Result<(), String>;
@@ -77,6 +77,8 @@ pub struct Sim {
     templates: BTreeMap<String, PodSpec>,
     pub refusals: BTreeMap<String, Refusal>,
     pub gpu_pods: BTreeMap<NodeName, Vec<String>>,
+    /// The programs that use the driver of each node without a GPU pod.
+    pub programs: BTreeMap<NodeName, Vec<Program>>,
     /// The resource that a GPU pod requests, if it is not `nvidia.com/gpu`.
     pub requests: BTreeMap<String, String>,
     /// The log of successful tests, or the error on reading it.
@@ -124,6 +126,7 @@ impl Sim {
             templates: BTreeMap::new(),
             refusals: BTreeMap::new(),
             gpu_pods: BTreeMap::new(),
+            programs: BTreeMap::new(),
             requests: BTreeMap::new(),
             test_log: Ok("[Vector addition of 50000 elements]\nTest PASSED\nDone\n".into()),
             faults: BTreeMap::new(),
@@ -291,7 +294,9 @@ impl Sim {
         let users = self.gpu_pods.get(node).into_iter().flatten().filter(|pod| self.is_found(pod, asks));
         let users: Vec<_> = users.cloned().chain(tests).collect();
         let plugins = self.pods.values().filter(|pod| pod.node == *node && offers_gpus(pod)).cloned().collect();
-        GpuPods { holders: users.clone(), users, plugins }
+        let pods =
+            self.programs_on(node).filter_map(|program| Some((program.holder.pod_uid.clone()?, program.pod.clone()?)));
+        GpuPods { holders: users.clone(), users, plugins, bystanders: pods.collect() }
     }
 
     /// Runs one pass of the operator and of the cluster, and returns whether anything changed.

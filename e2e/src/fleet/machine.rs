@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use nvml_probe::report::gpu_node::Requests;
 
 use super::{
     container::{PodState, Run},
@@ -43,8 +44,8 @@ pub(super) struct InstalledVersion {
 pub(super) struct Inputs<'a> {
     pub node: &'a FleetNode,
     pub placed: &'a [PlacedPod],
-    /// Whether the probe must release the driver.
-    pub release: bool,
+    /// What the operator requests of the probe.
+    pub requests: Requests,
     pub now: Timestamp,
 }
 
@@ -93,7 +94,7 @@ impl Machine {
     /// Returns whether the probe has NVML open: the driver is loaded, its library is installed, and the probe need not release
     /// it.
     pub fn nvml_held(&self, inputs: &Inputs<'_>) -> bool {
-        !inputs.release
+        !inputs.requests.release
             && self.runs(inputs, |program| *program == Program::Probe)
             && self.module.is_some()
             && self.roots(inputs.node).any(|root| self.library(root, inputs.node) == self.module.as_deref())

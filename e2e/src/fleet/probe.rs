@@ -12,7 +12,7 @@ pub(super) fn report(machine: &Machine, inputs: &Inputs<'_>) -> Report {
     let node = inputs.node;
     let held = machine.nvml_held(inputs);
     let failure = node.behaviour.nvml_failure.as_ref().filter(|_| held);
-    let state = match (inputs.release, held, failure) {
+    let state = match (inputs.requests.release, held, failure) {
         (true, ..) => NvmlState::Released,
         (false, true, Some(_)) => NvmlState::Failing,
         (false, true, None) => NvmlState::Answering,
@@ -48,6 +48,7 @@ pub(super) fn report(machine: &Machine, inputs: &Inputs<'_>) -> Report {
             loaded: machine.module.clone(),
             load_id: None,
             in_use: machine.in_use(inputs),
+            holders: inputs.requests.holders.then(Vec::new),
             container_ran: machine.state_file,
             installed,
             waits: None,

@@ -94,8 +94,8 @@ impl Slot {
     /// Lets the machine have its turn. Returns the writes, and when the next turn comes without a change.
     pub fn take_turn(&mut self, now: Timestamp) -> (Vec<Write>, Option<Timestamp>) {
         let placed: Vec<PlacedPod> = self.pods.values().cloned().collect();
-        let release = self.seen.release().unwrap_or_default();
-        let outcome = self.machine.turn(&Inputs { node: &self.node, placed: &placed, release, now });
+        let requests = self.seen.requests().unwrap_or_default();
+        let outcome = self.machine.turn(&Inputs { node: &self.node, placed: &placed, requests, now });
         let mut writes = Vec::new();
         let reboots = self.machine.boots;
         if self.written.reboots != reboots {

@@ -7,9 +7,13 @@ use gpu_operator_crd::{Phase, policy::Stage, reason::Reason, validated::Validati
 use crate::support::{DEFAULT_DRIVER, PLAIN_STAGES, READY, started, test};
 
 const OTHER: &str = "590.10.01";
+/// A file that stands for a device file: the nodes' device files cannot be opened without their driver.
+const HELD: &str = "/dev/nvidia-held";
+/// Starts a process of the host that has that file open, and prints its PID.
+const HOLD: &str = ": >/dev/nvidia-held; setsid sleep 600 </dev/nvidia-held >/dev/null 2>&1 & echo $!";
 
 #[test]
-fn a_changed_driver_waits_for_gpu_pods_and_is_then_replaced_without_intervention() {
+fn a_changed_driver_waits_for_gpu_pods_and_other_programs_and_is_then_replaced() {
     test(|f| async move {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
@@ -22,7 +26,14 @@ fn a_changed_driver_waits_for_gpu_pods_and_is_then_replaced_without_intervention
             f.host.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER),
             "the driver was replaced while a pod used it"
         );
+        let pid = f.host.exec(&["/bin/sh", "-ec", HOLD])?;
         f.cluster.kubectl(&["delete", "pod", "training", "-n", &f.users()])?;
+        f.wait_for_reason(Reason::GpusHeld).await?;
+        let status = f.status().await?;
+        let holder = format!("process sleep (PID {}) of the host", pid.trim());
+        ensure!(status.phase == Phase::Ready && status.waits_on == [holder], "{status:?}");
+        ensure!(status.gpus.allocatable > 0, "the node has lost its GPUs: {status:?}");
+        f.host.exec(&["/bin/sh", "-ec", &format!("kill {}; rm {HELD}", pid.trim())])?;
         eventually(READY, "the other driver", || async {
             let loaded = f.host.standin().loaded_driver();
             ensure!(loaded.as_deref() == Some(OTHER), "{loaded:?}, {:?}", f.status().await?.message);

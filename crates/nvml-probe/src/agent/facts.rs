@@ -10,10 +10,10 @@ use crate::{
     observe::{
         device_nodes,
         driver::{self, DriverError, Library},
-        host_runtimes, os,
+        holders, host_runtimes, os,
         pci::{Bus, PciError},
     },
-    report::build::Facts,
+    report::{build::Facts, gpu_node::Requests},
 };
 
 /// A fact that could not be read. Nothing is reported in that case: what is missing in a report counts as absent.
@@ -31,6 +31,9 @@ pub enum FactError {
     /// The boot id cannot be read.
     #[error("cannot read the kernel's boot id")]
     Boot(#[source] io::Error),
+    /// The programs that hold the GPUs cannot be listed.
+    #[error("cannot list the programs that hold the GPUs")]
+    Holders(#[source] io::Error),
 }
 
 /// Returns the current start of the driver.
@@ -55,6 +58,7 @@ pub(super) fn collect(
     start: DriverStart,
     libraries: &[Library],
     bus: Bus,
+    requests: Requests,
 ) -> Result<Facts, FactError> {
     Ok(Facts {
         boot_id: start.boot_id,
@@ -65,6 +69,7 @@ pub(super) fn collect(
         container_ran: driver::container_ran(host)?,
         load_id: start.load_id,
         in_use: driver::in_use(host)?,
+        holders: requests.holders.then(|| holders::holders(host)).transpose().map_err(FactError::Holders)?,
         installed: libraries.iter().map(|library| installed(host, library)).collect(),
         waits: host.read_if_present(WAITS_FILE).ok().flatten().filter(|text| !text.is_empty()),
         runtimes: host_runtimes::runtimes(host),

@@ -1,7 +1,7 @@
 //! Builds the report from the facts. Pure.
 
 use gpu_operator_crd::report::{
-    DriverFacts, Gpu, HostRuntime, InstalledDriver, MigAttributes, MigDevices, NvmlFacts, OsRelease, Report,
+    DriverFacts, Gpu, Holder, HostRuntime, InstalledDriver, MigAttributes, MigDevices, NvmlFacts, OsRelease, Report,
     VirtualGpus,
 };
 
@@ -30,6 +30,8 @@ pub struct Facts {
     pub container_ran: bool,
     /// Whether that module is in use.
     pub in_use: bool,
+    /// The programs that hold the GPUs, if they are requested.
+    pub holders: Option<Vec<Holder>>,
     /// The user-space drivers found.
     pub installed: Vec<InstalledDriver>,
     /// What the driver's container waits for before it starts.
@@ -43,6 +45,7 @@ const MAX_GPUS: usize = 64;
 const MAX_ADDRESS: usize = 32;
 const MAX_INSTALLED: usize = 8;
 const MAX_DEVICES: usize = 8;
+const MAX_HOLDERS: usize = 10;
 const MAX_PRODUCT: usize = 128;
 const MAX_MACHINE: usize = 128;
 const MAX_UUID: usize = 96;
@@ -72,6 +75,7 @@ pub fn build_report(facts: &Facts, look: &NvmlStatus, health: &NodeHealth) -> Re
             loaded: facts.loaded.as_deref().map(|version| bounded(version, MAX_NAME)),
             load_id: facts.load_id,
             in_use: facts.in_use,
+            holders: facts.holders.as_ref().map(|holders| holders.iter().take(MAX_HOLDERS).cloned().collect()),
             container_ran: facts.container_ran,
             installed: facts.installed.iter().take(MAX_INSTALLED).map(installed).collect(),
             waits: facts.waits.as_deref().map(|text| bounded(text, MAX_MESSAGE)),

@@ -30,8 +30,8 @@ pub enum GpuNodeView {
 /// fields and values that this probe does not know, and a request to release the driver must still take effect.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GpuNodeFields {
-    /// `spec.releaseDriver`.
-    pub release: bool,
+    /// What the operator requests.
+    pub requests: Requests,
     /// `spec.driverRoot`.
     pub driver_root: Option<String>,
     /// `spec.health`; the defaults if absent or not readable by this version.
@@ -42,14 +42,23 @@ pub struct GpuNodeFields {
     pub report: Option<Report>,
 }
 
+/// What the operator requests of the probe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// To release the driver: `spec.releaseDriver`.
+    pub release: bool,
+    /// To list the programs that hold the GPUs: `spec.reportHolders`.
+    pub holders: bool,
+}
+
 impl GpuNodeView {
-    /// Returns whether the driver has to be released; `None` while that is unknown.
+    /// Returns what the operator requests; `None` while that is unknown.
     #[must_use]
-    pub fn release(&self) -> Option<bool> {
+    pub fn requests(&self) -> Option<Requests> {
         match self {
             Self::Unknown => None,
-            Self::Absent => Some(false),
-            Self::Present(fields) => Some(fields.release),
+            Self::Absent => Some(Requests::default()),
+            Self::Present(fields) => Some(fields.requests),
         }
     }
 
@@ -90,8 +99,9 @@ impl GpuNodeView {
 impl From<DynamicObject> for GpuNodeFields {
     fn from(object: DynamicObject) -> Self {
         let data = object.data;
+        let requests = |path| data.pointer(path).and_then(serde_json::Value::as_bool).unwrap_or(false);
         Self {
-            release: data.pointer("/spec/releaseDriver").and_then(serde_json::Value::as_bool).unwrap_or(false),
+            requests: Requests { release: requests("/spec/releaseDriver"), holders: requests("/spec/reportHolders") },
             driver_root: data.pointer("/spec/driverRoot").and_then(serde_json::Value::as_str).map(str::to_owned),
             rules: data.pointer("/spec/health").map(parse_rules).unwrap_or_default(),
             owned: object.metadata.owner_references.is_some_and(|owners| !owners.is_empty()),

@@ -12,7 +12,7 @@ use nvml_probe::{
     nvml::supervisor::{Limits, Supervisor, child_command},
     observe::driver::CONTAINER_ROOT,
     report::{
-        gpu_node::{GpuNodeFields, GpuNodeView},
+        gpu_node::{GpuNodeFields, GpuNodeView, Requests},
         publish::Publisher,
     },
 };
@@ -92,7 +92,7 @@ impl Running {
             }
         })
         .await;
-        let release = self.seen.borrow().release().unwrap();
+        let release = self.seen.borrow().requests().unwrap().release;
         self.sees(release, Some(report.clone()));
         report
     }
@@ -114,7 +114,13 @@ impl Running {
 
     /// Sets whether the GpuNode requests a release.
     pub fn releases(&self, release: bool) {
-        self.own(|own| own.release = release);
+        self.own(|own| own.requests.release = release);
+    }
+
+    /// Sets whether the GpuNode requests a list of the programs that hold the GPUs.
+    #[allow(dead_code, reason = "one of the tests that include this file uses it")]
+    pub fn lists_holders(&self, holders: bool) {
+        self.own(|own| own.requests.holders = holders);
     }
 
     fn sees_written(&self, report: Option<Report>) {
@@ -143,7 +149,8 @@ impl Running {
 pub fn existing(release: bool, report: Option<Report>) -> GpuNodeView {
     // The GPUs are read at every look as well.
     let rules = HealthRules { interval: Some(INTERVAL.into()), ..HealthRules::default() };
-    GpuNodeView::Present(Box::new(GpuNodeFields { release, rules, report, ..GpuNodeFields::default() }))
+    let requests = Requests { release, ..Requests::default() };
+    GpuNodeView::Present(Box::new(GpuNodeFields { requests, rules, report, ..GpuNodeFields::default() }))
 }
 
 pub async fn soon<T>(future: impl Future<Output = T>) -> T {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use gpu_operator::observe;
 use gpu_operator_crd::{NodeName, keys};
-use gpu_operator_plan::world::{GpuAsks, GpuPods};
+use gpu_operator_plan::world::{Bystander, GpuAsks, GpuPods};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -44,6 +44,23 @@ async fn only_pods_that_use_a_gpu_and_have_not_ended_are_returned() {
             });
         });
     }
+    // Of these, the DaemonSet controller removes only the first from a node with the label.
+    for (name, kind) in [("exporter-1", "DaemonSet"), ("exporter-2", "ReplicaSet")] {
+        let expression = json!({"key": keys::CLIENTS, "operator": "NotIn", "values": [keys::CLIENTS_PAUSED]});
+        let required = json!({"nodeSelectorTerms": [{"matchExpressions": [expression]}]});
+        api.write("kubelet", &format!("/api/v1/namespaces/monitoring/pods/{name}"), |pod| {
+            let owner =
+                json!({"apiVersion": "apps/v1", "kind": kind, "name": "exporter", "uid": "u", "controller": true});
+            *pod = json!({
+                "metadata": {"ownerReferences": [owner]},
+                "spec": {
+                    "nodeName": "a",
+                    "containers": [{"name": "c"}],
+                    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
+                },
+            });
+        });
+    }
     let node = NodeName::from("a");
     for (asks, expected) in [
         (GpuAsks::default(), &["team/gpu", "team/slice"][..]),
@@ -53,11 +70,17 @@ async fn only_pods_that_use_a_gpu_and_have_not_ended_are_returned() {
         ),
     ] {
         let found = observe::gpu_pods(&api.client(), "gpu-operator", &[node.clone()].into(), &asks).await;
-        let GpuPods { users, holders, plugins } = &found[&node];
+        let GpuPods { users, holders, plugins, bystanders } = &found[&node];
         assert_eq!(users, expected);
         assert!(holders.contains(&"team/gpu".to_owned()) && !holders.contains(&"team/slice".to_owned()));
         let plugins: Vec<_> = plugins.iter().map(|pod| pod.name.as_str()).collect();
         assert_eq!(plugins, ["device-plugin"]);
+        let named =
+            |name: &str| bystanders.values().filter(|pod| format!("{pod:?}").contains(name)).collect::<Vec<_>>();
+        assert_eq!(named("team/none"), [&Bystander::Stays("team/none".into())]);
+        assert_eq!(named("exporter-1"), [&Bystander::GivesWay("monitoring/exporter-1".into())]);
+        assert_eq!(named("exporter-2"), [&Bystander::Stays("monitoring/exporter-2".into())]);
+        assert_eq!(named("Own"), [&Bystander::Own], "the device plugin in the operator's namespace");
     }
     assert_eq!(api.take().len(), 2);
 }

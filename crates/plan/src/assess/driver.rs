@@ -10,6 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::nouveau;
 use crate::{
     assess::{
+        holders::Holders,
         member::Member,
         pod_failure::pod_failure,
         stage_pod::{no_pod, starting},
@@ -197,7 +198,8 @@ fn in_use(member: &Member<'_>, phase: Phase, loaded: &str, wanted: &str) -> Verd
         format!("{loaded} is loaded and in use, so {wanted} cannot replace it")
     };
     let advice = "stop the programs that use the GPUs, or reboot the node";
-    let waits_on = member.gpu_pods.iter().flat_map(|pods| pods.holders.iter().take(10).cloned()).collect();
+    let pods = member.gpu_pods.iter().flat_map(|pods| pods.holders.iter().cloned());
+    let waits_on = pods.chain(Holders::of(member).names()).take(10).collect();
     Verdict { waits_on, ..Verdict::new(phase, Reason::DriverInUse, format!("{why}; {advice}")) }
 }
 

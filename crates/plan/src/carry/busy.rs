@@ -35,7 +35,7 @@ struct Found {
 }
 
 impl Busy {
-    /// Adds the busy nodes to the world, without those whose pods are to be listed again. That a node is idle must be true at the
+    /// Adds the busy nodes to the world, without those whose pods should be listed again. That a node is idle must be true at the
     /// moment when its update begins, and is not remembered; nor is anything of a node that is being updated.
     pub fn report(&mut self, world: &mut World, now: Uptime) {
         self.found.retain(|node, _| world.nodes.contains_key(node));

@@ -13,7 +13,7 @@ use crate::{
     assess::member::Member,
     desired::{driver::choice::DriverChoice, fault::Fault},
     inventory::unreadable::UnreadableNode,
-    rollout::pool,
+    rollout::update,
     world::NodeFacts,
 };
 
@@ -125,7 +125,7 @@ impl<'m> Counted<'m> {
             model: member.model(),
             excluded: Exclusion::of(member.node, reason),
             // A node without another revision is being installed, not updated.
-            current: member.want().is_none_or(|want| pool::has_nothing_else(&member.have, &want)),
+            current: member.want().is_none_or(|want| update::has_nothing_else(&member.have, &want)),
             in_turn,
             driver_version: DriverVersion::of(member),
             fault: member.desired.fault(),

@@ -22,7 +22,7 @@ use crate::{
         UnmanagedNode,
         membership::{Unmanaged, name_of},
     },
-    note::clip,
+    note::{clip, listed},
     output::{
         node_conditions, offered_resources,
         status_debounce::{Debounced, Pace, debounced},
@@ -34,9 +34,6 @@ use crate::{
     time::add,
     world::{HealthCondition, NodeFacts, World},
 };
-
-/// The maximum number of pods that a message names.
-const MAX_NAMED: usize = 3;
 
 /// The writes to one GpuNode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -129,6 +126,7 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
         current: Some(decision.labels.clone()),
         rollout: decision.rollout.clone(),
         release_driver: decision.release,
+        report_holders: decision.report_holders,
         driver_root: member.driver().map_or_else(|| before().driver_root, root),
         health: (member.health_policy.rules != HealthRules::default()).then(|| member.health_policy.rules.clone()),
     }
@@ -306,11 +304,10 @@ fn leaving_status(
     };
     let (message, waits_on) = match leaving {
         Leaving::InUse(pods) => {
-            let named = pods.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-            let more = pods.len().saturating_sub(MAX_NAMED);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            let message =
-                format!("{cause}; its GPU stack is kept until no pod uses a GPU of this node; in use by {named}{more}");
+            let message = format!(
+                "{cause}; its GPU stack is kept until no pod uses a GPU of this node; in use by {}",
+                listed(pods)
+            );
             (message, pods.iter().take(10).cloned().collect())
         }
         _ => (

@@ -33,7 +33,11 @@ pub fn writes<'m>(
     let wanted_labels = published_labels::of(member);
     let cuda = assessment.cuda.of(member, &decision.labels);
     let of_label = assessment.cuda.label(member, &decision.labels);
-    let known = node_labels::Known { model: member.model(), cuda: of_label.as_deref() };
+    let known = node_labels::Known {
+        model: member.model(),
+        cuda: of_label.as_deref(),
+        pauses_clients: decision.pauses_clients,
+    };
     let labels = node_labels::of(member.node, known, &member.pool, &decision.labels, &wanted_labels);
     let verdict = merge_notes(assessment, decision, &labels.conflicts, &wanted_labels);
     let spec = gpu_node::spec_write(member.gpu_node, member.node, gpu_node::member_spec(member, decision));

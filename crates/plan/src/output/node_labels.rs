@@ -45,7 +45,7 @@ pub fn none(node: &NodeFacts, kept: &StageRevisions) -> NodeLabels {
 #[must_use]
 pub fn restored(node: &NodeFacts, groups: &StageRevisions) -> NodeLabels {
     let is_of_stage = |key: &str| Stage::ALL.into_iter().any(|stage| stage.key() == key);
-    let kept = owned(node).filter(|(key, _)| !is_of_stage(key));
+    let kept = owned(node).filter(|(key, _)| !is_of_stage(key) && *key != keys::CLIENTS);
     write_if_needed(node, kept.chain(of_groups(groups)).collect(), NodeLabels::default())
 }
 
@@ -66,6 +66,8 @@ pub struct Known<'a> {
     pub model: Option<&'a str>,
     /// The highest CUDA version that its driver supports.
     pub cuda: Option<&'a str>,
+    /// Whether DaemonSets whose pods use the driver should give way.
+    pub pauses_clients: bool,
 }
 
 /// Returns the labels of a node of a policy.
@@ -80,6 +82,7 @@ pub fn of(
     let mut labels = BTreeMap::from([(keys::POOL, pool.as_str())]);
     labels.extend(known.model.map(|model| (keys::MODEL, model)));
     labels.extend(known.cuda.map(|cuda| (keys::CUDA_VERSION, cuda)));
+    labels.extend(known.pauses_clients.then_some((keys::CLIENTS, keys::CLIENTS_PAUSED)));
     labels.extend(of_groups(groups));
     let mut result = NodeLabels::default();
     for (key, value) in published {
@@ -135,7 +138,7 @@ mod tests {
 
     /// Returns the labels of a node of pool `p` with model `m`.
     fn governed(node: &NodeFacts, published: &Labels) -> NodeLabels {
-        of(node, Known { model: Some("m"), cuda: None }, &"p".into(), &StageRevisions::default(), published)
+        of(node, Known { model: Some("m"), ..Known::default() }, &"p".into(), &StageRevisions::default(), published)
     }
 
     fn publish(value: &str) -> Labels {

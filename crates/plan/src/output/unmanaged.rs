@@ -11,11 +11,7 @@ use super::{
 };
 use crate::{
     inventory::UnmanagedNode,
-    rollout::{
-        driver_removal,
-        leaving::Leaving,
-        toolkit_removal::Removals,
-    },
+    rollout::{driver_removal, leaving::Leaving, toolkit_removal::Removals},
     world::World,
 };
 
@@ -98,10 +94,11 @@ fn gpu_node_write(
         before
     } else if leaving.stays() {
         // An update that has been interrupted goes on if the node is governed again.
-        GpuNodeSpec { release_driver: before.release_driver && before.rollout.is_some(), ..before }
+        let release_driver = before.release_driver && before.rollout.is_some();
+        GpuNodeSpec { release_driver, report_holders: false, ..before }
     } else {
         let release_driver = leaving == Leaving::Removing && driver_removal::needs_release(node, pods);
-        GpuNodeSpec { rollout: None, release_driver, ..before }
+        GpuNodeSpec { rollout: None, release_driver, report_holders: false, ..before }
     };
     let spec = gpu_node::spec_write(gpu_node, node, spec);
     let observed_generation = gpu_node::generation(gpu_node, spec.as_ref());

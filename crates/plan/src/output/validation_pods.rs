@@ -2,7 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{Phase, reason::Reason};
+use gpu_operator_crd::{
+    Phase,
+    gpunode::{Rollout, RolloutStep},
+    reason::Reason,
+};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::{
@@ -13,12 +17,15 @@ use crate::{
     world::{PodFacts, Role},
 };
 
-/// Returns the missing pods that members of a pool wait for. No test is started on a node whose labels are about to change: the
-/// update would be given up for the pod, which uses a GPU, and begin again once the pod is deleted.
+/// Returns the missing pods that members of a pool wait for. No test is started on a node whose update is about to begin: it would be given up for the pod, which uses a GPU, and begin again once the pod is deleted.
 #[must_use]
 pub fn to_create(settings: &Settings, members: &[Assessment<'_>], pool: &PoolDecision) -> BTreeMap<String, Pod> {
-    let stays =
-        |member: &Member<'_>| pool.nodes.get(&member.node.name).is_some_and(|decision| decision.labels == member.have);
+    let begins = |rollout: &Rollout| rollout.step == RolloutStep::Check;
+    let stays = |member: &Member<'_>| {
+        let decision = pool.nodes.get(&member.node.name);
+        decision
+            .is_some_and(|decision| decision.labels == member.have && !decision.rollout.as_ref().is_some_and(begins))
+    };
     let awaits_test = |verdict: &Verdict| verdict.phase == Phase::Validation && verdict.reason != Reason::NodeNotReady;
     let due = members.iter().filter(|assessed| awaits_test(&assessed.verdict) && stays(&assessed.member));
     let due = due.filter_map(|assessed| Some((&assessed.member, assessed.validation.pod.clone()?)));

@@ -25,6 +25,10 @@ pub struct Decision {
     pub rollout: Option<Rollout>,
     /// Whether the probe should release the driver.
     pub release: bool,
+    /// Whether the probe should list the programs that hold the GPUs.
+    pub report_holders: bool,
+    /// Whether DaemonSets whose pods use the driver should give way; see [`gpu_operator_crd::keys::CLIENTS`].
+    pub pauses_clients: bool,
     /// The note beside the verdict: why the node's update is pending.
     pub note: Option<Note>,
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, GpuNodeStatus, NodeName, Phase,
+    ClusterGpuPolicy, GpuNodeStatus, Phase,
     gpunode::StageRevisions,
     policy::{DeletionPolicy, Stage},
     reason::Reason,

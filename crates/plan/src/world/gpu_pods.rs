@@ -1,11 +1,11 @@
 //! The pods of a node that matter before its driver is replaced. They are listed when they are needed, because no mirror holds them,
 //! or because a mirror may be behind.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_common::{interned::Interner, quantity};
-use gpu_operator_crd::policy::Stage;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use gpu_operator_crd::{keys, policy::Stage};
+use k8s_openapi::api::core::v1::{ContainerStatus, NodeSelectorTerm, Pod};
 use kube::ResourceExt;
 
 use super::pod::{PodFacts, Role};
@@ -19,6 +19,19 @@ pub struct GpuPods {
     pub holders: Vec<String>,
     /// This operator's pods of the device plugin and of MPS. As long as one exists, further pods may get GPUs.
     pub plugins: Vec<PodFacts>,
+    /// All other pods, by UID. They may have the driver open nevertheless.
+    pub bystanders: BTreeMap<String, Bystander>,
+}
+
+/// A pod that does not request a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bystander {
+    /// A pod of this operator.
+    Own,
+    /// A pod, `namespace/name`, whose DaemonSet removes it from nodes with the label [`keys::CLIENTS`].
+    GivesWay(String),
+    /// Any other pod, `namespace/name`.
+    Stays(String),
 }
 
 impl GpuPods {
@@ -26,14 +39,42 @@ impl GpuPods {
     #[must_use]
     pub fn of(pods: &[Pod], asks: &GpuAsks, namespace: &str) -> Self {
         let users = || pods.iter().filter(|pod| uses_gpu(pod, asks));
-        let own = pods.iter().filter(|pod| pod.namespace().as_deref() == Some(namespace));
-        let own = own.filter_map(|pod| PodFacts::of(pod, &Interner::default()));
+        let own = |pod: &Pod| {
+            PodFacts::of(pod, &Interner::default()).filter(|_| pod.namespace().as_deref() == Some(namespace))
+        };
+        let bystander = |pod: &Pod| match own(pod) {
+            Some(_) => Bystander::Own,
+            None if gives_way(pod) => Bystander::GivesWay(name(pod)),
+            None => Bystander::Stays(name(pod)),
+        };
+        let others = pods.iter().filter(|pod| !uses_gpu(pod, asks));
         Self {
             users: names(users()),
             holders: names(users().filter(|pod| runs_a_container(pod))),
-            plugins: own.filter(offers_gpus).collect(),
+            plugins: pods.iter().filter_map(own).filter(offers_gpus).collect(),
+            bystanders: others.filter_map(|pod| Some((pod.uid()?, bystander(pod)))).collect(),
         }
     }
+}
+
+/// Returns whether the DaemonSet of a pod removes it from a node with the label [`keys::CLIENTS`]: its controller deletes pods from
+/// nodes that their required node affinity excludes.
+fn gives_way(pod: &Pod) -> bool {
+    let is_of_set =
+        pod.owner_references().iter().any(|owner| owner.kind == "DaemonSet" && owner.controller == Some(true));
+    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());
+    let required = affinity.and_then(|node| node.required_during_scheduling_ignored_during_execution.as_ref());
+    let excludes = |term: &NodeSelectorTerm| {
+        term.match_expressions.iter().flatten().any(|expression| {
+            let values = expression.values.as_deref().unwrap_or_default();
+            expression.key == keys::CLIENTS
+                && match expression.operator.as_str() {
+                    "NotIn" => values.iter().any(|value| value == keys::CLIENTS_PAUSED),
+                    operator => operator == "DoesNotExist",
+                }
+        })
+    };
+    is_of_set && required.is_some_and(|required| required.node_selector_terms.iter().all(excludes))
 }
 
 /// Returns whether kubelet gets GPUs by a pod of this operator.
@@ -43,10 +84,13 @@ pub fn offers_gpus(pod: &PodFacts) -> bool {
 }
 
 fn names<'p>(pods: impl Iterator<Item = &'p Pod>) -> Vec<String> {
-    let mut names: Vec<_> =
-        pods.map(|pod| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())).collect();
+    let mut names: Vec<_> = pods.map(name).collect();
     names.sort();
     names
+}
+
+fn name(pod: &Pod) -> String {
+    format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())
 }
 
 /// How pods of a cluster request GPUs, in addition to NVIDIA's resource names.

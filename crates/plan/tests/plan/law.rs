@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::{GpuNode, GpuNodeStatus, NodeName, PolicyName, Revision, keys, policy::Stage};
+use gpu_operator_crd::{
+    GpuNode, GpuNodeStatus, NodeName, PolicyName, Revision, gpunode::RolloutStep, keys, policy::Stage,
+};
 use gpu_operator_plan::{
     inventory::report::belongs_to,
     output::{node_labels::LabelWrite, writes::Write},
@@ -11,7 +13,7 @@ use gpu_operator_plan::{
 };
 
 use crate::{
-    sim::Sim,
+    sim::{Faults, Sim},
     truth::{governing, group_of_pod, is_used, keeps_its_stack, placing, pod, starts_gpu_pods},
 };
 
@@ -225,6 +227,20 @@ pub fn of_ready_nodes(sim: &Sim) -> Lawful {
     let wrong = sim.nodes.keys().find(|name| is_reported(name) && is_ready(name) && !starts_gpu_pods(sim, name));
     match wrong {
         Some(name) => Err(format!("node {name} is ready, and no GPU pod would start there: {:#?}", sim.status(name))),
+        None => Ok(()),
+    }
+}
+
+/// Once the fleet has settled, no node has given up its device plugin for an update that a program prevents, as far as its probe
+/// reports the program.
+pub fn of_programs(sim: &Sim) -> Lawful {
+    let is_stuck = |(name, gpu_node): (&NodeName, &GpuNode)| {
+        let reports = sim.nodes[name].ready && sim.faults.get(name).is_none_or(Faults::probe_reports);
+        let releases = gpu_node.spec.rollout.as_ref().is_some_and(|rollout| rollout.step == RolloutStep::Release);
+        reports && releases && sim.programs_on(name).any(|program| !program.gives_way())
+    };
+    match sim.gpu_nodes.iter().find(|found| is_stuck(*found)) {
+        Some((name, _)) => Err(format!("the update of {name} waits for a program: {:#?}", sim.status(name))),
         None => Ok(()),
     }
 }

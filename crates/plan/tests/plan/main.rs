@@ -11,6 +11,7 @@ mod gfd;
 mod gitops;
 mod golden;
 mod health;
+mod holders;
 mod image_list;
 mod install;
 mod labels;

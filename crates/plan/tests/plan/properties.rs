@@ -49,6 +49,7 @@ fn settle(sim: &mut Sim, oracle: &mut Oracle) {
     let plan = sim.plan();
     assert!(plan.is_empty(), "an hour later: {plan:#?}");
     law::of_ready_nodes(sim).expect("nodes that are ready only if a GPU pod would start");
+    law::of_programs(sim).expect("updates that do not wait for programs");
     discovered_labels_are_those_of_the_policy(sim);
     every_generation_is_observed(sim);
     assert!(sim.gpu_nodes.keys().all(|name| sim.nodes.contains_key(name)), "a GpuNode without a Node is left");

@@ -24,8 +24,14 @@ fn loaded(sim: &mut Sim, node: &str) -> Option<String> {
 }
 
 pub(crate) fn step_until_released(sim: &mut Sim, node: &str) {
+    let mut waited = 0;
     while sim.spec(node).rollout.as_ref().map(|rollout| rollout.step) != Some(RolloutStep::Release) {
-        assert!(sim.step(), "the update of the node starts");
+        // A silent probe is waited for.
+        if !sim.step() {
+            sim.sleep(1);
+            waited += 1;
+        }
+        assert!(waited < 100, "the update of the node starts");
     }
 }
 

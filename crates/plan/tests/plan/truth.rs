@@ -81,7 +81,7 @@ pub fn is_gpu_node(sim: &Sim, name: &NodeName) -> bool {
 /// Returns whether a new GPU pod would start on a node if it was scheduled there: the pods that it needs are running, and the host's
 /// libraries, if there are any, are those of the loaded driver.
 pub fn starts_gpu_pods(sim: &Sim, name: &NodeName) -> bool {
-    // A label may name a DaemonSet that somebody has deleted.
+    // A label may name a DaemonSet that has been deleted.
     let runs = |stage: Stage| {
         !sim.nodes[name].labels.contains_key(stage.key()) || pod(sim, name, stage).is_some_and(PodFacts::running)
     };

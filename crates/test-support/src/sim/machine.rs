@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpu_operator_crd::{
     GpuNode, GpuNodeStatus, NodeName, Report, keys,
     policy::Stage,
-    report::{Gpu, InstalledDriver, NvmlState, OsRelease},
+    report::{Gpu, Holder, InstalledDriver, NvmlState, OsRelease},
 };
-use gpu_operator_plan::world::{ContainerState, Exit, NodeFacts, Role};
+use gpu_operator_plan::world::{Bystander, ContainerState, Exit, NodeFacts, Role};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, Time};
 
 use super::{Sim, api::new_gpu_node, node::end_test};
@@ -44,6 +44,35 @@ pub struct Faults {
     pub test: Test,
     /// The outcome of applying a MIG layout to its GPUs.
     pub mig: MigOutcome,
+}
+
+/// A program that uses the driver of a node without a GPU pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// What the probe reports of it.
+    pub holder: Holder,
+    /// Its pod, if it has one.
+    pub pod: Option<Bystander>,
+}
+
+impl Program {
+    /// Returns a process of the host.
+    pub fn of_host(process: &str) -> Self {
+        Self { holder: Holder { process: process.into(), pid: Some(4711), pod_uid: None }, pod: None }
+    }
+
+    /// Returns the process of a pod that requests no GPU.
+    pub fn of_pod(process: &str, pod: Bystander) -> Self {
+        Self {
+            holder: Holder { process: process.into(), pid: None, pod_uid: Some("uid-of-the-pod".into()) },
+            pod: Some(pod),
+        }
+    }
+
+    /// Returns whether its DaemonSet removes it from a node whose label requests that.
+    pub fn gives_way(&self) -> bool {
+        matches!(self.pod, Some(Bystander::GivesWay(_)))
+    }
 }
 
 /// The outcome of applying a MIG layout to a node's GPUs.
@@ -170,6 +199,17 @@ impl Sim {
         }
     }
 
+    /// Returns the programs that use the driver of a node without a GPU pod.
+    pub fn programs_on(&self, node: &NodeName) -> impl Iterator<Item = &Program> {
+        let paused = self.nodes[node].labels.contains_key(keys::CLIENTS);
+        self.programs.get(node).into_iter().flatten().filter(move |program| !paused || !program.gives_way())
+    }
+
+    /// Returns whether GPU pods or other programs use the driver of a node.
+    pub fn is_used(&self, node: &NodeName) -> bool {
+        self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty()) || self.programs_on(node).next().is_some()
+    }
+
     /// Binds the last of a machine's GPUs to vfio-pci, and those that were bound to it before to NVIDIA's driver.
     pub fn pass_through(&mut self, node: impl Into<NodeName>, count: usize) {
         let report = self.report(node);
@@ -204,6 +244,7 @@ impl Sim {
         machine.driver.container_ran = false;
         machine.driver.loaded = self.boots_with.get(&node).cloned();
         self.gpu_pods.remove(&node);
+        self.programs.remove(&node);
         for pod in self.pods.values_mut().filter(|pod| pod.node == node) {
             if pod.role == Role::Validation {
                 let exit = Exit { code: 255, message: String::new() };

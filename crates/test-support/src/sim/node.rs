@@ -189,8 +189,11 @@ impl Sim {
 
     /// Lets the probe hold NVML while a driver is loaded, and release it on request.
     fn hold_or_release(&mut self, node: &NodeName, faults: &Faults) {
-        let release = self.gpu_nodes.get(node).is_some_and(|gpu_node| gpu_node.spec.release_driver);
-        let used = self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
+        let spec = self.gpu_nodes.get(node).map(|gpu_node| &gpu_node.spec);
+        let release = spec.is_some_and(|spec| spec.release_driver);
+        let lists = spec.is_some_and(|spec| spec.report_holders);
+        let holders = lists.then(|| self.programs_on(node).map(|program| program.holder.clone()).collect());
+        let used = self.is_used(node);
         let report = self.report(node);
         report.nvml.state = match (&report.driver.loaded, release || !faults.probe_reports()) {
             (_, true) => NvmlState::Released,
@@ -198,6 +201,7 @@ impl Sim {
             (None, false) => NvmlState::Absent,
         };
         report.driver.in_use = report.driver.loaded.is_some() && (used || report.nvml.state == NvmlState::Answering);
+        report.driver.holders = holders;
         report_gpus(report);
         // A GPU that responds is healthy by default.
         let answering = report.nvml.state == NvmlState::Answering;
@@ -238,6 +242,7 @@ impl Sim {
     fn run_driver(&mut self, node: &NodeName, faults: &Faults) {
         let version = self.driver_version(node);
         let root = self.driver_root(node);
+        let used = self.is_used(node);
         let missing = faults.missing_images.contains(&self.driver_tag(node));
         let now = self.now;
         let Some(pod) = self.pods.get_mut(&format!("driver@{node}")) else { return };
@@ -261,7 +266,6 @@ impl Sim {
         if !runs && is_slow(pod, now, faults) {
             return;
         }
-        let used = self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
         let machine = &self.machines[node];
         let loaded = machine.driver.loaded.as_ref();
         let same = loaded == Some(&version);
@@ -318,7 +322,7 @@ impl Sim {
 
     /// Applies the MIG layout before the plugin starts, and returns whether the plugin may start.
     fn apply_mig_layout(&mut self, plugin: &str, node: &NodeName, faults: &Faults) -> bool {
-        let runs = self.driver_runs(node);
+        let (runs, used) = (self.driver_runs(node), self.is_used(node));
         let template = self.templates.get(plugin).filter(|template| gate_opens(template, &self.machines[node], runs));
         let wanted = template.and_then(layout);
         let Some(pod) = self.pods.get_mut(plugin).filter(|pod| !pod.running()) else { return true };
@@ -334,7 +338,7 @@ impl Sim {
             gpu.mig_devices = Some(devices.collect()).filter(|devices: &Vec<_>| !devices.is_empty());
         }
         let changes = self.machines[node].gpus != partitioned;
-        let used = changes && self.gpu_pods.get(node).is_some_and(|pods| !pods.is_empty());
+        let used = changes && used;
         let words = match &faults.mig {
             _ if used => Some("MigBlocked: in use by a pod".into()),
             MigOutcome::Fails(words) => Some(words.clone()),

@@ -3,6 +3,7 @@ use gpu_operator_crd::{
     report::{InstalledDriver, NvmlState},
 };
 use k8s_openapi::jiff::SignedDuration;
+use nvml_probe::report::gpu_node::Requests;
 
 use super::*;
 use crate::{
@@ -17,14 +18,14 @@ struct Bench {
     node: FleetNode,
     machine: Machine,
     pods: Vec<PlacedPod>,
-    release: bool,
+    requests: Requests,
     now: Timestamp,
 }
 
 impl Bench {
     fn new(node: FleetNode) -> Self {
         let machine = Machine::new(&node);
-        Self { node, machine, pods: vec![probe_pod()], release: false, now: Timestamp::UNIX_EPOCH }
+        Self { node, machine, pods: vec![probe_pod()], requests: Requests::default(), now: Timestamp::UNIX_EPOCH }
     }
 
     /// Returns a node with probe, driver, toolkit and plugin.
@@ -35,7 +36,7 @@ impl Bench {
     }
 
     fn turn(&mut self) -> Outcome {
-        let inputs = Inputs { node: &self.node, placed: &self.pods, release: self.release, now: self.now };
+        let inputs = Inputs { node: &self.node, placed: &self.pods, requests: self.requests, now: self.now };
         self.machine.turn(&inputs)
     }
 
@@ -196,7 +197,7 @@ fn a_driver_is_replaced_only_after_probe_and_plugin_have_released_it() {
     let mut bench = Bench::with_stack(VERSION);
     bench.turn();
     bench.pods.retain(|pod| pod.uid == "probe" || pod.uid == "driver");
-    bench.release = true;
+    bench.requests.release = true;
     assert_eq!(bench.turn().report.unwrap().nvml.state, NvmlState::Released);
     bench.delete("driver");
     assert_eq!(bench.turn().report.unwrap().driver.loaded, None, "the driver is unloaded because nothing uses it");
@@ -212,7 +213,7 @@ fn the_guard_blocks_a_driver_while_a_pod_uses_the_loaded_one() {
     let mut training = pod("training", vec![], container("main", Program::Other));
     training.uses_gpu = true;
     bench.pods = vec![probe_pod(), training, driver_pod(VERSION)];
-    bench.release = true;
+    bench.requests.release = true;
     let held = bench.turn();
     assert_eq!(waiting(&held, "driver"), "PodInitializing: ", "it has not been started");
     assert!(held.report.unwrap().driver.in_use);
@@ -305,6 +306,6 @@ fn the_health_of_a_gpu_is_reported_while_nvml_answers() {
     bench.node.gpus.truncate(2);
     bench.node.health.insert(1, GpuHealth { state: HealthState::Degraded, ..GpuHealth::default() });
     assert_eq!(states(bench.turn()), [HealthState::Healthy, HealthState::Degraded]);
-    bench.release = true;
+    bench.requests.release = true;
     assert_eq!(states(bench.turn()), [HealthState::Unknown; 2]);
 }

@@ -5,10 +5,11 @@ use crate::{
     coexistence::{beside_a_dra_driver, beside_a_static_plugin, dra_driver, label, nvidias_operator, static_plugin},
     repairs::{contested, take_label},
     robust::{NEW, OLD, add_leaving_plugin, busy, step_until_released},
-    sim::{Faults, Sim},
+    sim::{Faults, Program, Sim},
     validation::node,
 };
 use gpu_operator_crd::{keys, reason::Reason};
+use gpu_operator_plan::world::Bystander;
 
 /// Returns a ready node.
 fn ready() -> Sim {
@@ -30,6 +31,11 @@ pub const SCENARIOS: &[Scenario] = &[
         Sim::settled_fleet(OLD, &["a", "b"]).faulty(faults).policy("all", NEW)
     }),
     (Reason::GpuPodsInUse, A, || Sim::settled_fleet(OLD, &["a"]).then(|sim| busy(sim, "a")).policy("all", NEW)),
+    (Reason::GpusHeld, A, || {
+        let exporter = Program::of_pod("dcgm-exporter", Bystander::Stays("monitoring/dcgm-exporter-x7k2p".into()));
+        let programs = vec![Program::of_host("nvidia-smi"), exporter];
+        Sim::settled_fleet(OLD, &["a"]).then(|sim| drop(sim.programs.insert("a".into(), programs))).policy("all", NEW)
+    }),
     (Reason::ReleasingGpus, A, || {
         Sim::settled_fleet(OLD, &["a"])
             .policy("all", NEW)

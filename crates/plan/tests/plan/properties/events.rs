@@ -1,7 +1,7 @@
 //! The events of a fleet, as data, so that a failure shrinks to the few events that cause it.
 
 use gpu_operator_crd::{NodeName, keys, policy::Stage};
-use gpu_operator_plan::world::{TaintFact, TrimmedPod};
+use gpu_operator_plan::world::{Bystander, TaintFact, TrimmedPod};
 use kube::ResourceExt;
 use proptest::{option, prelude::*, sample::select};
 
@@ -10,7 +10,7 @@ use super::{
     oracle::Oracle,
     policy_spec::{RandomSpec, random_spec},
 };
-use crate::sim::{Faults, Sim};
+use crate::sim::{Faults, Program, Sim};
 
 /// The names of policies that may exist at the same time.
 const POLICIES: [&str; 3] = ["all", "more", "extra"];
@@ -69,6 +69,9 @@ pub enum OnNode {
     Heals,
     GetsGpuPod,
     LosesGpuPod,
+    /// A program that requests no GPU uses the driver; if true, its DaemonSet gives way.
+    StartsProgram(bool),
+    EndsProgram,
     GpuNodeDeleted,
     PodDeleted(Role),
 }
@@ -161,6 +164,8 @@ pub fn on_node() -> BoxedStrategy<OnNode> {
         3 => Just(OnNode::Heals),
         3 => Just(OnNode::GetsGpuPod),
         3 => Just(OnNode::LosesGpuPod),
+        1 => any::<bool>().prop_map(OnNode::StartsProgram),
+        1 => Just(OnNode::EndsProgram),
         1 => Just(OnNode::GpuNodeDeleted),
         1 => select(roles).prop_map(OnNode::PodDeleted),
     ]
@@ -311,6 +316,12 @@ pub fn apply_to_node(sim: &mut Sim, name: &NodeName, what: &OnNode) {
             sim.gpu_pods.insert(name.clone(), vec!["team/training".into()]);
         }
         OnNode::LosesGpuPod => drop(sim.gpu_pods.remove(name)),
+        OnNode::StartsProgram(gives_way) if has_gpus => {
+            let pod = "monitoring/exporter".to_owned();
+            let pod = if *gives_way { Bystander::GivesWay(pod) } else { Bystander::Stays(pod) };
+            sim.programs.insert(name.clone(), vec![Program::of_pod("exporter", pod)]);
+        }
+        OnNode::EndsProgram => drop(sim.programs.remove(name)),
         OnNode::GpuNodeDeleted => drop(sim.gpu_nodes.remove(name)),
         OnNode::PodDeleted(role) => {
             let of = match role {
@@ -328,7 +339,8 @@ pub fn apply_to_node(sim: &mut Sim, name: &NodeName, what: &OnNode) {
         | OnNode::GetsHostDriver
         | OnNode::GetsForeignPod
         | OnNode::LosesGpu
-        | OnNode::GetsGpuPod => {}
+        | OnNode::GetsGpuPod
+        | OnNode::StartsProgram(_) => {}
     }
 }
 

@@ -25,8 +25,16 @@ use crate::{
 };
 
 /// This operator's labels on Nodes.
-const OWN_LABELS: [&str; 7] =
-    [keys::CUDA_VERSION, keys::MODEL, keys::POOL, keys::DRIVER, keys::TOOLKIT, keys::MPS, keys::DEVICE_PLUGIN];
+const OWN_LABELS: [&str; 8] = [
+    keys::CLIENTS,
+    keys::CUDA_VERSION,
+    keys::MODEL,
+    keys::POOL,
+    keys::DRIVER,
+    keys::TOOLKIT,
+    keys::MPS,
+    keys::DEVICE_PLUGIN,
+];
 
 /// Checks a fleet. It records which nodes are out of service because the operator updates them, or were until the last
 /// pass.
