@@ -2,7 +2,7 @@
 
 use std::io;
 
-use gpu_operator_crd::report::{CONTAINER_ROOT, InstalledDriver, WAITS_FILE};
+use gpu_operator_crd::report::{CONTAINER_ROOT, Holder, InstalledDriver, WAITS_FILE};
 
 use crate::{
     health::node::DriverStart,
@@ -31,9 +31,6 @@ pub enum FactError {
     /// The boot id cannot be read.
     #[error("cannot read the kernel's boot id")]
     Boot(#[source] io::Error),
-    /// The programs that hold the GPUs cannot be listed.
-    #[error("cannot list the programs that hold the GPUs")]
-    Holders(#[source] io::Error),
 }
 
 /// Returns the current start of the driver.
@@ -69,11 +66,18 @@ pub(super) fn collect(
         container_ran: driver::container_ran(host)?,
         load_id: start.load_id,
         in_use: driver::in_use(host)?,
-        holders: requests.holders.then(|| holders::holders(host)).transpose().map_err(FactError::Holders)?,
+        holders: requests.holders.then(|| listed(host)).flatten(),
         installed: libraries.iter().map(|library| installed(host, library)).collect(),
         waits: host.read_if_present(WAITS_FILE).ok().flatten().filter(|text| !text.is_empty()),
         runtimes: host_runtimes::runtimes(host),
     })
+}
+
+/// Returns the programs that hold the GPUs, or `None` if a process cannot be read: the guard of the driver's container protects them in
+/// any case.
+fn listed(host: &HostRoot) -> Option<Vec<Holder>> {
+    let warn = |error: &io::Error| tracing::warn!(%error, "cannot list the programs that hold the GPUs");
+    holders::holders(host).inspect_err(warn).ok()
 }
 
 /// Returns a driver with what its root lacks. Device nodes are checked only in a container's root: a host creates its
