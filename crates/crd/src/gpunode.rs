@@ -162,7 +162,8 @@ pub struct GpuNodeStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// The conditions `Ready` and `Stalled` (as defined by kstatus), `DriverReady`, `ToolkitReady`, `DevicePluginReady` and
-    /// `Healthy`. Absent if no policy governs the node. `Healthy` becomes `True` together with the next change of the status.
+    /// `Healthy`. Absent if no policy governs the node. Until the node is ready, `Healthy` becomes `True` together with the next change of
+    /// the status.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -209,9 +210,13 @@ pub struct GpuNodeStatus {
     /// The time of the last change of phase or reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// The time at which the current phase counts as failed. Absent if the node is not waiting for anything.
+    /// The time at which the current phase counts as failed: `progressingSince` plus `readiness.progressDeadline` of the policy. Absent
+    /// if the node is not waiting for anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Time>,
+    /// The time from which `deadline` is counted. Absent if the node is not waiting for anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progressing_since: Option<Time>,
     /// The result of the node's last validation. Absent if its policy does not request one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<Validated>,
@@ -265,13 +270,14 @@ impl GpuNodeStatus {
             waits_on,
             since,
             deadline,
+            progressing_since,
             validation,
             foreign,
             host_runtime,
             offered_resources,
             published_labels,
         } = self;
-        let state = (observed_generation, phase, reason, message, waits_on, since, deadline);
+        let state = (observed_generation, phase, reason, message, waits_on, since, deadline, progressing_since);
         let known = (missing_image, validation, foreign, host_runtime, offered_resources, published_labels);
         (state, model, cuda, gpus, known)
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use gpu_operator_plan::world::World;
-use k8s_openapi::{api::core::v1, jiff::Timestamp};
+use k8s_openapi::api::core::v1;
 use kube::{Api, Client, api::ListParams};
 
 use crate::{
@@ -66,7 +66,7 @@ impl Adviser {
 
     /// Diagnoses all pods once. Returns how long to wait for the next diagnosis if nothing changes, and how long at least.
     async fn pass(&self, journal: &mut Journal, mut symptoms: Symptoms, world: &World) -> (Duration, Duration) {
-        let now = Timestamp::now();
+        let now = self.mirrors.now();
         journal.keep(&symptoms);
         symptoms.pod_events = journal.pod_events();
         let started = Instant::now();

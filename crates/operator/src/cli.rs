@@ -9,7 +9,6 @@ use gpu_operator_plan::{
     catalogue::{Catalogue, CatalogueError},
     settings::Settings,
 };
-use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config};
 use thiserror::Error;
 use tokio::{net::TcpListener, signal::unix};
@@ -170,9 +169,9 @@ impl Run {
             Admin { mirrors: Arc::clone(&mirrors), metrics: Arc::clone(&metrics), progress: Arc::clone(&progress) };
         let listener = TcpListener::bind(listen).await.map_err(|error| CliError::Listen(listen, error))?;
         let served = serve(listener, admin);
-        let (catalogue, clock) = (Catalogue::builtin()?, Timestamp::now);
+        let catalogue = Catalogue::builtin()?;
         let driver = Driver::new(settings, catalogue, client, Arc::clone(&mirrors));
-        let reconcile = Loop { driver, mirrors, wake, metrics, publisher, progress, clock };
+        let reconcile = Loop { driver, mirrors, wake, metrics, publisher, progress };
         tracing::info!(version = env!("CARGO_PKG_VERSION"), %listen, "gpu-operator started");
         // Every write is complete in itself, so stopping at any time loses nothing.
         tokio::select! {

@@ -7,7 +7,6 @@ use std::{
 };
 
 use gpu_operator_plan::{carry::Carry, pass::Pass, world::World};
-use k8s_openapi::jiff::Timestamp;
 use tokio::sync::Notify;
 
 use crate::{drive::Driver, events::Publisher, metrics::Metrics, progress::Progress, watch::Mirrors};
@@ -31,8 +30,6 @@ pub struct Loop {
     pub publisher: Publisher,
     /// The progress to record.
     pub progress: Arc<Progress>,
-    /// Returns the current time.
-    pub clock: fn() -> Timestamp,
 }
 
 impl Loop {
@@ -57,8 +54,7 @@ impl Loop {
 
     /// Runs one pass. Returns how long to wait for the next if nothing wakes the loop.
     async fn pass(&self, world: World, carry: &mut Carry) -> Duration {
-        // In whole seconds, the precision that Kubernetes stores.
-        let now = Timestamp::from_second((self.clock)().as_second()).unwrap_or_default();
+        let now = self.mirrors.now();
         let started = Instant::now();
         let (mut pass, requests) = Pass::begin(world, now, &mut self.driver.around(carry));
         let planning = started.elapsed();

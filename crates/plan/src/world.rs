@@ -9,6 +9,7 @@ mod gpu_pods;
 mod held;
 pub mod mirror;
 mod node;
+mod observed_time;
 mod pod;
 mod resources;
 mod taint;
@@ -21,6 +22,7 @@ use std::{
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::ResourceExt;
+use mirror::Fact;
 
 pub use co_writer::CoWriters;
 pub use daemon_set::{DaemonSetFacts, Refusal};
@@ -29,7 +31,8 @@ pub use foreign_pod::{ForeignPod, TrimmedPod};
 pub use gpu_pods::{Bystander, GpuAsks, GpuPods, offers_gpus, uses_gpu};
 pub use held::{Concern, HeldWrite};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TrimmedNode};
-pub use pod::{ContainerFacts, ContainerState, Exit, PodEnd, PodFacts, Role};
+pub use observed_time::ObservedTime;
+pub use pod::{ContainerFacts, ContainerState, Deletion, Exit, PodEnd, PodFacts, Role};
 pub use resources::{ResourceLayout, Resources, is_gpu};
 pub use taint::TaintFact;
 
@@ -114,6 +117,8 @@ pub struct RuntimeClassFacts {
     /// Whether an object owns it, with which the API server would delete it.
     pub owned: bool,
 }
+
+impl Fact for RuntimeClassFacts {}
 
 impl RuntimeClassFacts {
     /// Extracts the facts of a RuntimeClass.

@@ -193,7 +193,7 @@ fn node(name: &NodeName, now: Timestamp) -> NodeFacts {
         uid: format!("uid-{name}"),
         labels: (0..LABELS).map(label).collect(),
         ready: true,
-        created: Some(now),
+        created: Some(now.into()),
         arch: "amd64".into(),
         runtime: "containerd://2.1.4".into(),
         ..NodeFacts::default()
@@ -230,7 +230,7 @@ fn gpu_node(name: &NodeName, index: usize) -> GpuNode {
 fn pod(of: &str, node: &NodeName, role: Role, group: Option<&str>, now: Timestamp) -> PodFacts {
     let main = ContainerFacts {
         name: "main".into(),
-        state: ContainerState::Running(Some(now)),
+        state: ContainerState::Running(Some(now.into())),
         last_failure: None,
         ready: true,
     };
@@ -240,8 +240,8 @@ fn pod(of: &str, node: &NodeName, role: Role, group: Option<&str>, now: Timestam
         role,
         group: group.map(Into::into),
         applied: None,
-        created: Some(now),
-        gone_by: None,
+        created: Some(now.into()),
+        deletion: None,
         unschedulable: None,
         end: None,
         init: Vec::new(),

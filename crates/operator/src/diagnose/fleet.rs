@@ -7,13 +7,14 @@ use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, GpuNodeStatus, keys,
     policy::{Pool, Toolkit},
     reason::Reason,
-    report::DriverFacts,
+    report::{DriverFacts, Report},
 };
 use gpu_operator_plan::{
     desired::{
         effective_spec,
         toolkit::choice::{self, ToolkitChoice},
     },
+    inventory::report,
     world::{NodeFacts, World, is_gpu},
 };
 
@@ -53,7 +54,7 @@ impl<'w> Fleet<'w> {
     /// Returns the fleet of a world.
     pub fn of(world: &'w World) -> Self {
         let hosts = world.nodes.values().filter_map(|node| {
-            let gpu_node = world.gpu_nodes.get(&node.name).map(|gpu_node| &**gpu_node);
+            let gpu_node = report::gpu_node_of(world, node);
             let offers = node.allocatable.total() > 0;
             let unread = world.unreadable_gpu_nodes.contains(&node.name);
             (gpu_node.is_some() || offers || unread).then(|| {
@@ -95,10 +96,9 @@ impl<'w> Host<'w> {
 
     /// Returns whether the probe found no GPU, none is expected and none is offered.
     fn has_none(&self) -> bool {
-        let found_none = |status: &GpuNodeStatus| {
-            status.report.as_ref().is_some_and(|report| report.gpus.is_empty()) && status.gpus.expected.is_none()
-        };
-        self.resources().next().is_none() && self.status().is_some_and(found_none)
+        let expects_none = self.status().is_some_and(|status| status.gpus.expected.is_none());
+        let found_none = self.last_report().is_some_and(|report| report.gpus.is_empty());
+        self.resources().next().is_none() && expects_none && found_none
     }
 
     /// Returns whether the node's GPU model is known.
@@ -111,14 +111,19 @@ impl<'w> Host<'w> {
         self.gpu_node?.status.as_ref()
     }
 
-    /// Returns the facts that the probe reports about the driver.
+    /// Returns the probe's last report of any boot, which shows the node's GPUs.
+    fn last_report(&self) -> Option<&'w Report> {
+        report::last(self.gpu_node)
+    }
+
+    /// Returns the facts that the probe reports about the driver, if the report is of the node's current boot.
     pub fn driver(&self) -> Option<&'w DriverFacts> {
-        Some(&self.status()?.report.as_ref()?.driver)
+        Some(&report::current(self.node, self.gpu_node)?.driver)
     }
 
     /// Returns whether all of its GPUs are consumer cards, which NVIDIA's forward compatibility does not cover.
     pub fn has_consumer_gpus_only(&self) -> bool {
-        let gpus = self.status().and_then(|status| status.report.as_ref()).map(|report| report.gpus.as_slice());
+        let gpus = self.last_report().map(|report| report.gpus.as_slice());
         let consumer = |product: &str| product.contains("GeForce") || product.contains("TITAN");
         gpus.is_some_and(|gpus| !gpus.is_empty() && gpus.iter().all(|gpu| gpu.product.as_deref().is_some_and(consumer)))
     }

@@ -20,7 +20,11 @@ use super::{
     placement::Placement,
 };
 
-use gpu_operator_plan::{output::events::Subject, time::later};
+use gpu_operator_plan::{
+    output::events::Subject,
+    time::later,
+    world::{ObservedTime, mirror::Fact},
+};
 
 /// The prefix of NVIDIA's resource names.
 const NVIDIA: &str = "nvidia.com/";
@@ -49,7 +53,7 @@ pub struct PendingPod {
     /// The node it is assigned to.
     pub node: Option<String>,
     /// When it was created.
-    pub created: Option<Timestamp>,
+    pub created: Option<ObservedTime>,
     /// What it waits for.
     pub state: State,
     /// Whether it has resource claims.
@@ -111,6 +115,12 @@ pub struct DriverMount {
 /// What determines where a pod may run: its state, its placement, and the GPU resources that it requests.
 pub type Wish<'p> = (State, &'p Placement, Vec<(&'p str, u64)>);
 
+impl Fact for PendingPod {
+    fn times(&mut self) -> Vec<&mut ObservedTime> {
+        self.created.iter_mut().collect()
+    }
+}
+
 impl PendingPod {
     /// Returns a pod's `namespace/name` and facts, or `None` if it does not involve GPUs. The result does not depend on the
     /// phase: a pod that leaves Pending must still have the same facts.
@@ -126,7 +136,7 @@ impl PendingPod {
             owner: pod.owner_references().iter().find(|owner| owner.controller == Some(true)).map(|o| o.uid.clone()),
             equipment: is_equipment(pod, spec),
             node: spec.node_name.clone().filter(|node| !node.is_empty()),
-            created: pod.creation_timestamp().map(|time| time.0),
+            created: pod.creation_timestamp().map(|time| time.0.into()),
             state: if pod.metadata.deletion_timestamp.is_some() {
                 State::Deleting
             } else if spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()) {
@@ -177,7 +187,7 @@ impl PendingPod {
     /// Returns when it will have waited for `grace`.
     #[must_use]
     pub fn due(&self, grace: Duration) -> Timestamp {
-        self.created.map_or(Timestamp::MIN, |created| later(created, grace))
+        self.created.map_or(Timestamp::MIN, |created| later(created.local(), grace))
     }
 
     /// Returns a finding about this pod.

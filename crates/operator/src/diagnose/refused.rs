@@ -3,7 +3,11 @@
 
 use std::time::Duration;
 
-use gpu_operator_plan::{output::events::Subject, time::later};
+use gpu_operator_plan::{
+    output::events::Subject,
+    time::later,
+    world::{ObservedTime, mirror::Fact},
+};
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 use kube::ResourceExt;
 
@@ -22,7 +26,7 @@ pub struct RefusedPods {
     /// What is wrong with its pods or its container.
     pub fault: Fault,
     /// When the rejection was last reported.
-    pub at: Timestamp,
+    pub at: ObservedTime,
 }
 
 /// Why the API server or the container runtime rejects a pod.
@@ -43,6 +47,12 @@ pub enum Fault {
         /// The requirement, such as `cuda>=12.8`.
         condition: String,
     },
+}
+
+impl Fact for RefusedPods {
+    fn times(&mut self) -> Vec<&mut ObservedTime> {
+        vec![&mut self.at]
+    }
 }
 
 impl RefusedPods {
@@ -69,7 +79,7 @@ impl RefusedPods {
                 uid: object.uid.clone()?,
             },
             fault,
-            at: times.into_iter().flatten().chain(of_series).chain(created).max()?,
+            at: times.into_iter().flatten().chain(of_series).chain(created).max()?.into(),
         };
         Some((format!("{}/{}", event.namespace().unwrap_or_default(), event.name_any()), refused))
     }
@@ -77,7 +87,7 @@ impl RefusedPods {
     /// Returns when it expires, unless it is reported again.
     #[must_use]
     pub fn stands_until(&self) -> Timestamp {
-        later(self.at, STANDS)
+        later(self.at.local(), STANDS)
     }
 
     /// Returns the finding.

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt, future::BoxFuture};
 use gpu_operator_common::interned::Interner;
+use gpu_operator_plan::world::mirror::{Fact, observed};
 use kube::{
     Resource, ResourceExt,
     core::DeserializeGuard,
@@ -67,13 +68,16 @@ pub fn follow<K, F, N>(
 ) -> BoxFuture<'static, ()>
 where
     K: Resource<DynamicType = ()> + Send + 'static,
-    F: PartialEq + Send + Sync + 'static,
+    F: Fact + Send + Sync + 'static,
     N: Ord + Clone + Send + Sync + 'static,
 {
     Box::pin(async move {
         let changed_here = &mirrors.changed;
         let mirror = mirror(&mirrors);
-        let read = |object| read(&mirrors.words, object);
+        let read = |object| {
+            let (name, fact) = read(&mirrors.words, object)?;
+            Some((name, fact.map(|fact| observed(fact, mirrors.now()))))
+        };
         let mut events = events.backoff(Pauses::default()).boxed();
         while let Some(event) = events.next().await {
             let changed = match event {

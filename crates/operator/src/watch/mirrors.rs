@@ -9,11 +9,12 @@ use gpu_operator_common::interned::Interner;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
 use gpu_operator_plan::world::{
     DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, World,
-    mirror::{Facts, Mirror, Version},
+    mirror::{Facts, Mirror, Version, observed},
 };
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::Pod, node::v1::RuntimeClass},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    jiff::Timestamp,
 };
 use kube::{Resource, ResourceExt};
 use tokio::sync::Notify;
@@ -84,10 +85,19 @@ pub struct Mirrors {
     pub(super) not_started: Shared<RefusedPods>,
     /// Notified of every change of a fact, including changes from the answers to this operator's writes.
     pub(super) changed: Notify,
+    clock: fn() -> Timestamp,
 }
 
 impl Default for Mirrors {
     fn default() -> Self {
+        Self::new(Timestamp::now)
+    }
+}
+
+impl Mirrors {
+    /// Returns empty mirrors, and the clock by which their facts are observed.
+    #[must_use]
+    pub fn new(clock: fn() -> Timestamp) -> Self {
         Self {
             policies: Shared::default(),
             nodes: Shared::default(),
@@ -103,11 +113,16 @@ impl Default for Mirrors {
             refused: Shared::of_at_most(MOST),
             not_started: Shared::of_at_most(MOST),
             changed: Notify::new(),
+            clock,
         }
     }
-}
 
-impl Mirrors {
+    /// Returns the current time in whole seconds, the precision that Kubernetes stores.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_second((self.clock)().as_second()).unwrap_or_default()
+    }
+
     /// Returns the kinds that have not been listed yet. The operator is ready when there are none.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
@@ -137,13 +152,14 @@ impl Mirrors {
             }
             Answer::Node(node) => {
                 let facts = NodeFacts::of(&node, &self.words);
-                self.nodes.write().set(facts.name.clone(), version(&*node), facts)
+                self.nodes.write().set(facts.name.clone(), version(&*node), observed(facts, self.now()))
             }
             Answer::DaemonSet(set) => {
                 self.daemon_sets.write().set(set.name_any(), version(&*set), DaemonSetFacts::of(&set))
             }
-            Answer::Pod(pod) => PodFacts::of(&pod, &self.words)
-                .is_some_and(|facts| self.pods.write().set(pod.name_any(), version(&*pod), facts)),
+            Answer::Pod(pod) => PodFacts::of(&pod, &self.words).is_some_and(|facts| {
+                self.pods.write().set(pod.name_any(), version(&*pod), observed(facts, self.now()))
+            }),
             Answer::RuntimeClass(class) => {
                 self.runtime_classes.write().set(class.name_any(), version(&*class), RuntimeClassFacts::of(&class))
             }

@@ -3,7 +3,14 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use gpu_operator::{drive::Driver, events::Publisher, metrics::Metrics, progress::Progress, reconcile::Loop, watch};
+use gpu_operator::{
+    drive::Driver,
+    events::Publisher,
+    metrics::Metrics,
+    progress::Progress,
+    reconcile::Loop,
+    watch::{self, Mirrors},
+};
 use gpu_operator_common::interned::Interner;
 use gpu_operator_crd::{GpuNode, NodeName, keys};
 use gpu_operator_plan::{
@@ -69,7 +76,8 @@ impl Cluster {
     /// Starts the watches, the publisher of Events and the reconcile loop.
     pub fn start_operator(&self, sim: &Sim) {
         let (client, settings) = (self.api.client(), sim.settings.clone());
-        let (mirrors, metrics, wake, progress) = <(_, Arc<Metrics>, _, Arc<Progress>)>::default();
+        let (metrics, wake, progress) = <(Arc<Metrics>, _, Arc<Progress>)>::default();
+        let mirrors = Arc::new(Mirrors::new(clock));
         let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
         for follow in watch::follow_all(&client, &settings.namespace, &mirrors, &wake) {
             self.spawn(follow);
@@ -77,7 +85,7 @@ impl Cluster {
         self.spawn(publishing);
         let catalogue = Catalogue::builtin().expect("a valid catalogue");
         let driver = Driver::new(settings, catalogue, client, Arc::clone(&mirrors));
-        self.spawn(Loop { driver, mirrors, wake, metrics, publisher, progress, clock }.run());
+        self.spawn(Loop { driver, mirrors, wake, metrics, publisher, progress }.run());
     }
 
     /// Lets another manager change an object whenever it does not look as this manager wants it to.

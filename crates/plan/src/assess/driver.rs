@@ -93,7 +93,7 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
                 format!("{wanted} is installed, but kernel module {other} is loaded; reboot the node"),
             )
         }
-        (Some(other), Some(since)) if older(since, GRACE, now) => Verdict::new(
+        (Some(other), Some(since)) if older(since.local(), GRACE, now) => Verdict::new(
             phase,
             Reason::DriverVersionMismatch,
             format!("kernel module {other} is loaded instead of {wanted}; see the log of pod {}", pod.name),

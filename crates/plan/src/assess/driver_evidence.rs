@@ -40,7 +40,7 @@ pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<Note> {
         return (facts.loaded.is_some() && is_lost).then(|| Note::new(Reason::DriverDown, down(pod)));
     };
     let lacks = lacking(facts, pod)?;
-    let is_lost = known(Reason::DriverRootIncomplete) || was_there && older(since, ROOT_GRACE, now);
+    let is_lost = known(Reason::DriverRootIncomplete) || was_there && older(since.local(), ROOT_GRACE, now);
     let reason = if is_lost { Reason::DriverRootIncomplete } else { Reason::DriverInstalling };
     let message = match reason {
         Reason::DriverInstalling => format!("pod {} is installing the driver: {lacks}", pod.name),

@@ -10,7 +10,13 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::jiff::Timestamp;
 
-use crate::{int_or_percent, note::Note, settings::REPORT_GRACE, time::later, world::PodFacts};
+use crate::{
+    int_or_percent,
+    note::Note,
+    settings::REPORT_GRACE,
+    time::later,
+    world::{ObservedTime, PodFacts},
+};
 
 /// The maximum number of GPUs in a message; the report lists all.
 const LISTED: usize = 3;
@@ -93,7 +99,8 @@ fn listen(probe: Option<&PodFacts>, now: Timestamp) -> PodEvent {
     if pod.running() {
         return PodEvent::Heard;
     }
-    let until = pod.running_since().max(pod.created).map(|since| later(since, REPORT_GRACE));
+    let since = [pod.running_since(), pod.created].into_iter().flatten().map(ObservedTime::local).max();
+    let until = since.map(|since| later(since, REPORT_GRACE));
     match until.filter(|until| now < *until) {
         Some(until) => PodEvent::MayReturn(until),
         None => PodEvent::Silent(format!(
@@ -176,7 +183,7 @@ mod tests {
     /// Returns a probe pod that was created, and whose container was started, this many seconds ago.
     fn probe(seconds: i64, ready: bool) -> PodFacts {
         let then = now() - SignedDuration::from_secs(seconds);
-        let state = ContainerState::Running(Some(then));
+        let state = ContainerState::Running(Some(then.into()));
         let container = ContainerFacts { name: "nvml-probe".into(), state, last_failure: None, ready };
         PodFacts {
             name: "nvml-probe-x".into(),
@@ -184,8 +191,8 @@ mod tests {
             role: Role::Probe,
             group: None,
             applied: None,
-            created: Some(then),
-            gone_by: None,
+            created: Some(then.into()),
+            deletion: None,
             unschedulable: None,
             end: None,
             init: vec![],

@@ -32,7 +32,9 @@ use crate::{
     },
     settings::{AT_GUARD, GRACE, REPORT_GRACE},
     time::later,
-    world::{ContainerFacts, GpuPods, NodeFacts, PodFacts, ResourceLayout, Role, TaintFact, World, is_gpu},
+    world::{
+        ContainerFacts, GpuPods, NodeFacts, ObservedTime, PodFacts, ResourceLayout, Role, TaintFact, World, is_gpu,
+    },
 };
 
 /// One GPU node of a policy.
@@ -185,8 +187,8 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn report_awaited_since(&self) -> Option<Timestamp> {
         let probe = self.probe_pod().and_then(|pod| pod.created);
-        let created = [self.node.created, self.policy.creation_timestamp().map(|time| time.0), probe];
-        created.into_iter().flatten().max()
+        let created = [self.node.created, probe].into_iter().flatten().map(ObservedTime::local);
+        created.chain(self.policy.creation_timestamp().map(|time| time.0)).max()
     }
 
     /// Returns the time from which a missing report is a failure.
@@ -299,7 +301,7 @@ impl<'w> Member<'w> {
     pub fn last_stir(&self) -> Option<Timestamp> {
         let of_pod = |pod: &&PodFacts| {
             let started = pod.init.iter().chain(&pod.containers).filter_map(ContainerFacts::running_since);
-            started.max().max(pod.created)
+            started.chain(pod.created).map(ObservedTime::local).max()
         };
         self.pods.iter().filter_map(of_pod).max()
     }
@@ -308,7 +310,7 @@ impl<'w> Member<'w> {
     pub fn crashes_count_until(&self) -> impl Iterator<Item = Timestamp> + use<'w, '_> {
         let containers = self.pods.iter().flat_map(|pod| pod.init.iter().chain(&pod.containers));
         let crashed = containers.filter(|container| container.last_failure.is_some());
-        crashed.filter_map(ContainerFacts::running_since).map(|since| later(since, GRACE))
+        crashed.filter_map(ContainerFacts::running_since).map(|since| later(since.local(), GRACE))
     }
 
     /// Returns the time until which a driver pod in its guard container is expected to continue by itself: most guards exit
@@ -316,7 +318,7 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn driver_waits_until(&self) -> Option<Timestamp> {
         let guard = self.pod(Stage::Driver)?.init.iter().find(|init| init.name == GUARD)?;
-        Some(later(guard.running_since()?, AT_GUARD))
+        Some(later(guard.running_since()?.local(), AT_GUARD))
     }
 
     /// Returns whether a restarted driver container is waiting in its guard.

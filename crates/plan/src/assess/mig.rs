@@ -15,7 +15,7 @@ use crate::{
     container_names::DIVIDER,
     inventory::report,
     time::older,
-    world::{ContainerFacts, ContainerState, PodFacts},
+    world::{ContainerFacts, ContainerState, ObservedTime, PodFacts},
 };
 
 /// The probe's report is newer than the start of the device plugin's pod after this time and [`LOOKS`] intervals of the probe,
@@ -66,10 +66,12 @@ fn words(devices: Option<&GpuLayout>) -> String {
 #[must_use]
 pub fn settled_pod<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFacts> {
     let reported = report::written(member.gpu_node);
-    let pod = member.pod(Stage::DevicePlugin).filter(|pod| pod.running() && pod.created < reported)?;
+    let pod = member
+        .pod(Stage::DevicePlugin)
+        .filter(|pod| pod.running() && pod.created.map(ObservedTime::reported) < reported)?;
     let interval = member.health_policy.rules.interval.map_or(Duration::ZERO, Into::into);
     let settled = SETTLED.max(interval.saturating_mul(LOOKS));
-    pod.running_since().filter(|since| older(*since, settled, now)).map(|_| pod)
+    pod.running_since().filter(|since| older(since.local(), settled, now)).map(|_| pod)
 }
 
 /// Returns whether a program prevents a change of the layout by using a GPU. It may be the probe, which then has to release the

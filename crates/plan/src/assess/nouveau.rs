@@ -29,7 +29,7 @@ pub fn of_pod(report: &Report, pod: &PodFacts, now: Timestamp) -> Option<Verdict
     let held = held(report)?;
     let steps = pod.init.iter().filter(|init| [UNLOAD_NOUVEAU, INSTALLER].contains(&init.name.as_str()));
     let mut begun = steps.filter_map(ContainerFacts::running_since).chain(pod.running_since());
-    let met = begun.any(|since| older(since, GRACE, now)) || pod_failure(pod, now).is_some();
+    let met = begun.any(|since| older(since.local(), GRACE, now)) || pod_failure(pod, now).is_some();
     met.then(|| verdict(&format!("{held}, so pod {} cannot load NVIDIA's driver", pod.name)))
 }
 

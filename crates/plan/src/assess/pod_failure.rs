@@ -37,7 +37,7 @@ pub fn refusal<'w>(world: &'w World, set: &str, is_of_set: impl Fn(&PodFacts) ->
     let words = refusal.message.as_str();
     let forbidden = words.contains("forbidden") || words.contains("denied");
     let taken = world.pods.values().filter(|pod| is_of_set(pod)).filter_map(|pod| pod.created).max();
-    let taken_since = taken.is_some_and(|taken| refusal.at.is_some_and(|at| taken > at));
+    let taken_since = taken.is_some_and(|taken| refusal.at.is_some_and(|at| taken.reported() > at));
     (words.contains("exceeded quota") || forbidden && !taken_since).then_some(words)
 }
 
@@ -47,7 +47,7 @@ pub fn refusal<'w>(world: &'w World, set: &str, is_of_set: impl Fn(&PodFacts) ->
 pub fn pod_failure(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
     if let Some(message) = &pod.unschedulable {
         // Every pod is unschedulable for a moment, and a replacement is until the previous pod is gone.
-        let long = pod.created.is_some_and(|created| older(created, GRACE, now));
+        let long = pod.created.is_some_and(|created| older(created.local(), GRACE, now));
         return long.then(|| (Reason::PodUnschedulable, format!("pod {} cannot be scheduled: {message}", pod.name)));
     }
     pod.init.iter().chain(&pod.containers).find_map(|container| container_failure(pod, container, now))
@@ -58,7 +58,7 @@ fn container_failure(pod: &PodFacts, container: &ContainerFacts, now: Timestamp)
     let crashed = |exit| crashed(pod, container, exit);
     match (&container.state, &container.last_failure) {
         (ContainerState::Ended(exit), _) if exit.code != 0 => Some(crashed(exit)),
-        (ContainerState::Running(Some(since)), Some(exit)) if !older(*since, GRACE, now) => Some(crashed(exit)),
+        (ContainerState::Running(Some(since)), Some(exit)) if !older(since.local(), GRACE, now) => Some(crashed(exit)),
         (ContainerState::Waiting { reason, message }, last) => match (reason.as_str(), last) {
             ("ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull", _) => {
                 let words = pull_error(message);

@@ -167,7 +167,7 @@ fn until_passed(
     ValidationState {
         record: failed,
         hold: Some(hold),
-        check_again: waits.map(|since| later(since, VALIDATION_WAITS)),
+        check_again: waits.map(|since| later(since.local(), VALIDATION_WAITS)),
         ..validation
     }
 }

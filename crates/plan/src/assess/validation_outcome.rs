@@ -46,17 +46,17 @@ pub enum Outcome {
 pub fn outcome(pod: &PodFacts, proof: Proof<'_>, now: Timestamp) -> Outcome {
     let name = &pod.name;
     let Some(end) = &pod.end else {
-        let since = pod.created.filter(|created| older(*created, VALIDATION_WAITS, now));
+        let since = pod.created.filter(|created| older(created.local(), VALIDATION_WAITS, now));
         return match (since, &pod.unschedulable) {
             (Some(since), Some(why)) => Outcome::Ended(
                 ValidationResult::Skipped,
-                format!("pod {name} could not be scheduled since {since}: {why}"),
+                format!("pod {name} could not be scheduled since {}: {why}", since.reported()),
             ),
             _ => Outcome::Open,
         };
     };
     if end.succeeded {
-        let late = end.at.or(pod.created).is_none_or(|ended| older(ended, VALIDATION_WAITS, now));
+        let late = end.at.or(pod.created).is_none_or(|ended| older(ended.local(), VALIDATION_WAITS, now));
         return ended_well(name, proof, late);
     }
     let (result, message) = if end.reason.starts_with(OUT_OF) {

@@ -145,15 +145,15 @@ pub fn member_status(
     let before = member.status();
     let waits = verdict.phase != Phase::Ready && !verdict.reason.stops_the_clock();
     let same_phase = before.filter(|before| before.phase == verdict.phase && before.reason.is_some());
-    // The phase's deadline is kept as long as the phase lasts, whatever its reasons, unless the phase restarts.
+    // The phase's deadline counts from the same time as long as the phase lasts, whatever its reasons, unless the phase restarts.
     let goes_on = same_phase.filter(|before| !restarts(member, before, &verdict));
     let debounced = before.and_then(|before| debounced(member, before, &verdict, pace.debounce));
     // A phase that was not written because of the debounce has started nevertheless.
     let passed_over =
         debounced.as_ref().filter(|debounced| same_phase.is_none() && debounced.status.deadline.is_some());
     let begun = passed_over.map_or(now, |debounced| debounced.began);
-    let due =
-        goes_on.and_then(|before| before.deadline.clone()).map_or_else(|| add(begun, pace.deadline), |time| time.0);
+    let begun = goes_on.and_then(|before| before.progressing_since.as_ref()).map_or(begun, |time| time.0);
+    let due = add(begun, pace.deadline);
     if waits && now >= due && !verdict.reason.is_failure() {
         let message = format!(
             "phase {} exceeded readiness.progressDeadline ({:#}); last state: {}",
@@ -193,6 +193,7 @@ pub fn member_status(
         waits_on: verdict.waits_on,
         since: Some(since),
         deadline: waits.then_some(Time(due)),
+        progressing_since: waits.then_some(Time(begun)),
         validation: validation.record.clone(),
         foreign: member.external.remembered(),
         host_runtime: match member.toolkit() {
@@ -215,10 +216,12 @@ pub fn member_status(
 }
 
 /// Returns whether two statuses store the same facts. Facts that later plans depend on, and that are stored nowhere
-/// else, are written without debounce.
+/// else, are written without debounce, and so is a deadline that the policy has changed.
 fn remember_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
     let seen = |gpus: &GpuCounts| (gpus.most_seen, gpus.seen_device_ids.clone(), gpus.seen_on.clone());
-    one.missing_image == other.missing_image
+    let since = |status: &GpuNodeStatus| status.progressing_since.clone();
+    (since(one) != since(other) || one.deadline == other.deadline)
+        && one.missing_image == other.missing_image
         && one.validation == other.validation
         && one.foreign == other.foreign
         && one.host_runtime == other.host_runtime
@@ -324,6 +327,7 @@ fn leaving_status(
         waits_on,
         since: Some(Time(since.unwrap_or(now))),
         deadline: None,
+        progressing_since: None,
         ..before
     }
 }
@@ -357,12 +361,17 @@ fn counts(assessment: &Assessment<'_>, verdict: &Verdict) -> GpuCounts {
 pub fn status_write(gpu_node: Option<&GpuNode>, status: &GpuNodeStatus) -> Option<GpuNodeStatus> {
     let none = GpuNodeStatus::default();
     let before = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()).unwrap_or(&none);
-    // That all GPUs are healthy is not worth a write; it is included in the next one.
-    let healthy = before.health.is_none() && status.health == Some(HealthState::Healthy);
+    // While a node is being installed, its health is not worth a write; it is included in the next one. The health of a ready node is
+    // kept while it is not reported, as after a reboot.
+    let is_kept = match (before.health, status.health) {
+        (None, Some(HealthState::Healthy)) => !status.is_ready(),
+        (Some(HealthState::Healthy), None) => status.is_ready(),
+        _ => false,
+    };
     let is_health = |condition: &Condition| condition.type_ == NodeConditionType::Healthy.as_str();
-    let holds = |(known, new): (&Condition, &Condition)| known == new || healthy && is_health(known) && is_health(new);
+    let holds = |(known, new): (&Condition, &Condition)| known == new || is_kept && is_health(known) && is_health(new);
     let same = before.progress() == status.progress()
-        && (before.health == status.health || healthy)
+        && (before.health == status.health || is_kept)
         && before.conditions.len() == status.conditions.len()
         && before.conditions.iter().zip(&status.conditions).all(holds);
     (!same).then(|| status.clone())

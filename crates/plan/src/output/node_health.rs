@@ -105,7 +105,7 @@ fn has_only(node: &NodeFacts, taint: Option<&TaintFact>) -> bool {
 #[must_use]
 pub fn plugin_to_restart(member: &Member<'_>, now: Timestamp) -> Option<String> {
     let pod = member.pod(Stage::DevicePlugin).filter(|pod| pod.running())?;
-    let started = pod.running_since()?;
+    let started = pod.running_since()?.reported();
     let report = member.report().filter(|report| report.nvml.state == NvmlState::Answering)?;
     let is_usable = |state| matches!(state, HealthState::Healthy | HealthState::Degraded);
     let recovered =

@@ -6,7 +6,12 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::plan::Plan;
-use crate::{inventory::report::belongs_to, settings::NODE_GRACE, time::later, world::World};
+use crate::{
+    inventory::report::belongs_to,
+    settings::NODE_GRACE,
+    time::later,
+    world::{ObservedTime, World},
+};
 
 /// Adds the deletions of GpuNodes that have neither an owner nor a Node, or that belong to an earlier Node of the same name. While one
 /// may belong to an earlier Node, the plan writes nothing that would become part of it, and so no labels, which it has to record.
@@ -22,7 +27,7 @@ pub fn remove(plan: &mut Plan, world: &World, now: Timestamp) {
             Some(node) if belongs_to(gpu_node, node) => continue,
             // The next report shows whether its kubelet has not reported a reboot yet, or the probe of an earlier Node is still
             // running. No probe outlives its Node for long.
-            Some(node) if is_ownerless && created >= node.created => {
+            Some(node) if is_ownerless && created >= node.created.map(ObservedTime::reported) => {
                 if now < grace {
                     write_nothing(plan, name);
                     plan.check_again = plan.check_again.into_iter().chain([grace]).min();

@@ -39,7 +39,7 @@ pub fn holders_of_an_old_root(world: &World) -> impl Iterator<Item = &PodFacts> 
 /// GPU pods. Pods that have just started are not included, because the probe's report may be older.
 pub fn holders_of_a_broken_root<'w>(assessment: &Assessment<'w>, now: Timestamp) -> impl Iterator<Item = &'w PodFacts> {
     let member = &assessment.member;
-    let settled = move |pod: &PodFacts| pod.running_since().is_some_and(|since| older(since, SETTLED, now));
+    let settled = move |pod: &PodFacts| pod.running_since().is_some_and(|since| older(since.local(), SETTLED, now));
     let broken = member.probe_pod().is_some_and(PodFacts::running) && assessment.against_driver.is_some();
     let pods = if broken { member.pods.clone() } else { Vec::new() };
     pods.into_iter().filter(move |pod| is_holder(pod) && settled(pod))

@@ -11,7 +11,7 @@ use crate::{
     rollout::toolkit_restart,
     settings::ASK_AGAIN,
     time::later,
-    world::{NodeFacts, PodFacts, Role, World},
+    world::{Deletion, NodeFacts, PodFacts, Role, World},
 };
 
 /// How long a pod is waited for after it should have terminated: a stuck pod must not block the deletion of a policy.
@@ -80,8 +80,8 @@ fn leaving(world: &World, now: Timestamp) -> BTreeMap<Revision, Timestamp> {
 fn leaves<'w>(world: &'w World, pod: &'w PodFacts, now: Timestamp) -> Option<(&'w Revision, Timestamp)> {
     let group = pod.group.as_ref()?;
     let node = world.nodes.get(&pod.node)?;
-    if let Some(by) = pod.gone_by {
-        return Some((group, later(by, LATE)));
+    if let Some(Deletion { since, grace }) = &pod.deletion {
+        return Some((group, later(since.local(), *grace + LATE)));
     }
     let called_for = node.labels.get(keys::TOOLKIT).is_some_and(|named| *group == named.as_str());
     // The DaemonSet controller is about to delete it, or it restarts the runtime while it starts.

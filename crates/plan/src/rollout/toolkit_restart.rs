@@ -10,7 +10,7 @@ use crate::{
     container_names::{INSTALL_TOOLKIT, RESTART_AT_END, RESTART_RUNTIME},
     revision,
     time::older,
-    world::{ContainerFacts, ContainerState, NodeFacts, PodFacts, Role, World},
+    world::{ContainerFacts, ContainerState, NodeFacts, ObservedTime, PodFacts, Role, World},
 };
 
 /// The longest time that a step of adding NVIDIA's runtime to the configuration may take.
@@ -74,7 +74,7 @@ pub fn is_on_its_way(
 pub fn is_entering(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     let begun =
         |step: &ContainerFacts| step.name == INSTALL_TOOLKIT && !matches!(step.state, ContainerState::Waiting { .. });
-    let too_long = |since: Option<Timestamp>, at_most| since.is_some_and(|since| older(since, at_most, now));
+    let too_long = |since: Option<ObservedTime>, at_most| since.is_some_and(|since| older(since.local(), at_most, now));
     // The first check excludes most pods.
     !is_past(pod)
         && pod.init.iter().any(begun)

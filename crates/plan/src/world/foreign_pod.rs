@@ -11,6 +11,8 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt, core::NamespaceResourceScope};
 use serde::{Deserialize, Serialize};
 
+use crate::world::mirror::Fact;
+
 /// The label that NVIDIA's GPU Operator sets on its pods, and its value on driver pods.
 const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "nvidia-driver");
 /// Directories where a driver container mounts its root so that the host sees it.
@@ -76,6 +78,8 @@ pub struct ForeignPod {
     /// Its name.
     pub name: String,
 }
+
+impl Fact for ForeignPod {}
 
 impl ForeignPod {
     /// Returns the key of a pod: node, namespace and name. Returns `None` if it has no node.

@@ -6,6 +6,27 @@ use std::{
     sync::Arc,
 };
 
+use k8s_openapi::jiff::Timestamp;
+
+use super::observed_time::ObservedTime;
+
+/// What a mirror holds of an object.
+pub trait Fact: Clone + PartialEq {
+    /// Returns the times of other machines in these facts.
+    fn times(&mut self) -> Vec<&mut ObservedTime> {
+        Vec::new()
+    }
+}
+
+impl<T: PartialEq> Fact for Option<Arc<T>> {}
+
+/// Returns facts that are observed at `now`.
+#[must_use]
+pub fn observed<F: Fact>(mut fact: F, now: Timestamp) -> F {
+    fact.times().into_iter().for_each(|time| *time = time.at(now));
+    fact
+}
+
 /// The facts of all objects of one kind, by name.
 pub type Facts<F, N = String> = BTreeMap<N, Arc<F>>;
 
@@ -62,7 +83,7 @@ impl<F, N> Mirror<F, N> {
     }
 }
 
-impl<F: PartialEq, N: Ord + Clone> Mirror<F, N> {
+impl<F: Fact, N: Ord + Clone> Mirror<F, N> {
     /// Returns the current facts, or `None` until the kind has been listed.
     #[must_use]
     pub fn facts(&self) -> Option<Facts<F, N>> {
@@ -149,15 +170,20 @@ impl<F: PartialEq, N: Ord + Clone> Mirror<F, N> {
         there
     }
 
-    /// Sets the facts of one object and returns whether they changed.
-    fn put(&mut self, name: N, version: Version, fact: F) -> bool {
+    /// Sets the facts of one object and returns whether they changed. Times that were known before remain observed as they were.
+    fn put(&mut self, name: N, version: Version, mut fact: F) -> bool {
         self.deleted.remove(&name);
         match self.known.get_mut(&name) {
             Some((known_version, known)) if **known == fact => {
                 *known_version = version;
                 false
             }
-            _ => {
+            known => {
+                let times = |mut fact: F| fact.times().into_iter().map(|time| *time).collect::<Vec<_>>();
+                let before = known.map(|(_, known)| times(F::clone(known)));
+                // An object that is new since the first list has been observed from its beginning.
+                let before = before.or_else(|| self.synced.then(Vec::new));
+                fact.times().into_iter().for_each(|time| time.recall(before.as_deref()));
                 self.known.insert(name, (version, Arc::new(fact)));
                 true
             }
@@ -168,6 +194,10 @@ impl<F: PartialEq, N: Ord + Clone> Mirror<F, N> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Fact for i32 {}
+
+    impl Fact for &str {}
 
     #[test]
     fn only_a_different_fact_is_a_change() {
@@ -192,10 +222,7 @@ mod tests {
     }
 
     /// Lists all objects and returns whether that changed any fact.
-    fn list<F: PartialEq>(
-        mirror: &mut Mirror<F>,
-        objects: impl IntoIterator<Item = (&'static str, Version, F)>,
-    ) -> bool {
+    fn list<F: Fact>(mirror: &mut Mirror<F>, objects: impl IntoIterator<Item = (&'static str, Version, F)>) -> bool {
         mirror.begin_list();
         let objects = objects.into_iter();
         let changed = objects.fold(false, |changed, (name, version, fact)| {
@@ -205,7 +232,7 @@ mod tests {
         mirror.end_list() | changed
     }
 
-    fn names<F: PartialEq>(mirror: &Mirror<F>) -> Vec<String> {
+    fn names<F: Fact>(mirror: &Mirror<F>) -> Vec<String> {
         mirror.facts().unwrap_or_default().into_keys().collect()
     }
 
@@ -285,8 +312,35 @@ mod tests {
         assert_eq!(names(&mirror), ["d", "e"]);
     }
 
+    /// A fact with the minute at which another machine says that it began.
+    #[derive(Clone, Debug, PartialEq)]
+    struct Began(ObservedTime);
+
+    impl Fact for Began {
+        fn times(&mut self) -> Vec<&mut ObservedTime> {
+            vec![&mut self.0]
+        }
+    }
+
+    #[test]
+    fn a_reported_time_keeps_the_time_at_which_it_was_first_observed() {
+        let minute = |minute: i64| Timestamp::from_second(minute * 60).unwrap();
+        let seen = |reported, now| observed(Began(minute(reported).into()), minute(now));
+        let local = |mirror: &Mirror<Began>, name: &str| mirror.get(name).unwrap().0.local();
+        let mut mirror = Mirror::default();
+        list(&mut mirror, [("past", 1, seen(2, 10)), ("future", 1, seen(30, 10))]);
+        assert_eq!(local(&mirror, "past"), minute(2), "it began before this operator");
+        assert_eq!(local(&mirror, "future"), minute(10), "that clock is ahead");
+        mirror.set("behind".into(), 2, seen(2, 11));
+        assert_eq!(local(&mirror, "behind"), minute(11));
+        list(&mut mirror, [("behind", 3, seen(2, 12)), ("future", 3, seen(30, 12)), ("new", 3, seen(2, 12))]);
+        assert_eq!(["behind", "future", "new"].map(|name| local(&mirror, name)), [11, 10, 12].map(minute));
+        mirror.set("future".into(), 4, seen(31, 13));
+        assert_eq!(local(&mirror, "future"), minute(13), "it began again");
+    }
+
     #[test]
     fn an_empty_list_is_a_change_too_because_the_kind_is_known_from_then_on() {
-        assert!(list(&mut Mirror::<u32>::default(), []));
+        assert!(list(&mut Mirror::<i32>::default(), []));
     }
 }

@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::world::{
     co_writer::CoWriters,
+    mirror::Fact,
+    observed_time::ObservedTime,
     resources::Resources,
     taint::{self, TaintFact},
 };
@@ -119,7 +121,7 @@ pub struct NodeFacts {
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
     /// When it was created.
-    pub created: Option<Timestamp>,
+    pub created: Option<ObservedTime>,
     /// Its taints, except Kubernetes' own, which follow a node's conditions and which DaemonSet pods tolerate.
     pub taints: Vec<TaintFact>,
     /// The taint that this operator has set, according to the annotation [`keys::OWN_TAINT`].
@@ -177,6 +179,12 @@ const OS: &str = "kubernetes.io/os";
 /// What kubelet reports instead of the version while the container runtime does not answer.
 const UNKNOWN_VERSION: &str = "://Unknown";
 
+impl Fact for NodeFacts {
+    fn times(&mut self) -> Vec<&mut ObservedTime> {
+        self.created.iter_mut().collect()
+    }
+}
+
 impl NodeFacts {
     /// Returns whether the version of its container runtime is unknown because the runtime does not answer kubelet.
     #[must_use]
@@ -203,7 +211,7 @@ impl NodeFacts {
         Self {
             name: NodeName::interned(&node.name_any(), words),
             uid: node.uid().unwrap_or_default(),
-            created: node.creation_timestamp().map(|time| time.0),
+            created: node.creation_timestamp().map(|time| time.0.into()),
             taints: taint::lasting(&node.spec.taints).collect(),
             own_taint: taint::recorded(node.annotations()),
             health_condition: conditions.iter().find(|condition| condition.type_ == keys::HEALTH_CONDITION).map(

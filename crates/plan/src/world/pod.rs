@@ -1,15 +1,21 @@
 //! The facts of Pods.
 
+use std::time::Duration;
+
 use gpu_operator_common::interned::{Interned, Interner};
 use gpu_operator_crd::{NodeName, Revision, keys, policy::Stage};
 use k8s_openapi::{
     api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},
-    jiff::Timestamp,
+    jiff::SignedDuration,
 };
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 
-use crate::container_names::DEVICE_NODES;
+use crate::{
+    container_names::DEVICE_NODES,
+    time::add,
+    world::{mirror::Fact, observed_time::ObservedTime},
+};
 
 /// The facts of one of this operator's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -25,9 +31,9 @@ pub struct PodFacts {
     /// The hash of its DaemonSet at the time the pod was created.
     pub applied: Option<Interned>,
     /// When it was created.
-    pub created: Option<Timestamp>,
-    /// If it is being deleted, the time by which it should have ended.
-    pub gone_by: Option<Timestamp>,
+    pub created: Option<ObservedTime>,
+    /// Its deletion, if it is being deleted.
+    pub deletion: Option<Deletion>,
     /// Why it cannot be scheduled.
     pub unschedulable: Option<String>,
     /// How the pod ended, if it has ended.
@@ -49,6 +55,15 @@ pub enum Role {
     Validation,
 }
 
+/// The deletion of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Deletion {
+    /// When it was requested.
+    pub since: ObservedTime,
+    /// How long its containers may take to end.
+    pub grace: Duration,
+}
+
 /// How a pod ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodEnd {
@@ -59,7 +74,7 @@ pub struct PodEnd {
     /// Kubelet's message.
     pub message: String,
     /// When the last container ended, if known.
-    pub at: Option<Timestamp>,
+    pub at: Option<ObservedTime>,
 }
 
 /// The facts of a container.
@@ -86,7 +101,7 @@ pub enum ContainerState {
         message: String,
     },
     /// Running, with the start time.
-    Running(Option<Timestamp>),
+    Running(Option<ObservedTime>),
     /// Ended.
     Ended(Exit),
 }
@@ -98,6 +113,19 @@ pub struct Exit {
     pub code: i32,
     /// Its termination message, or kubelet's reason.
     pub message: String,
+}
+
+impl Fact for PodFacts {
+    fn times(&mut self) -> Vec<&mut ObservedTime> {
+        let ended = self.end.as_mut().and_then(|end| end.at.as_mut());
+        let running =
+            self.init.iter_mut().chain(&mut self.containers).filter_map(|container| match &mut container.state {
+                ContainerState::Running(since) => since.as_mut(),
+                ContainerState::Waiting { .. } | ContainerState::Ended(_) => None,
+            });
+        let deleted = self.deletion.as_mut().map(|deletion| &mut deletion.since);
+        [self.created.as_mut(), deleted, ended].into_iter().flatten().chain(running).collect()
+    }
 }
 
 impl PodFacts {
@@ -126,8 +154,8 @@ impl PodFacts {
             role,
             group: group.map(|group| Revision::interned(group, words)),
             applied: pod.annotations().get(keys::APPLIED).map(|hash| words.word(hash)),
-            created: pod.creation_timestamp().map(|time| time.0),
-            gone_by: pod.meta().deletion_timestamp.as_ref().map(|time| time.0),
+            created: pod.creation_timestamp().map(|time| time.0.into()),
+            deletion: Deletion::of(pod),
             unschedulable: status
                 .and_then(|status| status.conditions.as_ref())
                 .and_then(|conditions| conditions.iter().find(|condition| condition.type_ == "PodScheduled"))
@@ -141,7 +169,7 @@ impl PodFacts {
 
     /// Returns since when a main container has been running.
     #[must_use]
-    pub fn running_since(&self) -> Option<Timestamp> {
+    pub fn running_since(&self) -> Option<ObservedTime> {
         self.containers.iter().find_map(ContainerFacts::running_since)
     }
 
@@ -172,7 +200,10 @@ impl PodFacts {
             ContainerState::Running(_) | ContainerState::Ended(_) => false,
         };
         driver.containers.iter().all(|container| is_new(container) && container.last_failure.is_none())
-            && self.running_since().zip(driver.created).is_some_and(|(started, created)| started >= created)
+            && self
+                .running_since()
+                .zip(driver.created)
+                .is_some_and(|(started, created)| started.local() >= created.local())
     }
 
     /// Returns whether it belongs to a stage that has the driver open while it runs: the device plugin, or the MPS daemon.
@@ -190,7 +221,7 @@ impl PodFacts {
     /// Returns whether it is being deleted.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
-        self.gone_by.is_some()
+        self.deletion.is_some()
     }
 
     /// Returns whether all main containers run and are ready, which requires that all gates before them have opened.
@@ -205,6 +236,16 @@ impl PodFacts {
     }
 }
 
+impl Deletion {
+    fn of(pod: &Pod) -> Option<Self> {
+        let meta = pod.meta();
+        let by = meta.deletion_timestamp.as_ref()?.0;
+        let grace = u32::try_from(meta.deletion_grace_period_seconds.unwrap_or_default()).unwrap_or_default();
+        let since = add(by, -SignedDuration::from_secs(grace.into())).into();
+        Some(Self { since, grace: Duration::from_secs(grace.into()) })
+    }
+}
+
 impl PodEnd {
     fn of(status: &PodStatus) -> Option<Self> {
         let succeeded = match status.phase.as_deref() {
@@ -214,7 +255,7 @@ impl PodEnd {
         };
         let (reason, message) = (status.reason.clone(), status.message.clone());
         let ends = status.container_statuses.iter().flatten().filter_map(|container| {
-            container.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(|time| time.0)
+            container.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(|time| time.0.into())
         });
         let at = ends.max();
         Some(Self { succeeded, reason: reason.unwrap_or_default(), message: message.unwrap_or_default(), at })
@@ -234,7 +275,7 @@ fn intended_node(pod: &Pod) -> Option<&str> {
 impl ContainerFacts {
     /// Returns since when it has been running.
     #[must_use]
-    pub fn running_since(&self) -> Option<Timestamp> {
+    pub fn running_since(&self) -> Option<ObservedTime> {
         match self.state {
             ContainerState::Running(since) => since,
             _ => None,
@@ -248,7 +289,7 @@ impl ContainerFacts {
         };
         let state = status.state.clone().unwrap_or_default();
         let state = if let Some(running) = state.running {
-            ContainerState::Running(running.started_at.map(|time| time.0))
+            ContainerState::Running(running.started_at.map(|time| time.0.into()))
         } else if let Some(ended) = &state.terminated {
             ContainerState::Ended(exit(ended))
         } else {

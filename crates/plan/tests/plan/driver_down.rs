@@ -7,7 +7,7 @@ use gpu_operator_plan::{
     output::gpu_node::SpecWrite,
     world::{ContainerState, GpuPods, World},
 };
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::SignedDuration;
 
 /// Returns a fleet of one ready node, and its world.
 fn ready() -> (Sim, World) {
@@ -50,7 +50,7 @@ fn while_the_driver_container_is_down_no_gpu_is_allocatable_and_the_plugin_is_re
     ] {
         let (sim, mut world) = ready();
         edit_driver_pod(&mut world, |pod| {
-            pod.created = Some(sim.now + SignedDuration::from_secs(1));
+            pod.created = Some((sim.now + SignedDuration::from_secs(1)).into());
             pod.containers[0].state = state;
         });
         let (phase, found, message, gpus, recreated) = assessed(&sim, world);
@@ -71,8 +71,8 @@ fn after_a_restart_of_the_driver_container_an_older_plugin_is_recreated() {
     assert!(assessed(&sim, world.clone()).4.is_empty());
     let plugin = world.pods["device-plugin@a"].running_since().expect("a start");
     for (offset, recreated) in [(-1, &[][..]), (0, &[][..]), (1, &["device-plugin@a"][..])] {
-        let since: Timestamp = plugin + SignedDuration::from_secs(offset);
-        edit_driver_pod(&mut world, |pod| pod.containers[0].state = ContainerState::Running(Some(since)));
+        let since = plugin.reported() + SignedDuration::from_secs(offset);
+        edit_driver_pod(&mut world, |pod| pod.containers[0].state = ContainerState::Running(Some(since.into())));
         assert_eq!(assessed(&sim, world.clone()).4, recreated, "{offset}");
     }
 }
@@ -86,7 +86,7 @@ fn a_past_crash_is_reported_until_it_expires_and_the_plan_is_made_again_then() {
     sim.surroundings();
     let mut world = sim.world();
     edit_driver_pod(&mut world, |pod| {
-        pod.containers[0].state = ContainerState::Running(Some(since));
+        pod.containers[0].state = ContainerState::Running(Some(since.into()));
         pod.containers[0].last_failure = Some(gpu_operator_plan::world::Exit { code: 137, message: "killed".into() });
     });
     let plan = sim.plan_for(world.clone());
@@ -197,7 +197,7 @@ fn a_plugin_that_started_beside_the_drivers_pod_proves_that_its_container_runs()
         let (sim, mut world) = ready();
         let plugin = world.pods["device-plugin@a"].running_since().expect("a start");
         edit_driver_pod(&mut world, |pod| {
-            pod.created = Some(plugin - SignedDuration::from_secs(age));
+            pod.created = Some((plugin.reported() - SignedDuration::from_secs(age)).into());
             pod.containers[0].state = ContainerState::Waiting { reason: reason.into(), message: String::new() };
         });
         let (_, found, _, _, recreated) = assessed(&sim, world);

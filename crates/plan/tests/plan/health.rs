@@ -85,6 +85,22 @@ fn a_degraded_gpu_is_reported_on_a_node_that_stays_ready() {
 }
 
 #[test]
+fn health_that_is_reported_after_the_installation_is_written() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    let status = sim.gpu_nodes.get_mut(&"a".into()).expect("a GpuNode").status.as_mut().expect("a status");
+    status.health = None;
+    status
+        .conditions
+        .iter_mut()
+        .filter(|known| known.type_ == "Healthy")
+        .for_each(|known| known.status = "Unknown".into());
+    sim.settle();
+    let status = sim.status("a");
+    let condition = status.conditions.iter().find(|condition| condition.type_ == "Healthy").expect("a condition");
+    assert_eq!((status.health, condition.status.as_str()), (Some(HealthState::Healthy), "True"));
+}
+
+#[test]
 fn the_taint_changes_only_on_proof_and_is_removed_with_the_policy() {
     let tainted = |sim: &Sim| sim.node("a").taints.iter().any(|taint| taint.key == keys::UNHEALTHY_TAINT);
     let mut sim = Sim::settled_fleet("{health: {onUnhealthy: {mode: Taint}, minHealthyGpus: 1}}", &["a"]);

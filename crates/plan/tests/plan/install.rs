@@ -207,6 +207,28 @@ fn a_phase_that_exceeds_its_deadline_is_a_failure_with_the_last_state() {
 }
 
 #[test]
+fn a_changed_progress_deadline_applies_to_a_phase_that_has_begun() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{readiness: {progressDeadline: 5m}}");
+    sim.faults.insert("a".into(), Faults { publishes: Some(0), ..Faults::default() });
+    sim.run(40);
+    let early = sim.status("a");
+    let began = early.progressing_since.clone().expect("a phase that waits").0;
+    for (deadline, minutes, reason) in [
+        ("10m", 10, Reason::WaitingForAllocatable),
+        ("30s", 0, Reason::ProgressDeadlineExceeded),
+        ("24h", 24 * 60, Reason::WaitingForAllocatable),
+    ] {
+        sim.apply_policy("all", &format!("{{readiness: {{progressDeadline: {deadline}}}}}"));
+        sim.sleep(1);
+        sim.run(2);
+        let status = sim.status("a");
+        assert_eq!((status.phase, status.reason()), (early.phase, Some(reason)), "{deadline}: {}", status.message);
+        let due = status.deadline.expect("a deadline").0;
+        assert_eq!(due.duration_since(began).as_mins(), minutes, "{deadline}");
+    }
+}
+
+#[test]
 fn an_unsupported_driver_is_rejected_with_a_suggestion_and_other_nodes_continue() {
     let mut sim = Sim::new()
         .gpu_node("old", "102d", 2)
@@ -442,7 +464,7 @@ fn a_phase_that_is_not_reported_has_its_deadline_nevertheless() {
         sim.step();
         sim.sleep(1);
     }
-    let started = sim.pods["device-plugin@n0"].created.expect("a time");
+    let started = sim.pods["device-plugin@n0"].created.expect("a time").reported();
     let after = sim.now.duration_since(started).as_secs();
     assert!((115..=125).contains(&after), "{after} s");
 }

@@ -10,9 +10,8 @@ use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
 use gpu_operator_plan::{
     carry::pace::Pace,
     output::writes::Write,
-    world::{PodFacts, RuntimeClassFacts},
+    world::{ObservedTime, PodFacts, RuntimeClassFacts},
 };
-use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     robust::{busy, step_until_released},
@@ -33,7 +32,7 @@ fn selected(nodes: &[&str]) -> Sim {
 }
 
 /// Returns when each pod of the operands was created.
-fn operands(sim: &Sim) -> BTreeMap<String, Option<Timestamp>> {
+fn operands(sim: &Sim) -> BTreeMap<String, Option<ObservedTime>> {
     sim.pods.values().map(|pod: &PodFacts| (pod.name.clone(), pod.created)).collect()
 }
 
@@ -62,7 +61,7 @@ fn a_policy_deleted_in_the_foreground_takes_nothing_from_gpu_pods() {
         let before = operands(&sim);
         sim.delete_policy_in_foreground("all");
         steps(&mut sim, 300);
-        let kept = |operands: &BTreeMap<String, Option<Timestamp>>| {
+        let kept = |operands: &BTreeMap<String, Option<ObservedTime>>| {
             operands.iter().filter(|(name, _)| name.ends_with("@a")).map(|(name, at)| (name.clone(), *at)).collect()
         };
         let (before, after): (Vec<_>, Vec<_>) = (kept(&before), kept(&operands(&sim)));

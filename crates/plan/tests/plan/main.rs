@@ -1,6 +1,7 @@
 //! Tests of the plan, on plain data and on a simulated cluster ([`test_support::sim`]).
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod clocks;
 mod coexistence;
 mod columns;
 mod drift;

@@ -44,6 +44,16 @@ const A: Place = GpuNode("a");
 /// A reason, the place where it is reported, and a simulation that leads to it.
 type Scenario = (Reason, Place, fn() -> Sim);
 
+/// Returns all scenarios.
+fn scenarios() -> Vec<Scenario> {
+    [node::SCENARIOS, driver::SCENARIOS, stages::SCENARIOS, gpus::SCENARIOS, policy::SCENARIOS].concat()
+}
+
+/// Returns the simulation of every scenario, with the reason that it leads to.
+pub fn simulations() -> impl Iterator<Item = (Reason, Sim)> {
+    scenarios().into_iter().map(|(reason, _, build)| (reason, build()))
+}
+
 /// The steps of a scenario.
 pub trait Steps {
     /// Applies a change.
@@ -150,8 +160,7 @@ fn run((reason, place, build): &Scenario) -> Result<String, String> {
 
 #[test]
 fn every_reason_is_reported_with_the_reviewed_message() {
-    let scenarios = [node::SCENARIOS, driver::SCENARIOS, stages::SCENARIOS, gpus::SCENARIOS, policy::SCENARIOS];
-    let scenarios = scenarios.concat();
+    let scenarios = scenarios();
     let covered: BTreeSet<Reason> = scenarios.iter().map(|(reason, ..)| *reason).collect();
     let uncovered: Vec<_> = Reason::iter().filter(|reason| !covered.contains(reason)).collect();
     assert!(uncovered.is_empty(), "reasons without a scenario: {uncovered:?}");

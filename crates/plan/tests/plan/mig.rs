@@ -33,7 +33,7 @@ pub(crate) fn change_manually(sim: &mut Sim, node: &str) {
     sim.report(node).gpus[1].mig_devices = Some(halves);
 }
 
-fn plugin_created(sim: &Sim, node: &str) -> Option<k8s_openapi::jiff::Timestamp> {
+fn plugin_created(sim: &Sim, node: &str) -> Option<gpu_operator_plan::world::ObservedTime> {
     sim.pods[&format!("device-plugin@{node}")].created
 }
 

@@ -291,7 +291,7 @@ fn end(sim: &Sim) -> String {
     }
     for mut gpu_node in sim.gpu_nodes.values().cloned() {
         let status = gpu_node.status.get_or_insert_default();
-        (status.since, status.deadline) = (None, None);
+        (status.since, status.deadline, status.progressing_since) = (None, None, None);
         if gpu_node.spec.policy.is_none() {
             *status = GpuNodeStatus::default();
         }

@@ -201,7 +201,7 @@ fn pods_that_are_recreated_in_vain_are_deleted_less_and_less_often() {
     fight.run(HOUR, |sim| {
         let since = sim.now + k8s_openapi::jiff::SignedDuration::from_secs(1);
         let driver = sim.pods.get_mut("driver@a").expect("the driver's pod");
-        driver.containers[0].state = gpu_operator_plan::world::ContainerState::Running(Some(since));
+        driver.containers[0].state = gpu_operator_plan::world::ContainerState::Running(Some(since.into()));
     });
     assert!((6..=13).contains(&fight.repairs.len()), "{:?}", fight.repairs);
 }

@@ -1,10 +1,12 @@
 //! Failures around the operator, and changes that others make to its objects, do not harm working nodes.
 
+use std::time::Duration;
+
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{
     ClusterGpuPolicyStatus, Open, Phase, gpunode::RolloutStep, keys, policy::Stage, reason::Reason,
 };
-use gpu_operator_plan::world::{Concern, HeldWrite, PodFacts, Role, offers_gpus};
+use gpu_operator_plan::world::{Concern, Deletion, HeldWrite, PodFacts, Role, offers_gpus};
 use kube::ResourceExt;
 
 pub(crate) const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
@@ -43,7 +45,7 @@ pub(crate) fn add_leaving_plugin(sim: &mut Sim) {
         name: LEAVING_PLUGIN.into(),
         role: Role::Operand(Stage::DevicePlugin),
         group: Some("old".into()),
-        gone_by: Some(sim.now),
+        deletion: Some(Deletion { since: sim.now.into(), grace: Duration::ZERO }),
         ..sim.pods["driver@a"].clone()
     };
     sim.pods.insert(LEAVING_PLUGIN.into(), slow);

@@ -46,7 +46,8 @@ fn applied(sim: &Sim, spec: &Value) -> Result<Sim, String> {
 }
 
 /// The names of fields that depend on time.
-const TIMES: [&str; 6] = ["since", "deadline", "lastTransitionTime", "observedGeneration", "generation", "failures"];
+const TIMES: [&str; 7] =
+    ["since", "deadline", "progressingSince", "lastTransitionTime", "observedGeneration", "generation", "failures"];
 
 /// Returns what the operator has written, one line for each value, without times.
 fn observed(sim: &Sim) -> BTreeSet<String> {

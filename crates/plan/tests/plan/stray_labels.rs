@@ -197,7 +197,7 @@ fn the_pod_of_a_driver_that_a_stray_label_has_placed_deletes_no_plugin() {
     sim.label("a", keys::DRIVER, Some(&other));
     // Its container waits for the driver in use, and that of the node's own driver still runs.
     sim.sleep(60);
-    let (name, group, created) = ("driver@other".into(), Some(other.into()), Some(sim.now));
+    let (name, group, created) = ("driver@other".into(), Some(other.into()), Some(sim.now.into()));
     let mut waits = PodFacts { name, group, created, ..sim.pods["driver@a"].clone() };
     waits.containers[0].state = ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
     sim.pods.insert(waits.name.clone(), waits);

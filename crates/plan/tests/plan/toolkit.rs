@@ -1,11 +1,13 @@
 //! How containers get the driver: what is installed for which container runtime, and which failures are reported.
 
+use std::time::Duration;
+
 use crate::{
     reviewed::review,
     sim::{Faults, Sim},
 };
 use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
-use gpu_operator_plan::world::{ContainerFacts, ContainerState, Exit, PodFacts, RuntimeClassFacts};
+use gpu_operator_plan::world::{ContainerFacts, ContainerState, Deletion, Exit, PodFacts, RuntimeClassFacts};
 use k8s_openapi::{api::apps::v1::DaemonSet, jiff::Timestamp};
 
 pub(crate) fn fleet(runtime: &str, kubelet: &str, toolkit: &str) -> Sim {
@@ -249,7 +251,7 @@ fn a_toolkit_is_removed_once_the_previous_one_has_terminated() {
     sim.label("a", keys::TOOLKIT, None);
     let by = sim.now + k8s_openapi::jiff::SignedDuration::from_secs(180);
     let pod = sim.pods.get_mut("toolkit@a").expect("a pod");
-    pod.gone_by = Some(by);
+    pod.deletion = Some(Deletion { since: by.into(), grace: Duration::ZERO });
     let leaving = |sim: &Sim| -> Vec<NodeName> {
         let plan = sim.plan();
         let gone = plan.labels.iter().filter(|(_, write)| !write.labels.contains_key(keys::TOOLKIT));
@@ -285,7 +287,7 @@ fn a_toolkit_that_is_being_installed_is_removed_once_it_can_restore_the_configur
     let waits = || ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
     let running = || ContainerState::Running(None);
     let no_image = ContainerState::Waiting { reason: "ImagePullBackOff".into(), message: String::new() };
-    let long_ago = ContainerState::Running(Some(Timestamp::UNIX_EPOCH));
+    let long_ago = ContainerState::Running(Some(Timestamp::UNIX_EPOCH.into()));
     let (install, restart) = ("install-toolkit", "restart-runtime");
     for (steps, runs, stays) in [
         (vec![("wait-for-driver", running()), (install, waits())], false, false),
@@ -311,7 +313,7 @@ fn a_toolkit_that_is_being_installed_is_removed_once_it_can_restore_the_configur
         // The restart by the toolkit itself may be the cause.
         sim.node_mut("a").ready = false;
         assert_eq!(sim.plan().labels[&"a".into()].labels.contains_key(keys::TOOLKIT), stays);
-        sim.pods.get_mut("toolkit@a").expect("a pod").created = Some(Timestamp::UNIX_EPOCH);
+        sim.pods.get_mut("toolkit@a").expect("a pod").created = Some(Timestamp::UNIX_EPOCH.into());
         assert!(
             !sim.plan().labels[&"a".into()].labels.contains_key(keys::TOOLKIT),
             "a pod that is too old is not waited for"

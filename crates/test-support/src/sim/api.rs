@@ -148,7 +148,7 @@ impl Sim {
     fn make_pod(&mut self, name: &str, pod: &Pod) -> Answer {
         let mut facts = PodFacts::of(pod, &Interner::default()).expect("a pod of this operator");
         assert!(self.nodes.contains_key(&facts.node), "a pod for an unknown node");
-        facts.created = Some(self.now);
+        facts.created = Some(self.now.into());
         if self.pods.contains_key(name) {
             return Err(format!("409: pod {name} already exists"));
         }

@@ -158,7 +158,7 @@ impl Sim {
             name: name.clone(),
             uid: format!("uid-{name}-{}", self.now),
             ready: true,
-            created: Some(self.now),
+            created: Some(self.now.into()),
             boot_id: format!("boot-{name}-{}", self.now).into(),
             arch: "amd64".into(),
             runtime: "containerd://2.1.4".into(),

@@ -9,7 +9,8 @@ use gpu_operator_crd::{
     report::{InstalledDriver, MigAttributes, MigDevices, NvmlState, Report},
 };
 use gpu_operator_plan::world::{
-    ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, PodEnd, PodFacts, Refusal, Resources, Role,
+    ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, ObservedTime, PodEnd, PodFacts, Refusal, Resources,
+    Role,
 };
 use k8s_openapi::{
     api::core::v1::{Container, PodSpec},
@@ -145,6 +146,8 @@ impl Sim {
         let faults = self.faults_of(node);
         self.hold_or_release(node, &faults);
         self.run_driver(node, &faults);
+        // The probe looks again as soon as a driver is loaded.
+        self.hold_or_release(node, &faults);
         let [toolkit, mps, plugin] =
             [Stage::Toolkit, Stage::Mps, Stage::DevicePlugin].map(|stage| format!("{}@{node}", stage.as_str()));
         if self.fails_to_restart(&toolkit, &faults) {
@@ -430,11 +433,11 @@ fn is_slow(pod: &mut PodFacts, now: Timestamp, faults: &Faults) -> bool {
         return false;
     }
     let Some(at) = pod.init.iter().position(|init| init.name == STEP) else {
-        let state = ContainerState::Running(Some(now));
+        let state = ContainerState::Running(Some(now.into()));
         pod.init.push(ContainerFacts { name: STEP.into(), state, last_failure: None, ready: false });
         return true;
     };
-    let since = pod.init[at].running_since().unwrap_or(now);
+    let since = pod.init[at].running_since().map_or(now, ObservedTime::local);
     if now.duration_since(since).as_secs() < faults.slow {
         return true;
     }
@@ -456,7 +459,7 @@ fn restarts_runtime(template: &PodSpec) -> bool {
 /// Lets a driver pod wait at its guard while the loaded driver is in use.
 fn wait_at_guard(pod: &mut PodFacts, now: Timestamp) {
     if pod.init.is_empty() {
-        let state = ContainerState::Running(Some(now));
+        let state = ContainerState::Running(Some(now.into()));
         pod.init = vec![ContainerFacts { name: "guard-driver-in-use".into(), state, last_failure: None, ready: false }];
     }
 }
@@ -514,8 +517,8 @@ fn new_pod(name: &str, node: &NodeName, role: Role, now: Timestamp) -> PodFacts 
         role,
         group: None,
         applied: None,
-        created: Some(now),
-        gone_by: None,
+        created: Some(now.into()),
+        deletion: None,
         unschedulable: None,
         end: None,
         init: vec![],
@@ -530,7 +533,7 @@ fn run(pod: &mut PodFacts, now: Timestamp) {
             continue;
         }
         if !matches!(container.state, ContainerState::Running(_)) {
-            container.state = ContainerState::Running(Some(now));
+            container.state = ContainerState::Running(Some(now.into()));
         }
         container.ready = true;
     }

@@ -4,6 +4,7 @@ use super::{
     super::cuda::{fails, falls_short, image_cuda},
     *,
 };
+use gpu_operator_plan::output::gpu_node::owner;
 
 #[test]
 fn an_images_cuda_version_is_read_but_never_guessed() {
@@ -123,6 +124,29 @@ fn an_image_is_compared_with_the_driver_of_the_pods_own_node() {
         "{nodeName: old, containers: [{name: c, image: 'nvidia/cuda:11.7.1-base', env: [{name: NVIDIA_VISIBLE_DEVICES, value: none}]}]}".to_owned(),
     ] {
         assert_eq!(reasons(&fine, &world), [], "{fine}");
+    }
+}
+
+#[test]
+fn a_report_counts_only_for_the_boot_and_the_node_that_it_was_made_on() {
+    type Change = fn(&mut NodeFacts, &mut GpuNode);
+    let of_old = asking("nodeName: old,", "image: 'nvidia/cuda:11.7.1-base'");
+    let changes: [(Change, &[Mistake]); 3] = [
+        (|_, _| (), &[Mistake::CudaTooNew]),
+        (|node, _| node.boot_id = "later".into(), &[]),
+        (|node, _| node.uid = "later".into(), &[]),
+    ];
+    for (change, expected) in changes {
+        let mut world = world("{}");
+        with_driver(&mut world, "old", "375.26", Some("8.0"));
+        edit(&mut world, "old", |node, gpu_node| {
+            (node.boot_id, node.uid) = ("boot".into(), "uid".into());
+            gpu_node.metadata.owner_references = Some(vec![owner(node)]);
+            let status = gpu_node.status.as_mut().unwrap();
+            status.report.as_mut().unwrap().boot_id = "boot".into();
+            change(node, gpu_node);
+        });
+        assert_eq!(reasons(&of_old, &world), expected);
     }
 }
 

@@ -12,7 +12,7 @@ use gpu_operator_plan::{
     output::writes::Write,
     pass::{Answer, Pass, Request},
     time::Uptime,
-    world::{DaemonSetFacts, World, mirror::Mirror},
+    world::{DaemonSetFacts, ObservedTime, World, mirror::Mirror},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -46,7 +46,7 @@ pub struct InFlight {
     /// Writes that failed.
     failed: BTreeSet<String>,
     /// When the pods to recreate were created, and since when they ran.
-    pub born: BTreeMap<String, (u64, Option<Timestamp>)>,
+    pub born: BTreeMap<String, (u64, Option<ObservedTime>)>,
     /// The uids of the GpuNodes that it was planned for.
     pub uids: BTreeMap<NodeName, String>,
 }

@@ -10,7 +10,7 @@ use std::{
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
 use gpu_operator_plan::world::{
     NodeFacts, PodFacts,
-    mirror::{Mirror, Version},
+    mirror::{Fact, Mirror, Version},
 };
 use k8s_openapi::api::apps::v1::DaemonSet;
 
@@ -89,6 +89,8 @@ pub struct Stored {
     pub hash: u64,
     pub object: Object,
 }
+
+impl Fact for Stored {}
 
 impl PartialEq for Stored {
     fn eq(&self, other: &Self) -> bool {

@@ -168,13 +168,7 @@ const ROWS: &[Row] = &[
     Row { at: "proxy.httpProxy", values: &["http://proxy.example.com:3128"], ..ANY },
     Row { at: "proxy.httpsProxy", values: &["http://proxy.example.com:3128"], ..ANY },
     Row { at: "readiness.minReadyNodes", values: &["100%", "0", "0%"], ..UNHEALTHY },
-    Row {
-        at: "readiness.progressDeadline",
-        values: &["30m", "40s"],
-        nodes: &["waiting"],
-        no_effect: Some("a phase keeps the deadline with which it began"),
-        ..ANY
-    },
+    Row { at: "readiness.progressDeadline", values: &["30m", "40s"], nodes: &["waiting"], ..ANY },
     Row { at: "readiness.validation.mode", nodes: &["failing"], ..ANY },
     Row { at: "readiness.validation.image.repository", with: TESTED, nodes: &["failing"], ..ANY },
     Row { at: "readiness.validation.image.tag", with: TESTED, nodes: &["failing"], ..ANY },

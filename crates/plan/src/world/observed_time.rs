@@ -1,0 +1,82 @@
+//! Times on the clocks of other machines, which may differ from this operator's by minutes.
+
+use std::cmp::Ordering;
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+
+/// A time that the API server, kubelet or a controller reported. Such times are ordered by the clocks of those machines; what has
+/// passed since then is measured by this operator's clock, from [`Self::local`].
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(into = "Timestamp")]
+pub struct ObservedTime {
+    reported: Timestamp,
+    local: Timestamp,
+}
+
+impl ObservedTime {
+    /// Returns the time on the clock of the machine that reported it.
+    #[must_use]
+    pub fn reported(self) -> Timestamp {
+        self.reported
+    }
+
+    /// Returns the time on this operator's clock: when it first observed the reported time. It is at most the reported time if the
+    /// operator was not running then.
+    #[must_use]
+    pub fn local(self) -> Timestamp {
+        self.local
+    }
+
+    /// Returns the reported time as observed at `now`.
+    #[must_use]
+    pub fn at(self, now: Timestamp) -> Self {
+        Self { local: now, ..self }
+    }
+
+    /// Replaces the local time by that of the same reported time among those `before`. Without an earlier observation, as when the
+    /// operator starts, the clocks are assumed to agree, but for times in the future.
+    pub fn recall(&mut self, before: Option<&[Self]>) {
+        match before {
+            None => self.local = self.local.min(self.reported),
+            Some(before) => {
+                if let Some(same) = before.iter().find(|known| *known == self) {
+                    self.local = same.local;
+                }
+            }
+        }
+    }
+}
+
+/// A time on a clock that agrees with this operator's.
+impl From<Timestamp> for ObservedTime {
+    fn from(time: Timestamp) -> Self {
+        Self { reported: time, local: time }
+    }
+}
+
+impl From<ObservedTime> for Timestamp {
+    fn from(time: ObservedTime) -> Self {
+        time.reported
+    }
+}
+
+impl PartialEq for ObservedTime {
+    fn eq(&self, other: &Self) -> bool {
+        self.reported == other.reported
+    }
+}
+
+impl Eq for ObservedTime {}
+
+impl PartialOrd for ObservedTime {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ObservedTime {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.reported.cmp(&other.reported)
+    }
+}
