@@ -3,6 +3,7 @@
 pub mod guard;
 pub mod nouveau;
 pub mod previous_container;
+pub mod shown_root;
 pub mod status;
 mod version;
 pub mod wait;

@@ -28,8 +28,8 @@
 //! | [`cli`] | the command line |
 //!
 //! Everything on the host is reached through [`host::HostRoot`], except for the kernel log. Only three parts write to the
-//! host: [`runtime`], in the toolkit's pod, and [`operands::device_nodes`] and [`gates::previous_container`], in the
-//! driver's pod. Only [`mig::apply`], in the device plugin's pod, changes a GPU.
+//! host: [`runtime`], in the toolkit's pod, and [`operands::device_nodes`] and [`gates::shown_root`], in the driver's pod.
+//! Only [`mig::apply`], in the device plugin's pod, changes a GPU.
 
 pub mod agent;
 pub mod cli;

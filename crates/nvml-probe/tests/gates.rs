@@ -13,7 +13,7 @@ use std::{
 
 use nix::{
     sys::signal::{Signal, kill},
-    unistd::Pid,
+    unistd::{Pid, Uid},
 };
 use nvml_probe::{
     gates::{
@@ -212,6 +212,46 @@ fn a_guard_with_a_program_becomes_it_and_writes_the_reason_for_waiting_to_its_fi
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(7), &b"started\n"[..]));
     assert!(!waits.exists(), "the guard no longer waits");
     assert!(!log.exists(), "the termination log belongs to the program");
+}
+
+/// Starts and stops driver containers on a host whose `/run` is `host`.
+const STARTS: &str = r#"
+    mkdir host run
+    mount -t tmpfs host host
+    mount --make-shared host
+    mkdir -p host/nvidia/driver host/nvidia/mps run/nvidia
+    mount -t tmpfs shm host/nvidia/mps
+    touch host/nvidia/mps/shm
+
+    # Shares /run/nvidia with the host, and does not have the rest of /run.
+    cat > container <<'SCRIPT'
+        mount --rbind host/nvidia run/nvidia
+        mount --make-rprivate host
+        umount --lazy host
+        exec "$@"
+SCRIPT
+    container() { unshare --mount --propagation unchanged sh -e container "$@"; }
+    guarded() { container "$0" guard --host-root "$PWD/none" --unmount "$PWD/run/nvidia/driver" -- "$@"; }
+    show() { guarded mount --rbind / "$PWD/run/nvidia/driver" && test -e host/nvidia/driver/usr; }
+    only_the_root_is_unmounted() { test ! -e host/nvidia/driver/usr && test -e host/nvidia/mps/shm; }
+
+    show
+    container umount --lazy --recursive run/nvidia/driver
+    only_the_root_is_unmounted
+    show
+    guarded true
+    only_the_root_is_unmounted"#;
+
+#[test]
+fn unmounting_the_root_of_a_driver_container_leaves_the_hosts_mounts() {
+    if !Uid::effective().is_root() {
+        eprintln!("skipped: mounting needs root");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let starts = ["--mount", "--propagation", "private", "sh", "-exc", STARTS, PROBE];
+    let ended = Command::new("unshare").args(starts).current_dir(&folder).output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
 }
 
 #[test]

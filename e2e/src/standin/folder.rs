@@ -48,7 +48,7 @@ impl Standin {
         Self { dir }
     }
 
-    /// Returns the folder. The node mounts it at `/run/nvidia/standin`.
+    /// Returns the folder. The node mounts it at [`standin_node::FOLDER`].
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir

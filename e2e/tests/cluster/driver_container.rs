@@ -13,17 +13,18 @@ use kube::ResourceExt;
 
 use crate::support::{Fixture, READY, SHOWN, long_test, test};
 
-const BUSY: &str = "busy";
+/// A pod that uses a GPU all the time.
+pub const BUSY: &str = "busy";
 /// A pod that is created while the driver is unavailable.
 const LATER: &str = "later";
 
 /// Runs a pod that keeps the driver open, as CUDA programs do.
-async fn run_busy_pod(f: &Fixture) -> Result<Pod> {
+pub async fn run_busy_pod(f: &Fixture) -> Result<Pod> {
     f.run_on_gpu(BUSY, &["nvidia-smi", "--loop=1"]).await
 }
 
 /// Checks that the pod is still running and was not restarted.
-async fn runs_on(f: &Fixture, before: &Pod) -> Result<()> {
+pub async fn runs_on(f: &Fixture, before: &Pod) -> Result<()> {
     let now = f.pods(&f.users()).get(BUSY).await?;
     ensure!(now.uid() == before.uid(), "this is another pod with the same name");
     let status = now
@@ -39,7 +40,7 @@ async fn runs_on(f: &Fixture, before: &Pod) -> Result<()> {
 }
 
 /// Kills the driver's container, which may not have written its process id yet.
-async fn kill_driver(f: &Fixture) -> Result<()> {
+pub async fn kill_driver(f: &Fixture) -> Result<()> {
     // Its pod uses the host's PID namespace.
     let kill = ["/bin/sh", "-ec", "kill -9 $(cat /run/nvidia/nvidia-driver.pid)"];
     eventually(SHOWN, "the end of the driver's container", || async { f.host.exec(&kill).map(drop) }).await
@@ -53,7 +54,7 @@ async fn restarts(f: &Fixture) -> Result<i32> {
 }
 
 /// Waits until the driver's container has this number of restarts.
-async fn wait_for_restart(f: &Fixture, wanted: i32) -> Result<()> {
+pub async fn wait_for_restart(f: &Fixture, wanted: i32) -> Result<()> {
     eventually(READY, "the driver's container started again", || async {
         let restarts = restarts(f).await?;
         ensure!(restarts >= wanted, "{restarts} restarts");
@@ -63,7 +64,7 @@ async fn wait_for_restart(f: &Fixture, wanted: i32) -> Result<()> {
 }
 
 /// Checks that the node is not ready and has no allocatable GPU, and that its GPUs' health is still known.
-async fn is_out_of_service(f: &Fixture, reason: Reason) -> Result<()> {
+pub async fn is_out_of_service(f: &Fixture, reason: Reason) -> Result<()> {
     f.wait_for_status("a node out of service", |status| {
         ensure!(
             status.phase == Phase::Driver && status.reason() == Some(reason),

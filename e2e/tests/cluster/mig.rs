@@ -1,5 +1,7 @@
 //! GPUs in MIG mode, with the real probe's program in the plugin's pod and the stand-in NVML.
 
+use std::{fs, path::PathBuf};
+
 use anyhow::{Context, Result, ensure};
 use e2e::Gpu;
 use gpu_operator_crd::{policy::Stage, reason::Reason};
@@ -25,7 +27,10 @@ fn divisible(clients: &Value) -> Vec<Gpu> {
 
 /// Resets the GPUs to a state without MIG instances.
 fn whole(f: &Fixture) -> Result<()> {
-    f.host.exec(&["/bin/sh", "-ec", "rm -f /run/nvidia/standin/mig.json"])?;
+    let file = divisions_file(f);
+    if file.exists() {
+        fs::remove_file(file)?;
+    }
     f.host.standin().set_gpus(&divisible(&json!([])))
 }
 
@@ -105,5 +110,10 @@ fn a_process_that_blocks_a_mig_layout_is_named_and_the_layout_is_applied_after_i
 }
 
 fn divisions(f: &Fixture) -> Result<String> {
-    f.host.exec(&["/bin/sh", "-ec", "cat /run/nvidia/standin/mig.json"])
+    fs::read_to_string(divisions_file(f)).context("reading the MIG instances")
+}
+
+/// Returns the file in which the stand-in NVML stores the MIG instances.
+fn divisions_file(f: &Fixture) -> PathBuf {
+    f.host.standin().dir().join("mig.json")
 }

@@ -3,13 +3,19 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use e2e::{debian, eventually};
-use gpu_operator_crd::{keys, policy::Stage};
+use e2e::{DriverMode, debian, eventually};
+use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
 use kube::ResourceExt;
 
-use crate::support::{Fixture, GPUS, READY, started, test};
+use crate::{
+    driver_container::{BUSY, is_out_of_service, kill_driver, run_busy_pod, runs_on, wait_for_restart},
+    support::{Fixture, GPUS, READY, started, test},
+};
 
 const DRIVER: &str = "535.261.03";
+const SHARED: &str = "{defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}}";
+/// The daemon's shared memory on the host, which is `/dev/shm` of the pods.
+const SHARED_MEMORY: &str = "/run/nvidia/mps/shm";
 /// The log of the daemon's servers on the host.
 const LOG: &str = "/run/nvidia/mps/nvidia.com/gpu/log/server.log";
 
@@ -29,12 +35,30 @@ fn install_mps(f: &Fixture, driver: &Path) -> Result<()> {
     f.host.exec(&["/bin/sh", "-ec", INSTALL, "install", &driver.display().to_string(), DRIVER]).map(drop)
 }
 
+/// Installs the driver's own MPS in the driver's container once that is held back, which is after its guard.
+async fn install_mps_in_held_container(f: &Fixture, driver: &Path) -> Result<()> {
+    const INSTALL: &str = "
+        container=/proc/$(cat /run/nvidia/nvidia-driver.pid)/root
+        cp $1/usr/bin/nvidia-cuda-mps-control $1/usr/sbin/nvidia-cuda-mps-server $container/usr/bin/";
+    let install = ["/bin/sh", "-ec", INSTALL, "install", &driver.display().to_string()];
+    eventually(READY, "a driver container that is held back", || async { f.host.exec(&install).map(drop) }).await
+}
+
+/// Creates a file in the daemon's shared memory on the host, and checks that a pod sees it.
+fn shares_memory_with(f: &Fixture, pod: &str, file: &str) -> Result<()> {
+    f.host.exec(&["/bin/mountpoint", SHARED_MEMORY])?;
+    f.host.exec(&["/bin/touch", &format!("{SHARED_MEMORY}/{file}")])?;
+    let files = f.lists(pod, "/dev/shm")?;
+    ensure!(files.iter().any(|seen| seen == file), "{pod} sees {files:?}");
+    Ok(())
+}
+
 #[test]
 fn nvidias_control_daemon_runs_and_its_server_fails_only_for_lack_of_a_gpu() {
     test(|f| async move {
         f.load_host_driver(DRIVER).await?;
         install_mps(&f, &debian::driver("535")?.root)?;
-        f.apply("{defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}}").await?;
+        f.apply(SHARED).await?;
         f.wait_until_ready_with(keys::GPU_RESOURCE, 4 * GPUS).await?;
         let daemon = f.operand(Stage::Mps).await?;
         ensure!(started(&daemon).is_some(), "{:?}", daemon.status);
@@ -50,5 +74,36 @@ fn nvidias_control_daemon_runs_and_its_server_fails_only_for_lack_of_a_gpu() {
             Ok(())
         })
         .await
+    });
+}
+
+#[test]
+fn a_restart_of_the_drivers_container_keeps_the_shared_memory_until_the_daemon_renews_it() {
+    test(|f| async move {
+        let driver = debian::driver("535")?.root;
+        f.host.standin().set_driver_mode(&DriverMode::Hold)?;
+        f.apply(SHARED).await?;
+        install_mps_in_held_container(&f, &driver).await?;
+        f.host.standin().set_driver_mode(&DriverMode::Ok)?;
+        f.wait_until_ready_with(keys::GPU_RESOURCE, 4 * GPUS).await?;
+        let busy = run_busy_pod(&f).await?;
+        shares_memory_with(&f, BUSY, "first")?;
+        let daemon = f.operand(Stage::Mps).await?;
+
+        f.host.standin().set_driver_mode(&DriverMode::Hold)?;
+        kill_driver(&f).await?;
+        wait_for_restart(&f, 1).await?;
+        install_mps_in_held_container(&f, &driver).await?;
+        shares_memory_with(&f, BUSY, "second")?;
+        is_out_of_service(&f, Reason::DriverInstalling).await?;
+        runs_on(&f, &busy).await?;
+
+        f.host.standin().set_driver_mode(&DriverMode::Ok)?;
+        f.wait_until_ready_with(keys::GPU_RESOURCE, 4 * GPUS).await?;
+        runs_on(&f, &busy).await?;
+        ensure!(f.operand(Stage::Mps).await?.uid() != daemon.uid(), "the daemon still uses the old driver root");
+        f.run_gpu_pod("another").await?;
+        f.sees_one_gpu("another")?;
+        shares_memory_with(&f, "another", "third")
     });
 }

@@ -563,22 +563,23 @@ impl Fixture {
 
     /// Checks that a marked pod sees this number of GPUs.
     pub fn sees_gpus(&self, name: &str, count: u32) -> Result<()> {
-        let devices = self.gpu_devices_of(name)?;
+        let mut devices = self.lists(name, "/dev")?;
+        devices.retain(|device| device.starts_with("nvidia"));
         let is_gpu = |device: &&String| device.trim_start_matches("nvidia").parse::<u32>().is_ok();
         let gpus = u32::try_from(devices.iter().filter(is_gpu).count())?;
         ensure!(gpus == count && devices.contains(&"nvidiactl".to_owned()), "{name} sees {devices:?}");
         Ok(())
     }
 
-    /// Returns NVIDIA's device nodes that a marked pod sees.
-    fn gpu_devices_of(&self, name: &str) -> Result<Vec<String>> {
+    /// Returns the files in a folder that a marked pod sees.
+    pub fn lists(&self, name: &str, folder: &str) -> Result<Vec<String>> {
         let script = r#"for process in /proc/[0-9]*; do
             if tr '\0' '\n' < "$process/environ" 2>/dev/null | grep -qx "MARK=$1"; then
-                ls "$process/root/dev" && exit 0
+                ls "$process/root$2" && exit 0
             fi
         done; echo "no process is marked $1" >&2; exit 1"#;
-        let listed = self.host.exec(&["/bin/sh", "-c", script, "devices", name])?;
-        Ok(listed.split_whitespace().filter(|device| device.starts_with("nvidia")).map(str::to_owned).collect())
+        let listed = self.host.exec(&["/bin/sh", "-c", script, "lists", name, folder])?;
+        Ok(listed.split_whitespace().map(str::to_owned).collect())
     }
 
     /// Returns the label of the objects of the node's policy.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::{
-    gates::previous_container::UnmountError,
+    gates::shown_root::MountError,
     nvml::child::ChildError,
     operands::{inject::InjectError, unpack::UnpackError, write_file::WriteFileError},
     process::ExecError,
@@ -31,9 +31,9 @@ pub enum CliError {
     /// The driver cannot be made available in this container.
     #[error(transparent)]
     Inject(#[from] InjectError),
-    /// A dead container's root cannot be unmounted.
+    /// A mount of the driver's container cannot be changed.
     #[error(transparent)]
-    Unmount(#[from] UnmountError),
+    Mount(#[from] MountError),
     /// Another program cannot be started.
     #[error(transparent)]
     Exec(#[from] ExecError),

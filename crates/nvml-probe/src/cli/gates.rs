@@ -8,7 +8,7 @@ use super::error::CliError;
 use crate::{
     gates::{
         guard::Takeover,
-        nouveau, previous_container,
+        nouveau, previous_container, shown_root,
         status::GateStatus,
         wait::{Gate, RuntimeRequirement},
     },
@@ -81,7 +81,8 @@ pub struct Guard {
     /// A file that holds the reason while the guard waits, for users who only see that this container is running.
     #[arg(long)]
     waits_file: Option<PathBuf>,
-    /// A mount point where a dead container may have left its root mounted.
+    /// The mount point of the root of the driver's container, in a folder that is shared with the host. A dead
+    /// container may have left its root mounted there; the next root will not contain that folder.
     #[arg(long)]
     unmount: Option<PathBuf>,
     /// The file that a driver's container locks while it runs. A killed container may take a moment to exit.
@@ -144,7 +145,8 @@ impl Guard {
             }
         }
         if let Some(place) = &unmount {
-            previous_container::unmount_all(place)?;
+            shown_root::unmount_all(place)?;
+            place.parent().map_or(Ok(()), shown_root::exclude_from_binds)?;
         }
         if !command.is_empty() {
             // The termination message of this container belongs to the program.

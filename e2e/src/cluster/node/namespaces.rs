@@ -19,6 +19,7 @@ use nix::{
     sys::wait::wait,
     unistd::{Pid, chdir},
 };
+use standin_node::FOLDER;
 
 use super::{cgroups, containerd::Containerd, root};
 use crate::{
@@ -32,9 +33,6 @@ use crate::{
     },
     standin::{module_references, unanswered},
 };
-
-/// The path in the node of the folder that controls the stand-ins.
-const STANDIN: &str = "/run/nvidia/standin";
 
 /// Returns the file that `node-init` writes once the node's root is complete.
 pub(crate) fn ready_file(paths: &Paths, node: NodeId) -> PathBuf {
@@ -73,9 +71,9 @@ pub(crate) fn init(paths: &Paths, node: NodeId) -> Result<()> {
     }
     network::bring_up(node)?;
     root::build(paths, node).context("building the node's root")?;
-    thread::spawn(|| module_references::keep_count(Path::new(STANDIN)));
+    thread::spawn(|| module_references::keep_count(Path::new(FOLDER)));
     thread::spawn(|| {
-        if let Err(error) = unanswered::record(Path::new(STANDIN)) {
+        if let Err(error) = unanswered::record(Path::new(FOLDER)) {
             errln!("unanswered calls of the stand-in NVML are not recorded: {error}");
         }
     });

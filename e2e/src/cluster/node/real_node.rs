@@ -1,7 +1,7 @@
 //! A handle on a real node of the running cluster, for tests: its machine, its kubelet and its container runtime.
 
 use anyhow::{Context, Result, bail};
-use standin_node::driver::proc_devices::UVM_MAJOR;
+use standin_node::{FOLDER, driver::proc_devices::UVM_MAJOR};
 
 use super::{containerd::Containerd, control};
 use crate::{
@@ -145,6 +145,7 @@ impl RealNode {
             if loaded { "loaded" } else { "" },
             &program,
             &UVM_MAJOR.to_string(),
+            FOLDER,
         ])?;
         self.standin().set_module(version.filter(|_| loaded))
     }
@@ -155,24 +156,24 @@ impl RealNode {
     /// # Errors
     /// If the node's files cannot be changed.
     pub fn set_install_dir(&self, present: bool) -> Result<()> {
-        self.exec(&["/bin/sh", "-ec", INSTALL_DIR, "install-dir", if present { "present" } else { "" }]).map(drop)
+        self.exec(&["/bin/sh", "-ec", INSTALL_DIR, "install-dir", if present { FOLDER } else { "" }]).map(drop)
     }
 }
 
-/// Argument: `present`, or an empty string.
+/// Argument: the folder that controls the stand-ins, or an empty string.
 const INSTALL_DIR: &str = "
 for folder in /home/kubernetes/bin/nvidia /opt/nvidia; do
   if mountpoint -q $folder/etc/standin; then umount --lazy $folder/etc/standin; fi
   rm -rf $folder
   if [ -n \"$1\" ]; then
     mkdir -p $folder/etc/standin
-    mount --bind /run/nvidia/standin $folder/etc/standin
+    mount --bind \"$1\" $folder/etc/standin
   fi
 done
 ";
 
 /// Arguments: the stand-in library; the version, or an empty string; `loaded`, or an empty string; the stand-in of nvidia-smi;
-/// the major number of nvidia-uvm.
+/// the major number of nvidia-uvm; the folder that controls the stand-ins.
 const HOST_DRIVER: &str = "
 folder=/usr/lib/x86_64-linux-gnu
 for kernel in $folder/libnvidia-standin.so.*; do
@@ -187,9 +188,9 @@ if [ -n \"$2\" ]; then
   cp \"$1\" $folder/libcuda.so.$2
   ln -s libcuda.so.$2 $folder/libcuda.so.1
   touch $folder/libnvidia-standin.so.$2
-  mount --bind /run/nvidia/standin/lock/nvml.lock $folder/libnvidia-standin.so.$2
+  mount --bind \"$6/lock/nvml.lock\" $folder/libnvidia-standin.so.$2
   mkdir -p /etc/standin
-  mount --bind /run/nvidia/standin /etc/standin
+  mount --bind \"$6\" /etc/standin
 fi
 if [ -n \"$3\" ]; then
   minor=0

@@ -12,7 +12,7 @@ use nix::{
     sys::stat::{Mode, SFlag, makedev, mknod},
     unistd::{chdir, pivot_root},
 };
-use standin_node::driver::proc_devices;
+use standin_node::{FOLDER, driver::proc_devices};
 
 use super::cgroups;
 use crate::harness::{
@@ -95,7 +95,7 @@ pub(super) fn build(paths: &Paths, id: NodeId) -> Result<()> {
         bind(&disk, &root.join(place))?;
     }
     let standin = paths.standin(id);
-    bind(&standin, &root.join("run/nvidia/standin"))?;
+    bind(&standin, &inside(&root, Path::new(FOLDER))?)?;
     bind(&standin.join("pci"), &root.join("sys/bus/pci/devices"))?;
     bind(&standin.join("module"), &root.join("sys/module"))?;
     bind_file(&standin.join(proc_devices::FILE), &root.join("proc/devices"))?;
@@ -180,5 +180,5 @@ fn remove(path: &Path) -> Result<()> {
 
 /// Returns the path below `root` of an absolute path of the machine.
 fn inside(root: &Path, path: &Path) -> Result<PathBuf> {
-    Ok(root.join(path.strip_prefix("/").context("the checkout's path is not absolute")?))
+    Ok(root.join(path.strip_prefix("/").with_context(|| format!("{} is not absolute", path.display()))?))
 }

@@ -6,6 +6,10 @@ pub mod plugin;
 
 use std::{env, fs::OpenOptions, io::Write};
 
+/// The folder of the node that controls the stand-ins. NVIDIA's driver container mounts the node's `/var/log`. It also mounts
+/// `/run/nvidia`, but what is mounted there can be unmounted with a driver root.
+pub const FOLDER: &str = "/var/log/stand-in";
+
 /// Reports an error in the container's log and in the container's status, through the file that `TERMINATION_LOG` names; the
 /// default is Kubernetes' termination message path.
 pub fn report(message: &str) {

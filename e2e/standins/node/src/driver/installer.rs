@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use super::{Kind, Steering, devices, module::Module};
+use crate::FOLDER;
 
 /// The installer's folders and files.
 #[derive(Clone, Debug)]
@@ -36,6 +37,10 @@ impl Folders {
             program: path("STANDIN_PROGRAM", "/usr/bin/nvidia-smi"),
         }
     }
+
+    fn standin(&self) -> PathBuf {
+        self.root.join(FOLDER.trim_start_matches('/'))
+    }
 }
 
 /// Installs a version, unless the cache lists it as installed, and loads it.
@@ -43,7 +48,7 @@ impl Folders {
 /// # Errors
 /// If the steering file requests a failure, if another driver is loaded and in use, or if a system call fails.
 pub fn install(folders: &Folders, version: &str) -> Result<()> {
-    let standin = folders.root.join("run/nvidia/standin");
+    let standin = folders.standin();
     let steering = Steering::read(&standin)?;
     if steering.mode == super::Mode::Crash {
         bail!(steering.failure());
@@ -106,14 +111,14 @@ mod tests {
     #[test]
     fn a_driver_is_installed_once_and_loaded_again_from_the_cache() {
         let host = tempfile::tempdir().unwrap();
-        let standin = host.path().join("run/nvidia/standin");
-        for folder in [&standin, &host.path().join("dev")] {
-            fs::create_dir_all(folder).unwrap();
-        }
         let library = host.path().join("library");
         fs::write(&library, "first").unwrap();
         let program = library.clone();
         let folders = Folders { install: host.path().join("nvidia"), root: host.path().into(), library, program };
+        let standin = folders.standin();
+        for folder in [&standin, &host.path().join("dev")] {
+            fs::create_dir_all(folder).unwrap();
+        }
         // Only root can create device nodes; all earlier steps succeed for any user.
         let _ = install(&folders, "460.56");
         let installed = folders.install.join("lib64/libnvidia-ml.so.1");

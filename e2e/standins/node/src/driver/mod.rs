@@ -29,6 +29,8 @@ use module::Module;
 use run_files::Lock;
 pub use steering::{Mode, Steering};
 
+use crate::FOLDER;
+
 /// The interval at which the steering file is read.
 const POLL: Duration = Duration::from_millis(200);
 
@@ -54,7 +56,7 @@ impl Paths {
     pub fn from_env() -> Self {
         let path = |name, default: &str| PathBuf::from(env::var_os(name).unwrap_or_else(|| default.into()));
         Self {
-            standin: path("STANDIN_DIR", "/run/nvidia/standin"),
+            standin: path("STANDIN_DIR", FOLDER),
             own_root: path("STANDIN_OWN_ROOT", "/"),
             run: path("STANDIN_RUN", "/run/nvidia"),
         }

@@ -24,28 +24,26 @@ pub(super) fn bind_standin(standin: &Path, etc: &Path) -> Result<()> {
     bind(standin, etc, MsFlags::empty())
 }
 
-/// Makes `own_root` visible under `driver_root` in a single step: a process that sees the libraries also sees the
-/// device nodes.
-///
-/// Only the mounts of a driver root are bound. Recursing from `/` would include `/run/nvidia` itself: unmounting the
-/// copy later would unmount the originals of everything in it, because those mounts are shared.
+/// Makes `own_root` visible under `driver_root` as NVIDIA's script does: by a recursive bind, except for what is mounted
+/// below `/sys`. In a container, the bind includes `/run/nvidia` itself, unless that is unbindable.
 ///
 /// `kernel` is the file that the driver's library reads next to itself where the harness's folder does not exist.
 pub(super) fn show(own_root: &Path, driver_root: &Path, kernel: &Path) -> Result<()> {
-    let stage = own_root.join(".driver-root");
-    fs::create_dir_all(&stage).with_context(|| stage.display().to_string())?;
-    fs::create_dir_all(driver_root).with_context(|| driver_root.display().to_string())?;
-    release(&stage)?;
-    bind(own_root, &stage, MsFlags::empty())?;
-    for part in ["dev", "etc/standin"] {
-        bind(&own_root.join(part), &stage.join(part), MsFlags::empty())?;
+    let (sys, kernel) = (own_root.join("sys"), own_root.join(kernel));
+    if !is_mounted(&kernel)? {
+        bind(&own_root.join(LOCK), &kernel, MsFlags::empty())?;
     }
-    bind(&own_root.join(LOCK), &stage.join(kernel), MsFlags::empty())?;
-    bind(&stage, driver_root, MsFlags::MS_REC)?;
-    release(&stage)
+    if is_mounted(&sys)? {
+        for flags in [MsFlags::MS_UNBINDABLE | MsFlags::MS_REC, MsFlags::MS_PRIVATE] {
+            mount(None::<&str>, &sys, None::<&str>, flags, None::<&str>).context("changing the propagation of /sys")?;
+        }
+    }
+    fs::create_dir_all(driver_root).with_context(|| driver_root.display().to_string())?;
+    bind(own_root, driver_root, MsFlags::MS_REC)
 }
 
-/// Unmounts everything that is mounted on `place`, even if it is in use. Succeeds if nothing is mounted there.
+/// Unmounts everything that is mounted on `place` and below, even if it is in use, as `umount -l -R` does. Succeeds if
+/// nothing is mounted there.
 pub(super) fn release(place: &Path) -> Result<()> {
     for _ in 0..MOST_LAYERS {
         if !is_mounted(place)? {

@@ -4,7 +4,8 @@
 //! disappear when the container is removed, even if its root is still mounted elsewhere.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
@@ -29,8 +30,9 @@ pub(super) fn install(own_root: &Path, version: &str) -> Result<()> {
         remove(&link)?;
         symlink(&file, &link).with_context(|| format!("linking {}", link.display()))?;
     }
-    // `root::show` mounts a file over it.
-    fs::write(own_root.join(kernel(version)), "").context("writing the stand-in's kernel file")?;
+    // `root::show` mounts a file over it, or has done so.
+    let kernel = File::options().append(true).create(true).open(own_root.join(kernel(version)));
+    kernel.context("creating the stand-in's kernel file")?;
     copy(&package.join("nvidia-smi"), &own_root.join(PROGRAMS).join("nvidia-smi"))
 }
 
