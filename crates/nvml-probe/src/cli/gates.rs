@@ -14,7 +14,7 @@ use crate::{
     },
     host::HostRoot,
     observe::driver::CONTAINER_ROOT,
-    process::{EXIT_TERMINATED, Shutdown, become_program, parse_duration, write_termination_log},
+    process::{EXIT_TERMINATED, Shutdown, become_program, error_chain, parse_duration, write_termination_log},
 };
 
 #[derive(Debug, Subcommand)]
@@ -146,7 +146,14 @@ impl Guard {
         }
         if let Some(place) = &unmount {
             shown_root::unmount_all(place)?;
-            place.parent().map_or(Ok(()), shown_root::exclude_from_binds)?;
+            let excluded = place.parent().map_or(Ok(()), shown_root::exclude_from_binds);
+            // The driver is more important than the mounts that a later restart of its container would remove.
+            if let Err(error) = excluded {
+                tracing::warn!(
+                    error = error_chain(&error),
+                    "the root of this container will contain mounts of the host"
+                );
+            }
         }
         if !command.is_empty() {
             // The termination message of this container belongs to the program.
