@@ -201,7 +201,8 @@ impl Sim {
 
     /// Returns the programs that use the driver of a node without a GPU pod.
     pub fn programs_on(&self, node: &NodeName) -> impl Iterator<Item = &Program> {
-        let paused = self.nodes[node].labels.contains_key(keys::CLIENTS);
+        // The operator may ask for a node that has been deleted.
+        let paused = self.nodes.get(node).is_some_and(|node| node.labels.contains_key(keys::CLIENTS));
         self.programs.get(node).into_iter().flatten().filter(move |program| !paused || !program.gives_way())
     }
 
