@@ -2,7 +2,11 @@
 
 use gpu_operator_crd::{
     GpuNode, GpuNodeSpec, GpuNodeStatus, HealthRules, NodeConditionType, Phase, PolicyName, PoolName,
-    gpunode::GpuCounts, health::HealthState, keys, policy::Labels, reason::Reason,
+    gpunode::{GpuCounts, StageRevisions},
+    health::HealthState,
+    keys,
+    policy::{Labels, Stage},
+    reason::Reason,
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time},
@@ -54,6 +58,10 @@ pub struct SpecWrite {
     /// The UID of the GpuNode, because it may have been deleted and created again by the same name; `None` to create it.
     #[serde(skip)]
     pub uid: Option<String>,
+    /// The groups that `spec.current` did not name before. They are recorded only if their DaemonSets exist: groups that never had a
+    /// pod would later be restored.
+    #[serde(skip)]
+    pub records: StageRevisions,
     /// The policy and pool whose update of this node ends with the write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ends: Option<(PolicyName, PoolName)>,
@@ -102,7 +110,12 @@ pub fn spec_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, spec: GpuNodeSpe
         let before = gpu_node.map(|gpu_node| &gpu_node.spec);
         let ended = before.filter(|before| before.rollout.is_some() && spec.rollout.is_none());
         let ends = ended.and_then(|before| before.policy.clone().zip(before.pool.clone()));
-        SpecWrite { spec, owner: owner(node), uid: gpu_node.and_then(ResourceExt::uid), ends }
+        let mut records = spec.current.clone().unwrap_or_default();
+        for stage in Stage::ALL {
+            let known = before.and_then(|before| before.current.as_ref()?.get(stage));
+            records.get_mut(stage).take_if(|group| Some(&*group) == known);
+        }
+        SpecWrite { spec, owner: owner(node), uid: gpu_node.and_then(ResourceExt::uid), records, ends }
     })
 }
 

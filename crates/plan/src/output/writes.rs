@@ -207,10 +207,13 @@ impl Unwritten {
     #[must_use]
     pub fn prevents(&self, write: &Write) -> bool {
         match write {
-            Write::Spec(_, write) if write.spec.rollout.is_some() => {
-                let pool = write.spec.policy.clone().zip(write.spec.pool.clone());
-                pool.is_some_and(|pool| self.pools.contains(&pool))
-                    || self.lacks(|stage| write.spec.wanted.get(stage).cloned())
+            Write::Spec(_, write) => {
+                let begins = || {
+                    let pool = write.spec.policy.clone().zip(write.spec.pool.clone());
+                    pool.is_some_and(|pool| self.pools.contains(&pool))
+                        || self.lacks(|stage| write.spec.wanted.get(stage).cloned())
+                };
+                self.lacks(|stage| write.records.get(stage).cloned()) || write.spec.rollout.is_some() && begins()
             }
             // A label that names a DaemonSet that does not exist would remove the pods that the node has.
             Write::Labels(node, write) => {

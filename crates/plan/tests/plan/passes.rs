@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::NodeName;
+use gpu_operator_crd::{NodeName, policy::Stage};
 use gpu_operator_plan::{
-    carry::Carry,
+    carry::{Carry, Class, Failure},
     pass::{Answer, Pass, Planning, Request},
     time::Uptime,
     world::Role,
@@ -154,4 +154,22 @@ fn a_pass_whose_questions_are_answered_slowly_ends() {
     let late = Uptime::from_secs(10);
     assert!(pass.step(sim.read(question), &mut sim.around(&mut carry, late)).is_empty(), "the plan is too old");
     assert_eq!((pass.ends(), pass.outstanding().len()), (Some(late), 0));
+}
+
+#[test]
+fn groups_are_recorded_only_if_their_daemon_sets_exist() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    let mut carry = Carry::default();
+    let (mut pass, mut requests) = Pass::begin(sim.world(), sim.now, &mut sim.around(&mut carry, Uptime::ZERO));
+    while let Some(request) = requests.pop() {
+        let Request::Write(write) = request else { panic!("{request:?}") };
+        let rejected = write.to_string().starts_with("apply DaemonSet device-plugin");
+        let failure = Failure { class: Class::Refused, message: "no".into() };
+        let result = if rejected { Err(failure) } else { Ok(drop(sim.write(&write).expect("an answer"))) };
+        requests.extend(pass.step(Answer::Written(write, result), &mut sim.around(&mut carry, Uptime::ZERO)));
+    }
+    assert!(!sim.sets.is_empty() && sim.sets_of(Stage::DevicePlugin).is_empty());
+    assert_eq!(sim.spec("a").current, None, "the device plugin's DaemonSet was rejected");
+    sim.settle();
+    assert!(sim.status("a").is_ready());
 }
