@@ -1,4 +1,5 @@
-//! `plan-benchmark [NODES]`: measures the time that the operator plans for a settled fleet.
+//! `plan-benchmark [NODES]`: measures the time that the operator plans for a settled fleet, and the requests that it makes while an
+//! update is pending and pods use the GPUs of all nodes.
 //!
 //! Every pass takes at least this time. The target is about ten milliseconds for 5,000 nodes, in a release build:
 //! `cargo run --release -p e2e --bin plan-benchmark`.
@@ -19,11 +20,14 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     Plan,
+    carry::Carry,
     catalogue::Catalogue,
     output::gpu_node::SpecWrite,
+    pass::{Answer, Around, Planning, Request},
     plan,
     settings::Settings,
-    world::{ContainerFacts, ContainerState, DaemonSetFacts, NodeFacts, PodFacts, Role, World},
+    time::Uptime,
+    world::{ContainerFacts, ContainerState, DaemonSetFacts, GpuPods, NodeFacts, PodFacts, Role, World},
 };
 use k8s_openapi::{
     api::apps::v1::DaemonSet,
@@ -39,6 +43,8 @@ const MODELS: [&str; 8] = ["2330", "1eb8", "102d", "15f9", "1db6", "20b2", "27b8
 const RUNS: usize = 50;
 /// The maximum number of passes until the fleet is settled.
 const PASSES: usize = 20;
+/// The minutes for which an update is pending.
+const MINUTES: usize = 3;
 
 fn main() -> Result<()> {
     let nodes = std::env::args()
@@ -52,7 +58,18 @@ fn main() -> Result<()> {
     let (least, median, most) = (times[0], times[RUNS / 2], times[RUNS - 1]);
     println!("{nodes} settled nodes of {GPUS} GPUs and {LABELS} labels, {} DaemonSets", fleet.world.daemon_sets.len());
     println!("time of a plan in {RUNS} runs: minimum {least:.1?}, median {median:.1?}, maximum {most:.1?}");
+    let Busy { lists, longest } = fleet.measure_busy()?;
+    println!("with a pending update and GPU pods on all nodes: LISTs of pods in each minute {lists:?}");
+    println!("longest planning of a pass: {longest:.1?}");
     Ok(())
+}
+
+/// The cost of an update that waits for GPU pods.
+struct Busy {
+    /// The number of nodes whose pods were listed, in each minute.
+    lists: [usize; MINUTES],
+    /// The longest time that a pass planned, without the time of its requests.
+    longest: Duration,
 }
 
 /// A fleet as the plan sees it, without a cluster.
@@ -120,6 +137,39 @@ impl Fleet {
         }
         ensure!(self.plan().is_empty(), "the fleet does not settle");
         Ok(())
+    }
+
+    /// Changes the driver of all nodes, and makes the passes of some minutes, in which pods use the GPUs of all nodes.
+    fn measure_busy(&mut self) -> Result<Busy> {
+        let policy = Arc::make_mut(self.world.policies.get_mut(&"all".into()).context("a policy")?);
+        policy.spec.defaults.driver.operand.env =
+            serde_json::from_value(serde_json::json!([{"name": "ANY", "value": "change"}]))?;
+        let mut busy = Busy { lists: [0; MINUTES], longest: Duration::ZERO };
+        let (mut carry, mut uptime) = (Carry::default(), Uptime::ZERO);
+        while let Some(lists) = busy.lists.get_mut(usize::try_from(uptime.as_secs() / 60)?) {
+            let mut world = self.world.clone();
+            carry.enrich(&mut world, uptime);
+            let started = Instant::now();
+            let Self { settings, catalogue, now, .. } = self;
+            let mut around = Around { settings, catalogue, carry: &mut carry, uptime };
+            let mut planning = Planning::begin(world, *now, &around);
+            while let Some(Request::ListPods(nodes, _)) = planning.next(&mut around) {
+                *lists += nodes.len();
+                let users = vec!["team/training".to_owned()];
+                let pods = GpuPods { holders: users.clone(), users, ..GpuPods::default() };
+                let pods = nodes.into_iter().map(|node| (node, pods.clone())).collect();
+                planning.answer(Answer::Pods(pods), &mut around);
+            }
+            busy.longest = busy.longest.max(started.elapsed());
+            let plan = planning.take().0;
+            self.apply(&plan)?;
+            let check = plan.check_again.and_then(|at| Duration::try_from(at.duration_since(self.now)).ok());
+            let next = [carry.next(uptime), check].into_iter().flatten().min().unwrap_or(Duration::from_secs(60));
+            let next = if plan.is_empty() { next.max(Duration::from_secs(1)) } else { Duration::from_secs(1) };
+            uptime += next;
+            self.now = self.now.checked_add(next)?;
+        }
+        Ok(busy)
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<()> {
