@@ -13,7 +13,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// Blocks that are not for the API server: the page, the first line of the block, and the reason.
-pub const NOT_APPLIED: [(&str, &str, &str); 2] = [
+pub const NOT_APPLIED: [(&str, &str, &str); 3] = [
+    ("docs/reference/reasons.md", "affinity:", "a part of a DaemonSet's pod template"),
     ("docs/guides/gitops.md", "data:", "a part of a ConfigMap of Argo CD"),
     ("docs/guides/gitops.md", "apiVersion: kustomize.toolkit.fluxcd.io/v1", "an object of Flux"),
 ];
