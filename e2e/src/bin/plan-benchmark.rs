@@ -164,7 +164,7 @@ impl Fleet {
             let plan = planning.take().0;
             self.apply(&plan)?;
             let check = plan.check_again.and_then(|at| Duration::try_from(at.duration_since(self.now)).ok());
-            let next = [carry.next(uptime), check].into_iter().flatten().min().unwrap_or(Duration::from_secs(60));
+            let next = [carry.next(uptime), check].into_iter().flatten().min().unwrap_or(Duration::from_mins(1));
             let next = if plan.is_empty() { next.max(Duration::from_secs(1)) } else { Duration::from_secs(1) };
             uptime += next;
             self.now = self.now.checked_add(next)?;
