@@ -27,6 +27,9 @@ use crate::{
     world::{PodFacts, Role},
 };
 
+/// The beginning of a message about what still uses the driver that has to be replaced.
+const RELEASING: &str = "releasing the GPUs before the driver is replaced:";
+
 /// Returns whether a node has no groups other than the wanted ones. Some may be missing: the node never had them, or a user
 /// removed a label. Restoring the label disrupts nothing, because a group's name includes the driver that it is for.
 #[must_use]
@@ -81,10 +84,10 @@ pub fn go_on(
     }
     let install = |want: StageRevisions| Decision {
         release: must_release(member, now) || moves_driver(&member.have, &want),
+        pauses_clients: needs_idle_gpus(member, &rollout.from, &want),
         labels: want,
         rollout: Some(Rollout { step: RolloutStep::Install, ..rollout.clone() }),
         report_holders: waits_for_programs(member, now),
-        pauses_clients: needs_idle_gpus(member, &rollout.from, &member.want().unwrap_or_default()),
         note: None,
     };
     if !moves_driver(&member.have, &want) {
@@ -116,9 +119,7 @@ pub fn go_on(
                 match blockers.iter().find(|blocker| waits || blocker.gives_way) {
                     Some(Blocker { name, .. }) => {
                         pool.ask_again = true;
-                        releasing(format!(
-                            "releasing the GPUs before the driver is replaced: waiting for {name} to end"
-                        ))
+                        releasing(format!("{RELEASING} waiting for {name} to end"))
                     }
                     None => Decision {
                         labels: from,
@@ -147,19 +148,18 @@ fn is_done(member: &Member<'_>, verdict: &Verdict, want: &StageRevisions) -> boo
 
 /// Returns which of this operator's pods still uses the driver that has to be replaced, or may be created to do so, as a message.
 fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
-    let releasing = "releasing the GPUs before the driver is replaced:";
     let plugins = [Stage::DevicePlugin, Stage::Mps];
     // A pod that was just created may be missing among those that the mirror holds.
     let listed = || member.gpu_pods.into_iter().flat_map(|pods| &pods.plugins);
     let of = |stage| member.pods_of(stage).chain(listed().filter(move |pod| pod.role == Role::Operand(stage)));
     let old = |stage| of(stage).find(|pod| pod.group.as_ref() != want.get(stage));
     if let Some(pod) = plugins.into_iter().find_map(old) {
-        return Some(format!("{releasing} waiting for pod {} to terminate", pod.name));
+        return Some(format!("{RELEASING} waiting for pod {} to terminate", pod.name));
     }
     let labelled = revision::node_groups(member.node);
     let is_selected = |stage| labelled.get(stage).is_some_and(|group| want.get(stage) != Some(group));
     if plugins.into_iter().any(is_selected) {
-        return Some(format!("{releasing} removing the device plugin"));
+        return Some(format!("{RELEASING} removing the device plugin"));
     }
     let answering = member.report().is_some_and(|report| report.nvml.state == NvmlState::Answering);
     let probe_runs = member.probe_pod().is_none_or(PodFacts::running);

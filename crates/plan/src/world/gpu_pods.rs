@@ -38,7 +38,7 @@ impl GpuPods {
     /// Returns those among the pods of a node. This operator's own are in `namespace`.
     #[must_use]
     pub fn of(pods: &[Pod], asks: &GpuAsks, namespace: &str) -> Self {
-        let users = || pods.iter().filter(|pod| uses_gpu(pod, asks));
+        let (users, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| uses_gpu(pod, asks));
         let own = |pod: &Pod| {
             PodFacts::of(pod, &Interner::default()).filter(|_| pod.namespace().as_deref() == Some(namespace))
         };
@@ -47,12 +47,11 @@ impl GpuPods {
             None if gives_way(pod) => Bystander::GivesWay(name(pod)),
             None => Bystander::Stays(name(pod)),
         };
-        let others = pods.iter().filter(|pod| !uses_gpu(pod, asks));
         Self {
-            users: names(users()),
-            holders: names(users().filter(|pod| runs_a_container(pod))),
+            users: names(users.iter().copied()),
+            holders: names(users.into_iter().filter(|pod| runs_a_container(pod))),
             plugins: pods.iter().filter_map(own).filter(offers_gpus).collect(),
-            bystanders: others.filter_map(|pod| Some((pod.uid()?, bystander(pod)))).collect(),
+            bystanders: others.into_iter().filter_map(|pod| Some((pod.uid()?, bystander(pod)))).collect(),
         }
     }
 }
