@@ -41,7 +41,8 @@ pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
     let members = fleet.policies.get(&name).unwrap_or(&no_members);
     let rollout = context.rollout.get(&name);
     let unreadable = unreadable::nodes(fleet.world);
-    let mut counted: Vec<_> = unreadable.iter().filter(|found| found.policy == name).map(Counted::unreadable).collect();
+    let governed = unreadable.iter().filter(|found| found.policy.as_ref() == Some(&name));
+    let mut counted: Vec<_> = governed.map(Counted::unreadable).collect();
     let mut halted = BTreeMap::new();
     for (pool, members) in &members.pools {
         let Some(decision) = rollout.and_then(|rollout| rollout.get(pool)) else { continue };

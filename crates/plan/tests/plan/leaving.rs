@@ -300,6 +300,24 @@ fn a_node_that_leaves_in_the_middle_of_its_update_keeps_its_turn() {
 }
 
 #[test]
+fn a_node_that_leaves_keeps_its_turn_while_its_gpu_node_cannot_be_parsed() {
+    let mut sim = selected(&["a", "b"]);
+    sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
+    sim.apply_policy("all", "{nodeSelector: {matchLabels: {gpu: yes}}, defaults: {driver: {version: 580.105.08}}}");
+    step_until_released(&mut sim, "a");
+    sim.label("a", "gpu", None);
+    sim.unparsable_gpu_nodes.insert("a".into());
+    steps(&mut sim, 100);
+    assert!(!sim.is_moving("b"));
+    assert!(sim.status("b").message.contains("GpuNode a of this pool"), "{}", sim.status("b").message);
+    // It is counted by no policy.
+    assert_eq!(sim.policy_status("all").nodes.total, 1);
+    sim.unparsable_gpu_nodes.clear();
+    steps(&mut sim, 200);
+    assert!(sim.status("b").is_ready() && !sim.is_moving("b"));
+}
+
+#[test]
 fn a_node_that_does_not_answer_and_has_no_gpu_node_does_not_block_the_deletion_of_a_policy() {
     let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
     sim.node_mut("a").ready = false;
