@@ -88,8 +88,8 @@ pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Inventory<'w> {
     for (name, node) in world.nodes.iter().filter(|(name, _)| !world.is_unreadable(name)) {
         let gpu_node = report::gpu_node_of(world, node);
         let report = report::current(node, gpu_node);
-        let have = groups::of(world, node, gpu_node);
         let pods = pods.remove(name).unwrap_or_default();
+        let have = groups::of(world, node, gpu_node, &pods);
         let unmanaged = |why, model, selected_by| UnmanagedNode {
             node,
             gpu_node,

@@ -10,9 +10,11 @@ use crate::{
     observe::{
         device_nodes,
         driver::{self, DriverError, Library},
-        holders, host_runtimes, os,
+        holders::{HoldersError, holders},
+        host_runtimes, os,
         pci::{Bus, PciError},
     },
+    process::error_chain,
     report::{build::Facts, gpu_node::Requests},
 };
 
@@ -73,11 +75,13 @@ pub(super) fn collect(
     })
 }
 
-/// Returns the programs that hold the GPUs, or `None` if a process cannot be read: the guard of the driver's container protects them in
-/// any case.
+/// Returns the programs that hold the GPUs, or `None` if they are not known: the guard of the driver's container protects them in any
+/// case.
 fn listed(host: &HostRoot) -> Option<Vec<Holder>> {
-    let warn = |error: &io::Error| tracing::warn!(%error, "cannot list the programs that hold the GPUs");
-    holders::holders(host).inspect_err(warn).ok()
+    let warn = |error: &HoldersError| {
+        tracing::warn!(error = %error_chain(error), "cannot list the programs that hold the GPUs");
+    };
+    holders(host).inspect_err(warn).ok()
 }
 
 /// Returns a driver with what its root lacks. Device nodes are checked only in a container's root: a host creates its

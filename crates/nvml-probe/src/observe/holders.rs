@@ -10,33 +10,55 @@ use gpu_operator_crd::report::Holder;
 
 use crate::host::{HostRoot, present};
 
+/// The programs that hold the GPUs are not known.
+#[derive(Debug, thiserror::Error)]
+pub enum HoldersError {
+    /// The processes of the host cannot be listed.
+    #[error("cannot list the host's processes")]
+    Processes(#[source] io::Error),
+    /// A process cannot be read, for example because a security module protects it, and no other holds the GPUs.
+    #[error("cannot read process {0} of the host")]
+    Process(u32, #[source] io::Error),
+}
+
 /// Returns the programs that have a device file of the driver open, without those of the probe's own container: one for each pod,
 /// those outside of pods first.
 ///
 /// # Errors
-/// Returns an error if the processes of the host, or the files of one of them, cannot be read.
-pub fn holders(host: &HostRoot) -> io::Result<Vec<Holder>> {
-    let own = host.read_if_present("/proc/self/cgroup")?;
+/// Returns an error if the processes of the host cannot be listed, or if one of them cannot be read and none of the others holds the
+/// GPUs: nobody knows then whether they are free. Those that are found hold them in any case.
+pub fn holders(host: &HostRoot) -> Result<Vec<Holder>, HoldersError> {
+    let own = host.read_if_present("/proc/self/cgroup").map_err(HoldersError::Processes)?;
     let mut found = BTreeSet::new();
-    for name in host.names("/proc")? {
+    let mut unreadable = None;
+    for name in host.names("/proc").map_err(HoldersError::Processes)? {
         let Ok(pid) = name.parse::<u32>() else { continue };
-        if !has_device_open(host, pid)? {
-            continue;
+        match holder(host, pid, own.as_deref()) {
+            Ok(holder) => found.extend(holder),
+            Err(error) => unreadable = Some(HoldersError::Process(pid, error)),
         }
-        let cgroup = of_process(host.read_if_present(format!("/proc/{pid}/cgroup")))?;
-        let process = of_process(host.read_if_present(format!("/proc/{pid}/comm")))?;
-        // A process that has ended meanwhile holds nothing.
-        let (Some(cgroup), Some(process)) = (cgroup, process) else { continue };
-        if own.as_ref() == Some(&cgroup) {
-            continue;
-        }
-        let pod_uid = pod_uid(&cgroup);
-        found.insert(Holder { pid: pod_uid.is_none().then_some(pid), pod_uid, process });
+    }
+    if let Some(error) = unreadable.filter(|_| found.is_empty()) {
+        return Err(error);
     }
     // Sorted by pod: those without a pod are first.
     let mut found: Vec<_> = found.into_iter().collect();
     found.dedup_by(|other, first| other.pod_uid.is_some() && other.pod_uid == first.pod_uid);
     Ok(found)
+}
+
+/// Returns a process that has a device file of the driver open, unless it is in the probe's own control group.
+fn holder(host: &HostRoot, pid: u32, own: Option<&str>) -> io::Result<Option<Holder>> {
+    if !has_device_open(host, pid)? {
+        return Ok(None);
+    }
+    let cgroup = of_process(host.read_if_present(format!("/proc/{pid}/cgroup")))?;
+    let process = of_process(host.read_if_present(format!("/proc/{pid}/comm")))?;
+    // A process that has ended meanwhile holds nothing.
+    let (Some(cgroup), Some(process)) = (cgroup, process) else { return Ok(None) };
+    let pod_uid = pod_uid(&cgroup);
+    let holder = Holder { pid: pod_uid.is_none().then_some(pid), pod_uid, process };
+    Ok((own != Some(cgroup.as_str())).then_some(holder))
 }
 
 /// Returns whether a process has a device file of the driver open, or false if it has ended.
@@ -136,6 +158,17 @@ mod tests {
         host.process("8", "nvml-probe", "0::/", &["/dev/nvidia0"]);
         symlink("7", host.0.path().join("proc/self")).unwrap();
         assert_eq!(host.holders(), []);
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_read_hides_no_other() {
+        let host = Host::new();
+        fs::create_dir_all(host.0.path().join("proc/5")).unwrap();
+        symlink("fd", host.0.path().join("proc/5/fd")).unwrap();
+        let error = holders(&HostRoot::new(host.0.path())).unwrap_err();
+        assert_eq!(error.to_string(), "cannot read process 5 of the host");
+        host.process("31", "Xorg", "0::/../../user.slice", &["/dev/nvidia-modeset"]);
+        assert_eq!(host.holders(), [Holder { pod_uid: None, pid: Some(31), process: "Xorg".into() }]);
     }
 
     #[test]

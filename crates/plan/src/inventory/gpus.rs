@@ -58,8 +58,15 @@ impl Expected {
     /// Returns how many GPUs a node of this pool should have.
     #[must_use]
     pub fn in_pool(&self, pool: Option<&Pool>) -> Option<u32> {
-        let counted = || pool.and_then(|pool| pool.gpus_per_node).or(self.known);
-        self.annotated.or_else(|| Some(counted()?.saturating_sub(self.passed_through)))
+        let counted = || {
+            let Some(promised) = pool.and_then(|pool| pool.gpus_per_node) else {
+                return Some(self.known?.saturating_sub(self.passed_through));
+            };
+            // The GPUs beyond the pool's number are not expected in any case.
+            let beyond = self.known.unwrap_or_default().saturating_sub(promised);
+            Some(promised.saturating_sub(self.passed_through.saturating_sub(beyond)))
+        };
+        self.annotated.or_else(counted)
     }
 }
 

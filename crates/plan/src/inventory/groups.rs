@@ -5,22 +5,23 @@ use gpu_operator_crd::{GpuNode, Revision, gpunode::StageRevisions, policy::Stage
 
 use crate::{
     revision,
-    world::{NodeFacts, World},
+    world::{NodeFacts, PodFacts, Role, World},
 };
 
-/// Returns the groups that a node has, given its GpuNode: those that are recorded there, whatever its labels name.
+/// Returns the groups that a node has, given its GpuNode and its pods: those that are recorded there, whatever its labels name.
 ///
 /// There are two exceptions. If the driver's label names another group and this operator wrote it, the labels that belong to the
 /// record have not been written: the node still has the groups in its labels, and it is decided again whether they may be replaced.
-/// Without a record, as after a user deleted the GpuNode, the labels are all that is known: those that this operator wrote, and others
-/// if they name a DaemonSet.
+/// Without a record, as after a user deleted the GpuNode, the labels are known, those that this operator wrote, and others if they
+/// name a DaemonSet; where such a label is missing, the group of the pod that is still running.
 #[must_use]
-pub fn of(world: &World, node: &NodeFacts, gpu_node: Option<&GpuNode>) -> StageRevisions {
+pub fn of(world: &World, node: &NodeFacts, gpu_node: Option<&GpuNode>, pods: &[&PodFacts]) -> StageRevisions {
     let mut labelled = revision::node_groups(node);
     let recorded = gpu_node.and_then(|gpu_node| gpu_node.spec.current.as_ref());
+    let exists =
+        |stage: Stage, group: &Revision| world.daemon_sets.contains_key(&revision::daemon_set_name(stage, group));
     let counts = |stage: Stage, group: &Revision| {
-        let exists = world.daemon_sets.contains_key(&revision::daemon_set_name(stage, group));
-        let owned = node.owned_labels.contains(stage.key());
+        let (owned, exists) = (node.owned_labels.contains(stage.key()), exists(stage, group));
         if recorded.is_some() { owned && exists } else { owned || exists }
     };
     if let Some(recorded) = recorded {
@@ -30,7 +31,13 @@ pub fn of(world: &World, node: &NodeFacts, gpu_node: Option<&GpuNode>) -> StageR
         }
     }
     for stage in Stage::ALL {
-        labelled.get_mut(stage).take_if(|group| !counts(stage, group));
+        let group = labelled.get_mut(stage);
+        group.take_if(|group| !counts(stage, group));
+        if recorded.is_none() && group.is_none() {
+            let stays = |pod: &&&PodFacts| pod.role == Role::Operand(stage) && !pod.is_leaving();
+            let pod = pods.iter().find(stays).and_then(|pod| pod.group.as_ref());
+            *group = pod.filter(|group| exists(stage, group)).cloned();
+        }
     }
     labelled
 }

@@ -47,9 +47,14 @@ pub fn to_delete(fleet: &AssessedFleet<'_>) -> BTreeSet<String> {
         return BTreeSet::new();
     }
     let wanted: BTreeSet<&str> = fleet.members().filter_map(|assessed| assessed.validation.pod.as_deref()).collect();
+    // A policy that cannot be parsed may also govern a node that has no GpuNode at the moment.
+    let may_be_needed = |pod: &PodFacts| {
+        let policy = world.gpu_nodes.get(&pod.node).and_then(|gpu_node| gpu_node.spec.policy.as_ref());
+        world.is_unreadable(&pod.node) || policy.is_none() && !world.unreadable_policies.is_empty()
+    };
     there
         .into_iter()
-        .filter(|pod| !wanted.contains(pod.name.as_str()) && !world.is_unreadable(&pod.node))
+        .filter(|pod| !wanted.contains(pod.name.as_str()) && !may_be_needed(pod))
         .map(|pod| pod.name.clone())
         .collect()
 }

@@ -48,7 +48,7 @@ pub fn holders_of_a_broken_root<'w>(assessment: &Assessment<'w>, now: Timestamp)
 /// Returns whether a driver's pod is of the group that its node has, and not of one that a label names which another user changed.
 fn is_of_its_node(world: &World, driver: &PodFacts) -> bool {
     world.nodes.get(&driver.node).is_some_and(|node| {
-        let have = groups::of(world, node, report::gpu_node_of(world, node));
+        let have = groups::of(world, node, report::gpu_node_of(world, node), &[driver]);
         have.driver.is_some() && have.driver == driver.group
     })
 }

@@ -150,17 +150,20 @@ fn a_node_whose_pods_have_moved_gets_its_driver_back_while_it_is_used() {
 }
 
 #[test]
-fn without_a_record_only_labels_that_name_a_daemon_set_count() {
-    let mut sim = fleet();
-    busy(&mut sim, "a");
-    let labels = groups(&sim, &"a".into());
-    sim.label("a", keys::DRIVER, Some("x"));
-    sim.gpu_nodes.remove(&"a".into());
-    sim.step();
-    let rest = labels.iter().filter(|(key, _)| **key != keys::DRIVER);
-    assert!(groups(&sim, &"a".into()).iter().eq(rest));
-    sim.settle();
-    assert_eq!((groups(&sim, &"a".into()), sim.spec("a").current.is_some()), (labels, true));
+fn without_a_record_only_labels_that_name_a_daemon_set_and_running_pods_count() {
+    for runs in [true, false] {
+        let mut sim = fleet();
+        busy(&mut sim, "a");
+        let labels = groups(&sim, &"a".into());
+        sim.label("a", keys::DRIVER, Some("x"));
+        sim.gpu_nodes.remove(&"a".into());
+        sim.pods.retain(|name, _| runs || name != "driver@a");
+        sim.step();
+        let rest: BTreeMap<_, _> = labels.clone().into_iter().filter(|(key, _)| runs || *key != keys::DRIVER).collect();
+        assert_eq!(groups(&sim, &"a".into()), rest, "the driver's pod runs: {runs}");
+        sim.settle();
+        assert_eq!((groups(&sim, &"a".into()), sim.spec("a").current.is_some()), (labels, true));
+    }
 }
 
 #[test]

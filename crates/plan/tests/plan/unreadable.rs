@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use gpu_operator_crd::{NodeName, keys, policy_status::NodeCounts, reason::Reason};
-use gpu_operator_plan::{Plan, world::Concern};
+use gpu_operator_plan::{
+    Plan,
+    world::{Concern, Role},
+};
 use proptest::{collection::vec, prelude::*};
 use test_support::random::config;
 
@@ -123,4 +126,16 @@ fn the_daemon_sets_of_a_policy_that_cannot_be_parsed_stay() {
     sim.unparsable_policies.insert("all".into());
     sim.run(30);
     assert_eq!(sim.sets.len(), sets);
+}
+
+#[test]
+fn a_test_stays_on_a_node_without_a_gpu_node_while_its_policy_cannot_be_parsed() {
+    let mut sim = Sim::new().policy("all", "{readiness: {validation: {mode: OnInstall}}}").gpu_node("a", "2330", 8);
+    while !sim.pods.values().any(|pod| pod.role == Role::Validation) {
+        sim.step();
+        sim.sleep(1);
+    }
+    sim.unparsable_policies.insert("all".into());
+    sim.gpu_nodes.remove(&"a".into());
+    assert_eq!(sim.plan().recreate, BTreeSet::new());
 }

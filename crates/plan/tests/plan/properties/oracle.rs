@@ -312,15 +312,24 @@ pub fn discovered_labels_are_those_of_the_policy(sim: &Sim) {
 }
 
 /// Returns the expected number of GPUs of a node: from its annotation, otherwise from its pool, otherwise the most that
-/// were seen on it, otherwise from its cloud's label. GPUs that have been passed through since are not expected.
+/// were seen on it, otherwise from its cloud's label. GPUs that have been passed through since are not expected; a pool's number
+/// holds as long as as many are left.
 fn expected(sim: &Sim, plan: &Plan, name: &NodeName) -> Option<u32> {
     let node = &sim.nodes[name];
     let expected_resources = || pool(sim, plan, name)?.gpus_per_node;
     let seen =
         || reported_gpus(sim, name).filter(|gpus| *gpus > 0).max(counts(sim, name).and_then(|gpus| gpus.most_seen));
     let cloud = || node.labels.get("cloud.google.com/gke-accelerator-count")?.parse().ok();
-    let counted = || expected_resources().or_else(seen).or_else(cloud);
-    annotated(node).or_else(|| Some(counted()?.saturating_sub(passed_through(sim, name))))
+    let passed_through = passed_through(sim, name);
+    let left = || Some(seen().or_else(cloud)?.saturating_sub(passed_through));
+    let counted = || match expected_resources() {
+        Some(promised) => {
+            let kept = promised.saturating_sub(passed_through);
+            Some(promised.min(left().unwrap_or_default()).max(kept))
+        }
+        None => left(),
+    };
+    annotated(node).or_else(counted)
 }
 
 /// Returns the named pool of a node: the first that matches. A user may write a cloud's name of a model.
