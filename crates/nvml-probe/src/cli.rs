@@ -23,7 +23,11 @@ use self::{
 use crate::{
     host::HostRoot,
     nvml::child::{self, ChildOptions},
-    operands::{device_nodes, inject, unpack, write_file},
+    operands::{
+        device_nodes,
+        inject::{self, Needs},
+        unpack, write_file,
+    },
     process::{EXIT_TERMINATED, Shutdown, become_program, error_chain, parse_duration, write_termination_log},
 };
 
@@ -85,6 +89,9 @@ enum Command {
         /// The driver's root, mounted in this container.
         #[arg(long)]
         driver_root: PathBuf,
+        /// Fail unless the driver has CUDA and the programs of its MPS, and make these programs available too.
+        #[arg(long)]
+        mps: bool,
         /// The program and its arguments.
         #[arg(last = true, required = true)]
         command: Vec<String>,
@@ -128,8 +135,9 @@ impl Cli {
                 unpack::unpack(&into)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            Command::Inject { driver_root, command } => {
-                inject::inject(&driver_root, Path::new("/"))?;
+            Command::Inject { driver_root, mps, command } => {
+                let needs = if mps { Needs::Mps } else { Needs::Nvml };
+                inject::inject(&driver_root, Path::new("/"), needs)?;
                 return Err(become_program(&command).into());
             }
             command => command,

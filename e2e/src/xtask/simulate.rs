@@ -18,7 +18,7 @@ use crate::harness::{
 };
 
 /// The environment variables of the library that generates the tests' cases.
-const SEED: &str = "PROPTEST_RNG_SEED";
+pub(super) const SEED: &str = "PROPTEST_RNG_SEED";
 const CASES: &str = "PROPTEST_CASES";
 
 /// What to simulate.

@@ -1,15 +1,17 @@
 //! `test`: runs all tests, in stages, and prints the time of each stage.
 
 use std::{
+    env,
     fs::{self, File},
     io::{self, Write},
     path::Path,
+    process::Command,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 
-use super::{leftovers::DevicesBefore, test_failures};
+use super::{leftovers::DevicesBefore, simulate, test_failures};
 use crate::{
     cluster::{
         diagnosis::diagnosis,
@@ -161,6 +163,7 @@ fn cargo_test(paths: &Paths, log: &str, kinds: &[&str], tests: &[String], rest: 
         .arg("--")
         .args(rest)
         .env("E2E_KUBECONFIG", paths.kubeconfig())
+        .envs(seed(&paths.root).map(|seed| (simulate::SEED, seed)))
         .stdout(create(&log)?);
     let mut printed = File::open(&log)?;
     // Forwards the output as it is written.
@@ -172,6 +175,16 @@ fn cargo_test(paths: &Paths, log: &str, kinds: &[&str], tests: &[String], rest: 
         bail!("cargo test failed ({status}); its complete output is in {}\n{}", log.display(), failures.join("\n"));
     }
     Ok(())
+}
+
+/// Returns the seed of the random tests: the one in the environment, otherwise that of the commit that is checked out, so that each
+/// commit is tested with other cases, and a failing commit fails again; `None` outside a repository.
+fn seed(root: &Path) -> Option<String> {
+    let of_commit = || {
+        let commit = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root).output().ok()?.stdout;
+        Some(u32::from_str_radix(str::from_utf8(&commit).ok()?.get(..8)?, 16).ok()?.to_string())
+    };
+    env::var(simulate::SEED).ok().or_else(of_commit)
 }
 
 /// Returns the names of a package's integration tests: files, and folders with a `main.rs`.

@@ -43,7 +43,7 @@ impl Installed {
     pub fn injected(&self, environment: &[String], program: &[&str]) -> Command {
         let mut command = contained(Path::new("env"));
         command.arg("-i").args(environment).arg(built("nvml-probe"));
-        command.args(["inject", "--driver-root"]).arg(self.root()).arg("--").args(program);
+        command.args(["inject", "--driver-root"]).arg(self.root()).args(["--mps", "--"]).args(program);
         command
     }
 

@@ -13,8 +13,9 @@ use std::{
 use super::device_nodes;
 use crate::{host::HostRoot, observe::driver::library_directories};
 
+const NVML: &str = "libnvidia-ml.so.1";
 /// CUDA does not work without these.
-const NEEDED: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+const CUDA: [&str; 2] = ["libcuda.so.1", NVML];
 /// The prefixes of the driver's libraries that these load.
 const LIBRARIES: [&str; 3] = ["libcuda.so.", "libcudadebugger.so.", "libnvidia-"];
 const PROGRAMS: [&str; 3] = ["nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
@@ -32,6 +33,31 @@ const LINKER_DIRECTORIES: [&str; 6] = [
 const C_LIBRARY: &str = "libc.so.6";
 /// The prefix of a driver's device nodes and of the folder with those of MIG.
 const NODES: &str = "nvidia";
+
+/// What a container needs of a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// NVML. CUDA's libraries beside it are made available too.
+    Nvml,
+    /// CUDA, NVML and the programs of CUDA's MPS.
+    Mps,
+}
+
+impl Needs {
+    const fn libraries(self) -> &'static [&'static str] {
+        match self {
+            Self::Nvml => &[NVML],
+            Self::Mps => &CUDA,
+        }
+    }
+
+    const fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::Nvml => &[],
+            Self::Mps => &PROGRAMS,
+        }
+    }
+}
 
 /// The driver could not be made available in this container.
 #[derive(Debug, thiserror::Error)]
@@ -63,19 +89,19 @@ fn unmade(path: &Path) -> impl FnOnce(io::Error) -> InjectError {
 /// Makes the driver under `root` available in the container whose root is `own`.
 ///
 /// # Errors
-/// Returns an error if the driver lacks a library or program that CUDA's MPS needs, or if something cannot be read or
-/// created.
-pub fn inject(root: &Path, own: &Path) -> Result<(), InjectError> {
-    let folders = library_directories::of(&HostRoot::new(root), NEEDED[0]).map_err(unread(root))?;
+/// Returns an error if the driver lacks a library or program that is needed, or if something cannot be read or created.
+pub fn inject(root: &Path, own: &Path, needs: Needs) -> Result<(), InjectError> {
+    let needed = needs.libraries();
+    let folders = library_directories::of(&HostRoot::new(root), needed[0]).map_err(unread(root))?;
     let folder = LINKER_DIRECTORIES.iter().map(|folder| own.join(folder)).find(|at| at.join(C_LIBRARY).exists());
     let folder = folder.ok_or(InjectError::NoLinker)?;
-    for name in NEEDED {
+    for name in needed {
         link(&find(root, &folders, name)?, &folder.join(name))?;
     }
-    for (name, library) in libraries(root, &folders)? {
+    for (name, library) in libraries(root, &folders, needed[0])? {
         link(&library, &folder.join(name))?;
     }
-    for name in PROGRAMS {
+    for name in needs.programs() {
         let target = find(root, &PROGRAM_DIRECTORIES.map(PathBuf::from), name)?;
         link(&target, &own.join("usr/bin").join(name))?;
     }
@@ -90,9 +116,9 @@ fn find(root: &Path, folders: &[PathBuf], name: &'static str) -> Result<PathBuf,
     found.ok_or_else(|| InjectError::Missing(root.to_owned(), name))
 }
 
-/// Returns the driver's libraries beside the first required one, but not those of other branches: name and file.
-fn libraries(root: &Path, folders: &[PathBuf]) -> Result<Vec<(OsString, PathBuf)>, InjectError> {
-    let needed = find(root, folders, NEEDED[0])?;
+/// Returns the driver's libraries beside a required one, but not those of other branches: name and file.
+fn libraries(root: &Path, folders: &[PathBuf], needed: &'static str) -> Result<Vec<(OsString, PathBuf)>, InjectError> {
+    let needed = find(root, folders, needed)?;
     let Some(folder) = needed.parent() else { return Ok(Vec::new()) };
     let inside = HostRoot::new(root);
     let mut found = Vec::new();
@@ -189,11 +215,11 @@ mod tests {
             symlink(format!("{name}.580.1"), libraries.join(format!("{name}.1"))).unwrap();
         }
         lay(&root, &PROGRAM_FILES[..2]);
-        let error = inject(&root, &own).unwrap_err();
+        let error = inject(&root, &own, Needs::Mps).unwrap_err();
         assert!(error.to_string().ends_with("has no nvidia-cuda-mps-server"), "{error}");
         lay(&root, &PROGRAM_FILES);
         for _ in 0..2 {
-            inject(&root, &own).unwrap();
+            inject(&root, &own, Needs::Mps).unwrap();
         }
         let target = |path: &str| fs::read_link(own.join(path)).unwrap();
         assert_eq!(target("usr/lib64/libcuda.so.1"), libraries.join("libcuda.so.580.1"));
@@ -215,16 +241,30 @@ mod tests {
         lay(&root, &PROGRAM_FILES[..2]);
         lay(&root, &["usr/sbin/nvidia-cuda-mps-server"]);
         fs::create_dir_all(root.join("etc/alternatives")).unwrap();
-        for (name, file) in NEEDED.into_iter().zip(&files) {
+        for (name, file) in CUDA.into_iter().zip(&files) {
             symlink(format!("/{file}"), root.join("etc/alternatives").join(name)).unwrap();
             symlink(format!("/etc/alternatives/{name}"), root.join("usr/lib/x86_64-linux-gnu").join(name)).unwrap();
         }
-        inject(&root, &own).unwrap();
-        for (name, file) in NEEDED.into_iter().zip(&files) {
+        inject(&root, &own, Needs::Mps).unwrap();
+        for (name, file) in CUDA.into_iter().zip(&files) {
             assert_eq!(fs::read_link(own.join("usr/lib/x86_64-linux-gnu").join(name)).unwrap(), root.join(file));
         }
         let server = fs::read_link(own.join("usr/bin/nvidia-cuda-mps-server")).unwrap();
         assert_eq!(server, root.join("usr/sbin/nvidia-cuda-mps-server"));
+    }
+
+    #[test]
+    fn the_library_of_an_appliance_is_found_and_no_program_is_needed_for_it() {
+        let (_folder, root, own) = container("usr/lib/x86_64-linux-gnu/libc.so.6");
+        lay(&root, &["opt/appliance/lib/libnvidia-ml.so.580.159.04"]);
+        symlink("libnvidia-ml.so.580.159.04", root.join("opt/appliance/lib/libnvidia-ml.so.1")).unwrap();
+        lay(&root, &["etc/ld.so.conf"]);
+        fs::write(root.join("etc/ld.so.conf"), "/opt/appliance/lib\n").unwrap();
+        inject(&root, &own, Needs::Nvml).unwrap();
+        let library = fs::read_link(own.join("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")).unwrap();
+        assert_eq!(library, root.join("opt/appliance/lib/libnvidia-ml.so.580.159.04"));
+        let error = inject(&root, &own, Needs::Mps).unwrap_err();
+        assert!(error.to_string().ends_with("has no libcuda.so.1"), "{error}");
     }
 
     #[test]
@@ -233,7 +273,7 @@ mod tests {
         lay(&root, &["usr/lib64/libcuda.so.1", "usr/lib64/libnvidia-ml.so.1"]);
         lay(&root, &PROGRAM_FILES);
         lay(&own, &["lib64/libcuda.so.1", "usr/bin/nvidia-smi"]);
-        inject(&root, &own).unwrap();
+        inject(&root, &own, Needs::Mps).unwrap();
         for path in ["lib64/libcuda.so.1", "usr/bin/nvidia-smi"] {
             assert!(fs::symlink_metadata(own.join(path)).unwrap().is_file(), "{path}");
         }
@@ -244,7 +284,7 @@ mod tests {
     fn an_image_without_a_c_library_is_an_error() {
         let (_folder, root, own) = container("opt/libc.so.6");
         lay(&root, &["usr/lib64/libcuda.so.1", "usr/lib64/libnvidia-ml.so.1"]);
-        let error = inject(&root, &own).unwrap_err();
+        let error = inject(&root, &own, Needs::Mps).unwrap_err();
         assert!(error.to_string().starts_with("this image has no libc.so.6"), "{error}");
     }
 }

@@ -78,7 +78,7 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
 /// looks for them.
 #[must_use]
 pub fn injected(program: &str) -> Vec<String> {
-    unpacked::command(&["inject", "--driver-root", config::DRIVER_ROOT_IN_CONTAINER, "--", program])
+    unpacked::command(&["inject", "--driver-root", config::DRIVER_ROOT_IN_CONTAINER, "--mps", "--", program])
 }
 
 /// Returns the plugin's gate, which waits until the daemons of all GPUs run.

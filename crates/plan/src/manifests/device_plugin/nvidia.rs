@@ -1,7 +1,10 @@
 //! NVIDIA's device plugin, which answers with CDI devices, or with environment variables for NVIDIA's runtime.
 
 use gpu_operator_common::mig_layout::MigLayout;
-use gpu_operator_crd::policy::{DeviceIdStrategy, MigStrategy, PluginFlags, Sharing};
+use gpu_operator_crd::{
+    policy::{DeviceIdStrategy, MigStrategy, PluginFlags, Sharing},
+    report::HOST_ROOT,
+};
 use k8s_openapi::api::core::v1::{Container, EnvVar, SecurityContext};
 
 use crate::{
@@ -19,6 +22,9 @@ use crate::{
 
 /// Where CDI specifications are looked for by every runtime that knows CDI.
 const CDI: &str = "/var/run/cdi";
+/// The image's program.
+const PROGRAM: &str = "nvidia-device-plugin";
+
 /// The plugin's pod.
 #[must_use]
 pub fn pod(
@@ -70,16 +76,19 @@ pub fn pod(
     }
     let by_mps = sharing.is_some_and(|sharing| sharing.mps.is_some());
     if by_mps {
-        init.extend([mps::gate(input.settings), unpacked::init(input.settings)]);
+        init.push(mps::gate(input.settings));
         environment.push(env("MPS_ROOT", mps::ROOT));
-        mounts.push(unpacked::mounted());
         mounts.extend(mps::mounts(Mode::Follow));
-        volumes.push(unpacked::volume());
         volumes.extend(mps::volumes());
     }
+    let command = command(root, by_mps);
+    if command.is_some() {
+        init.push(unpacked::init(input.settings));
+        mounts.push(unpacked::mounted());
+        volumes.push(unpacked::volume());
+    }
     let main = Container {
-        // The plugin checks the daemons with the driver's own program.
-        command: by_mps.then(|| mps::injected("nvidia-device-plugin")),
+        command,
         // Privileged: NVML opens the GPUs' device nodes.
         security_context: Some(SecurityContext { privileged: Some(true), ..SecurityContext::default() }),
         volume_mounts: Some(mounts),
@@ -92,6 +101,17 @@ pub fn pod(
         host: if layout.is_some() { HostNamespaces::Pid } else { HostNamespaces::None },
         grace_seconds: 30,
     }
+}
+
+/// Returns the command of the container, if it is not the image's own. The plugin checks the daemons of MPS with the driver's own
+/// program. It finds NVML only in the folders of most packages (k8s-device-plugin v0.19.3, `cmd/nvidia-device-plugin/root.go`), and
+/// resolves links in its own root: a host may have its driver elsewhere, as appliances do, or behind links, as Debian does.
+fn command(driver_root: &str, by_mps: bool) -> Option<Vec<String>> {
+    if by_mps {
+        return Some(mps::injected(PROGRAM));
+    }
+    let inject = ["inject", "--driver-root", config::DRIVER_ROOT_IN_CONTAINER, "--", PROGRAM];
+    (driver_root == HOST_ROOT).then(|| unpacked::command(&inject))
 }
 
 /// Returns the environment variables of the flags.
