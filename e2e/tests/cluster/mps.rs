@@ -1,6 +1,6 @@
 //! GPUs shared by MPS, with NVIDIA's own control daemons of its device plugin and of its driver; only a GPU is missing.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
 use e2e::{DriverMode, debian, eventually};
@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use crate::{
     driver_container::{BUSY, is_out_of_service, kill_driver, run_busy_pod, runs_on, wait_for_restart},
-    support::{Fixture, GPUS, READY, started, test},
+    support::{Fixture, GPUS, READY, long_test, started, test},
 };
 
 const DRIVER: &str = "535.261.03";
@@ -26,6 +26,15 @@ const START_SERVER: &str = "
     done
     export CUDA_MPS_PIPE_DIRECTORY=/mps/nvidia.com/gpu/pipe
     echo start_server -uid 0 | nsenter --target $daemon --mount /usr/bin/nvidia-cuda-mps-control";
+
+/// Ends the daemon, and removes the program without which it cannot start again.
+const END_DAEMON: &str = "
+    rm /usr/bin/nvidia-cuda-mps-control
+    for process in /proc/[0-9]*; do
+        if grep -qx mps-control-dae $process/comm 2>/dev/null; then kill -9 ${process#/proc/}; fi
+    done";
+/// How long a node stays ready while a stage that has been proven is down.
+const GRACE: Duration = Duration::from_mins(1);
 
 /// Installs the driver's own CUDA and MPS on the host, next to the stand-in NVML.
 fn install_mps(f: &Fixture, driver: &Path) -> Result<()> {
@@ -54,8 +63,8 @@ fn shares_memory_with(f: &Fixture, pod: &str, file: &str) -> Result<()> {
 }
 
 #[test]
-fn nvidias_control_daemon_runs_and_its_server_fails_only_for_lack_of_a_gpu() {
-    test(|f| async move {
+fn nvidias_control_daemon_runs_and_a_node_without_it_is_not_ready() {
+    long_test(|f| async move {
         f.load_host_driver(DRIVER).await?;
         install_mps(&f, &debian::driver("535")?.root)?;
         f.apply(SHARED).await?;
@@ -71,6 +80,16 @@ fn nvidias_control_daemon_runs_and_its_server_fails_only_for_lack_of_a_gpu() {
         eventually(READY, "the server's log", || async {
             let log = f.host.exec(&["/bin/cat", LOG])?;
             ensure!(log.contains("Driver initialization failed with: no CUDA-capable device is detected"), "{log}");
+            Ok(())
+        })
+        .await?;
+
+        f.host.exec(&["/bin/sh", "-ec", END_DAEMON])?;
+        eventually(GRACE + READY, "a node that is not ready", || async {
+            let status = f.status().await?;
+            ensure!(status.reason() == Some(Reason::ContainerCrashed), "{:?}", status.message);
+            ensure!(status.message.contains("has no nvidia-cuda-mps-control"), "{}", status.message);
+            ensure!(status.gpus.summary == format!("{0}/{0}", 4 * GPUS), "{}", status.gpus.summary);
             Ok(())
         })
         .await

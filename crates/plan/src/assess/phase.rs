@@ -92,10 +92,11 @@ const NRI_IS_IDLE: &str = "pods that request GPUs get them as CDI devices, as wi
 fn allocatable(member: &Member<'_>) -> String {
     let (units, gpus) = (member.allocatable(), member.expected.unwrap_or_default());
     let whole = member.expected_units() == member.expected;
-    let resources = if whole {
-        format!("{units} GPUs are allocatable")
-    } else {
-        format!("{units} units of {gpus} GPUs are allocatable")
+    let resources = match (whole, units, gpus) {
+        (true, 1, _) => "1 GPU is allocatable".to_owned(),
+        (true, ..) => format!("{units} GPUs are allocatable"),
+        (false, _, 1) => format!("{units} units of 1 GPU are allocatable"),
+        (false, ..) => format!("{units} units of {gpus} GPUs are allocatable"),
     };
     let driver = member.report().map(|report| &report.driver);
     let driver = match (member.driver(), driver.and_then(|driver| driver.loaded.as_deref())) {
