@@ -26,7 +26,7 @@ pub enum HoldersError {
 ///
 /// # Errors
 /// Returns an error if the processes of the host cannot be listed, or if one of them cannot be read and none of the others holds the
-/// GPUs: nobody knows then whether they are free. Those that are found hold them in any case.
+/// GPUs: they may be in use. Those that are found use them in any case.
 pub fn holders(host: &HostRoot) -> Result<Vec<Holder>, HoldersError> {
     let own = host.read_if_present("/proc/self/cgroup").map_err(HoldersError::Processes)?;
     let mut found = BTreeSet::new();
