@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{ClusterGpuPolicy, PolicyName, PoolName, keys};
 
 use super::{
@@ -36,7 +37,7 @@ pub fn nodes(world: &World) -> Vec<UnreadableNode<'_>> {
         let policy =
             policies.iter().find(|policy| governs(policy, node) && !opted_out(node)).map(|policy| name_of(policy));
         let pool = node.labels.get(keys::POOL).filter(|_| node.owned_labels.contains(keys::POOL));
-        let pool = pool.map(|pool| pool.as_str()).or_else(|| policy.as_ref().map(|_| UNKNOWN_MODEL))?.into();
+        let pool = pool.map(Interned::as_str).or_else(|| policy.as_ref().map(|_| UNKNOWN_MODEL))?.into();
         Some(UnreadableNode { node, policy, pool })
     };
     world.unreadable_gpu_nodes.iter().filter_map(|name| of(world.nodes.get(name)?)).collect()
