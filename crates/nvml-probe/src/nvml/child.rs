@@ -4,7 +4,7 @@
 //! probe therefore never loads it: it starts itself again as `nvml-child`, which loads the one library that it is given
 //! and answers each line on its standard input with one line of JSON on its standard output.
 //!
-//! NVML's behaviour on real hardware is taken from its documentation; the tests use a stand-in.
+//! NVML's behaviour on real hardware is taken from its documentation; the tests use a stand-in, and the response of one H200.
 
 mod mig_devices;
 mod mig_instances;

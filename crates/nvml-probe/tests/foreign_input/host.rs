@@ -69,6 +69,21 @@ fn is_bounded(events: &NewEvents, bytes: usize) {
     }
 }
 
+/// The sample is the log of an H200's host, on which two programs have written to an invalid address; only the identifiers are others.
+#[test]
+fn xids_are_found_in_a_real_kernel_log() {
+    let events = logged(include_bytes!("../corpus/kernel_log/h200"));
+    let found: Vec<_> = events
+        .xids
+        .iter()
+        .flat_map(|(at, xids)| xids.iter().map(move |xid| (at.as_str(), xid.xid, xid.count)))
+        .collect();
+    assert_eq!(found, [("0000:00:06.0", 31, 2)]);
+    let [xid] = &events.xids["0000:00:06.0"][..] else { panic!("{events:?}") };
+    assert!(xid.message.contains("MMU Fault: ENGINE GRAPHICS"), "{}", xid.message);
+    assert!(events.driver_loaded.is_some());
+}
+
 #[test]
 fn a_flood_in_the_kernel_log_is_counted_in_bounded_memory() {
     for sample in samples("kernel_log") {

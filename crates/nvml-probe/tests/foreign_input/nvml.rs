@@ -1,6 +1,10 @@
 //! The lines between the probe and its NVML child, and the GpuNode as it is read back.
 
-use gpu_operator_crd::{gpunode::GpuNode, health::HealthRules};
+use gpu_operator_crd::{
+    gpunode::GpuNode,
+    health::{HealthRules, HealthState},
+    report::Report,
+};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{ApiResource, DynamicObject};
 use nvml_probe::{
@@ -12,6 +16,7 @@ use nvml_probe::{
     mig::plan::plan,
     nvml::{
         inventory::Inventory,
+        mig::MigState,
         protocol::{Request, Response},
         supervisor::NvmlStatus,
     },
@@ -30,11 +35,16 @@ use test_support::damaged;
 
 use super::{fits_the_api, flood, samples};
 
-/// Lets the probe look at its GPUs twice, and reports.
+/// Lets the probe look twice at the two GPUs of the samples, and reports.
 fn look(inventory: Option<Inventory>, fields: &GpuNodeFields) {
+    look_at(&["0000:01:00.0", "0000:02:00.0"], inventory, fields);
+}
+
+/// Lets the probe look twice at the GPUs on its bus, and returns its report.
+fn look_at(on_bus: &[&str], inventory: Option<Inventory>, fields: &GpuNodeFields) -> Report {
     let start = DriverStart { boot_id: "boot".into(), loaded: Some("580.173.02".into()), load_id: Some(1) };
     let gpu = |address: &str| PciGpu { address: address.into(), device_id: "2330".into(), class: "030200".into() };
-    let bus = Bus { gpus: vec![gpu("0000:01:00.0"), gpu("0000:02:00.0")], ..Bus::default() };
+    let bus = Bus { gpus: on_bus.iter().copied().map(gpu).collect(), ..Bus::default() };
     let mut events = NewEvents::default();
     for xid in inventory.iter().flat_map(|inventory| &inventory.xids) {
         let count = XidCount { xid: xid.xid, count: xid.count, source: XidSource::Nvml, message: String::new() };
@@ -46,6 +56,7 @@ fn look(inventory: Option<Inventory>, fields: &GpuNodeFields) {
     let mut health = fields.report.as_ref().map(|report| NodeHealth::restore(&rules, report)).unwrap_or_default();
     let mut now: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
     let metrics = Metrics::new("node");
+    let mut last = Report::default();
     for _ in 0..2 {
         let look = NodeLook { start: &start, on_bus: &facts.bus.gpus, nvml: &status, events: &events };
         health.step(&rules, &look, now);
@@ -53,7 +64,9 @@ fn look(inventory: Option<Inventory>, fields: &GpuNodeFields) {
         fits_the_api(&report);
         metrics.show(&facts.bus.gpus, &status, &health, &events.xids);
         now += SignedDuration::from_secs(1);
+        last = report;
     }
+    last
 }
 
 /// Plans MIG layouts for the GPUs of an inventory.
@@ -92,6 +105,28 @@ fn all_samples_can_be_parsed() {
         let fields = fields(serde_json::from_slice(&report).unwrap());
         assert!(fields.report.is_some() && fields.rules != HealthRules::default());
         look(None, &fields);
+    }
+}
+
+/// The sample is what the NVML of an H200 with driver 580.159.04 answered; only the UUID is another one.
+#[test]
+fn a_real_gpu_at_its_power_limit_is_healthy_and_can_be_partitioned() {
+    let response: Response = serde_json::from_str(include_str!("../corpus/nvml_response/h200.json")).unwrap();
+    let Response::Inventory(inventory) = response else { panic!("no inventory: {response:?}") };
+    let mig = inventory.gpus[0].mig.clone().unwrap();
+    let report = look_at(&["0000:00:06.0"], Some(inventory), &GpuNodeFields::default());
+    let [gpu] = &report.gpus[..] else { panic!("one GPU: {report:?}") };
+    let health = &gpu.health;
+    assert_eq!((health.state, &health.causes[..]), (HealthState::Healthy, &[][..]));
+    assert_eq!(
+        (gpu.product.as_deref(), gpu.memory_mib, gpu.mig_capable),
+        (Some("NVIDIA H200"), Some(143_771), Some(true))
+    );
+    for layout in [vec![("1g.18gb", 7)], vec![("3g.71gb", 1), ("1g.18gb+me", 1), ("2g.35gb", 1)]] {
+        let layout = layout.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+        let idle = MigState { clients: vec![], ..mig.state.clone() };
+        assert!(plan(&layout, &idle, &mig.profiles).is_ok(), "{layout:?}");
+        assert!(plan(&layout, &mig.state, &mig.profiles).is_err(), "a program uses the GPU");
     }
 }
 

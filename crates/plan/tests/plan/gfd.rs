@@ -133,6 +133,18 @@ fn changed(change: impl FnOnce(&mut Report)) -> Report {
     report
 }
 
+/// The report and the labels are those of a machine with an H200 and driver 580.159.04, on which the probe and GFD v0.19.3 have run;
+/// only the identifiers are others.
+#[test]
+fn a_real_machine_has_the_labels_that_gfd_wrote_on_it() {
+    let report: Report = serde_json::from_str(include_str!("gfd/h200.json")).expect("a report");
+    let written = include_str!("gfd/h200.labels").lines().map(|label| label.split_once('=').expect("key=value"));
+    let written: BTreeMap<_, _> = written.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    let prefixed = |(key, value)| (format!("{}{key}", keys::RESOURCES), value);
+    let labels: BTreeMap<_, _> = labels(&report, "{}").into_iter().flatten().map(prefixed).collect();
+    assert_eq!(labels, written);
+}
+
 #[test]
 fn facts_of_the_machine_are_sanitized_for_labels() {
     for (name, label) in [
