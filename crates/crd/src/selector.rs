@@ -72,7 +72,7 @@ impl Selector {
     /// Returns whether every node that `other` matches is matched by this selector too, judged by a comparison of the
     /// requirements. Requirements that are equal but written differently are not recognized as equal.
     #[must_use]
-    pub fn asks_no_more_than(&self, other: &Self) -> bool {
+    pub fn is_implied_by(&self, other: &Self) -> bool {
         self.match_labels.iter().all(|(key, value)| other.match_labels.get(key) == Some(value))
             && self.match_expressions.iter().all(|requirement| other.match_expressions.contains(requirement))
     }
@@ -115,8 +115,8 @@ mod tests {
             ("{matchLabels: {rack: a}}", false),
             ("{matchExpressions: [{key: gpu, operator: DoesNotExist}]}", false),
         ] {
-            assert_eq!(parsed(wide).asks_no_more_than(&narrow), expected, "{wide}");
+            assert_eq!(parsed(wide).is_implied_by(&narrow), expected, "{wide}");
         }
-        assert!(!narrow.asks_no_more_than(&Selector::default()));
+        assert!(!narrow.is_implied_by(&Selector::default()));
     }
 }

@@ -26,7 +26,7 @@ const SPARING: u32 = 20;
 /// The pause if there is nothing to wait for.
 const IDLE: Duration = Duration::from_hours(1);
 /// The maximum number of Events that are read of one pod.
-const VOICES: u32 = 50;
+const MAX_EVENTS: u32 = 50;
 
 /// The dependencies of the diagnosis.
 pub struct Adviser {
@@ -99,7 +99,7 @@ impl Adviser {
 /// Reads the Events of a pod. Events are not cached.
 async fn pod_events(client: &Client, pod: &PendingPod) -> Result<Vec<PodEvent>, Error> {
     let events = Api::<v1::Event>::namespaced(client.clone(), &pod.namespace);
-    let params = ListParams::default().fields(&format!("involvedObject.uid={}", pod.uid)).limit(VOICES);
+    let params = ListParams::default().fields(&format!("involvedObject.uid={}", pod.uid)).limit(MAX_EVENTS);
     let what = format!("list the events of pod {}/{}", pod.namespace, pod.name);
     let found = request(what, events.list(&params)).await?;
     let voice = |event: v1::Event| {

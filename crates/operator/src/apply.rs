@@ -74,7 +74,7 @@ impl Writer {
                 let params = DeleteParams { preconditions, ..DeleteParams::default() };
                 delete(&self.all::<GpuNode>(), name.as_str(), &params).await
             }
-            Write::Recreate(name) => delete(&self.namespaced::<Pod>(), name, &DeleteParams::default()).await,
+            Write::DeletePod(name) => delete(&self.namespaced::<Pod>(), name, &DeleteParams::default()).await,
             Write::Pod(_, pod) => self.pod(pod).await,
             Write::Spec(name, write) => self.gpu_node_spec(name, write).await,
             Write::Status(name, status) => self.gpu_node_status(name, status).await,

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use gpu_operator_plan::{
-    carry::Carry,
+    carry::LoopState,
     catalogue::Catalogue,
     output::writes::Write,
     pass::{Answer, Around, Pass, Request},
@@ -67,12 +67,12 @@ impl Driver {
     }
 
     /// Returns what a pass uses of the loop around it.
-    pub fn around<'a>(&'a self, carry: &'a mut Carry) -> Around<'a> {
+    pub fn around<'a>(&'a self, carry: &'a mut LoopState) -> Around<'a> {
         Around { settings: &self.settings, catalogue: &self.catalogue, carry, uptime: self.uptime() }
     }
 
     /// Carries out a pass, of which these are the first requests, and returns the result of each write.
-    pub async fn drive(&self, pass: &mut Pass, first: Vec<Request>, carry: &mut Carry) -> Vec<Written> {
+    pub async fn drive(&self, pass: &mut Pass, first: Vec<Request>, carry: &mut LoopState) -> Vec<Written> {
         // Requests are made as they are needed: their bodies for a fleet would need more memory than all its facts.
         let mut queue = VecDeque::from(first);
         let (mut begun, mut slow) = (FuturesUnordered::new(), FuturesUnordered::new());

@@ -13,7 +13,7 @@ use futures::{
 use gpu_operator_crd::NodeName;
 use gpu_operator_plan::{
     container_names::VALIDATION,
-    world::{GpuAsks, GpuPods, LogTails},
+    world::{GpuPods, GpuRequests, LogTails},
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -43,7 +43,7 @@ pub async fn gpu_pods(
     client: &Client,
     namespace: &str,
     nodes: &BTreeSet<NodeName>,
-    asks: &GpuAsks,
+    asks: &GpuRequests,
 ) -> BTreeMap<NodeName, GpuPods> {
     let pods = Api::<Pod>::all(client.clone());
     let list = async |node: NodeName| {

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gpu_operator_plan::{carry::Carry, pass::Pass, world::World};
+use gpu_operator_plan::{carry::LoopState, pass::Pass, world::World};
 use tokio::sync::Notify;
 
 use crate::{drive::Driver, events::Publisher, metrics::Metrics, progress::Progress, watch::Mirrors};
@@ -35,7 +35,7 @@ pub struct Loop {
 impl Loop {
     /// Runs until dropped.
     pub async fn run(self) {
-        let mut carry = Carry::default();
+        let mut carry = LoopState::default();
         let mut pause = IDLE;
         loop {
             tokio::select! {
@@ -53,7 +53,7 @@ impl Loop {
     }
 
     /// Runs one pass. Returns how long to wait for the next if nothing wakes the loop.
-    async fn pass(&self, world: World, carry: &mut Carry) -> Duration {
+    async fn pass(&self, world: World, carry: &mut LoopState) -> Duration {
         let now = self.mirrors.now();
         let started = Instant::now();
         let (mut pass, requests) = Pass::begin(world, now, &mut self.driver.around(carry));

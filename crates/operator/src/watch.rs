@@ -10,7 +10,7 @@ mod pods;
 
 use std::sync::Arc;
 
-use event_watch::follow_said;
+use event_watch::watch_events;
 use follow::{any, follow, valid};
 use futures::future::BoxFuture;
 use gpu_operator_common::interned::Interner;
@@ -51,7 +51,7 @@ pub fn follow_all(
     let daemon_sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
     let pods = Api::<Pod>::namespaced(client.clone(), namespace);
     let events = Api::<Event>::namespaced(client.clone(), namespace);
-    let refused = follow_said(events, "involvedObject.kind=DaemonSet,reason=FailedCreate");
+    let refused = watch_events(events, "involvedObject.kind=DaemonSet,reason=FailedCreate");
     vec![
         follow(
             watcher(policies, any()),

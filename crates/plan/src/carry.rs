@@ -21,7 +21,7 @@ pub use failure::{Class, Failure};
 
 use backoff::Backoff;
 use busy::Busy;
-use pace::Pace;
+use pace::StatusThrottle;
 use repairs::Repairs;
 use unanswered::Unanswered;
 use unread::Unread;
@@ -41,10 +41,10 @@ use crate::{
 /// A [`Pass`](crate::pass::Pass) calls [`Self::enrich`] before it plans, [`Self::unreadable`] and [`Self::read`] around the reading
 /// of logs, [`Self::listed`] and [`Self::postpone`] around the listing of pods, [`Self::begin`] with the final plan, and [`Self::holds`] and [`Self::settled`] around each write.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Carry {
+pub struct LoopState {
     backoff: Backoff,
     busy: Busy,
-    pace: Pace,
+    pace: StatusThrottle,
     repairs: Repairs,
     unanswered: Unanswered,
     unread: Unread,
@@ -54,7 +54,7 @@ pub struct Carry {
     resolved: Option<Uptime>,
 }
 
-impl Carry {
+impl LoopState {
     /// Adds to the world what earlier passes have found out.
     pub fn enrich(&mut self, world: &mut World, now: Uptime) {
         self.busy.report(world, now);
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_policys_status_that_comes_too_soon_is_delayed_together_with_its_events() {
-        let (mut carry, world, now) = (Carry::default(), World::default(), Uptime::ZERO);
+        let (mut carry, world, now) = (LoopState::default(), World::default(), Uptime::ZERO);
         let mut first = plan_with_status();
         let writes = carry.begin(&mut first, &world, now);
         assert_eq!((writes.len(), first.events.len(), carry.next(now)), (1, 1, None));
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn that_a_failure_is_resolved_is_reported_at_once() {
-        let (mut carry, world, now) = (Carry::default(), World::default(), Uptime::ZERO);
+        let (mut carry, world, now) = (LoopState::default(), World::default(), Uptime::ZERO);
         let write = Write::Taint("a".into(), None);
         let failure = || Failure { class: Class::Forbidden, message: "no".into() };
         carry.settled(&write, Err(failure()), now);

@@ -62,7 +62,7 @@ pub fn assemble<'f>(
     (plan.daemon_sets, plan.prune) = (sets.apply, sets.prune);
     stale_gpu_nodes::remove(&mut plan, world, now);
     plan.merge(runtime_classes::writes(world, fleet.variants.all()));
-    plan.recreate.extend(validation_pods::to_delete(fleet));
-    plan.recreate.extend(recreate_pods::pods_to_recreate(world, now));
+    plan.delete_pods.extend(validation_pods::to_delete(fleet));
+    plan.delete_pods.extend(recreate_pods::pods_to_recreate(world, now));
     plan
 }

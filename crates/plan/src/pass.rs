@@ -14,7 +14,7 @@ pub use request::{Answer, Around, Request};
 pub use writing::Writing;
 
 use crate::{
-    carry::Carry,
+    carry::LoopState,
     output::{plan::Plan, writes::Write},
     time::Uptime,
     world::World,
@@ -113,7 +113,7 @@ impl Pass {
 
     /// Returns how long to wait for the next pass if nothing changes before, or `None` if there is nothing to wait for.
     #[must_use]
-    pub fn next(&self, carry: &Carry, uptime: Uptime) -> Option<Duration> {
+    pub fn next(&self, carry: &LoopState, uptime: Uptime) -> Option<Duration> {
         let check = self.plan().and_then(|plan| plan.check_again);
         let check = check.map(|at| Duration::try_from(at.duration_since(self.now)).unwrap_or_default());
         // At least a second: a time that has already passed is handled by the plan of the next second.

@@ -24,11 +24,11 @@ pub const PASSING: Duration = Duration::from_secs(10);
 /// of the number of nodes that are installed at once. Failures are always written immediately.
 pub const PASSING_PER_NODE: Duration = Duration::from_millis(500);
 /// How long a node that has become ready counts as a node in a transient phase.
-pub const JUST_THROUGH: Duration = Duration::from_mins(1);
+pub const RECENTLY_READY: Duration = Duration::from_mins(1);
 /// The maximum of the total of [`PASSING_PER_NODE`].
 pub const PASSING_AT_MOST: Duration = Duration::from_mins(10);
 /// The longest time that a driver's pod needs for its guard if it does not have to wait there.
-pub const AT_GUARD: Duration = Duration::from_secs(10);
+pub const GUARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest time from the start of a driver's container until its root is complete.
 pub const ROOT_GRACE: Duration = Duration::from_mins(5);
 /// How long a state that is normal during startup has to last to count as a failure.

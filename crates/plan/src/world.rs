@@ -28,7 +28,7 @@ pub use co_writer::CoWriters;
 pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
-pub use gpu_pods::{Bystander, GpuAsks, GpuPods, offers_gpus, uses_gpu};
+pub use gpu_pods::{Bystander, GpuPods, GpuRequests, offers_gpus, uses_gpu};
 pub use held::{Concern, HeldWrite};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TrimmedNode};
 pub use observed_time::ObservedTime;
@@ -92,7 +92,7 @@ impl World {
     /// Returns how pods request GPUs in this cluster: the resource names in policies and those under which nodes have offered GPUs
     /// before, and claims if there is a DRA driver.
     #[must_use]
-    pub fn gpu_asks(&self) -> GpuAsks {
+    pub fn gpu_requests(&self) -> GpuRequests {
         let plugins = self.policies.values().flat_map(|policy| {
             let of_pools = policy.spec.pools.iter().map(|pool| &pool.device_plugin);
             of_pools.chain([&policy.spec.defaults.device_plugin])
@@ -103,7 +103,7 @@ impl World {
         let resources = named.chain(statuses().flat_map(|status| status.offered_resources.clone())).collect();
         let claims = self.foreign_sets.values().any(|set| set.part == ForeignPart::Dra)
             || statuses().any(|status| status.foreign.contains_key(keys::DRA_DRIVER));
-        GpuAsks { resources, claims }
+        GpuRequests { resources, claims }
     }
 }
 

@@ -19,14 +19,14 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     Plan,
-    carry::Carry,
+    carry::LoopState,
     catalogue::Catalogue,
     output::writes::Write,
     pass::{Answer, Around, Pass, Planning, Request},
     settings::Settings,
     time::Uptime,
     world::{
-        DaemonSetFacts, ForeignPod, ForeignSet, GpuAsks, GpuPods, NodeFacts, NodeLabels, PodFacts, Refusal, Role,
+        DaemonSetFacts, ForeignPod, ForeignSet, GpuPods, GpuRequests, NodeFacts, NodeLabels, PodFacts, Refusal, Role,
         RuntimeClassFacts, TrimmedPod, World, offers_gpus, uses_gpu,
     },
 };
@@ -242,7 +242,7 @@ impl Sim {
     }
 
     /// Returns whether a GPU pod is found by its request.
-    fn is_found(&self, pod: &str, asks: &GpuAsks) -> bool {
+    fn is_found(&self, pod: &str, asks: &GpuRequests) -> bool {
         let resource = self.requests.get(pod).map_or(gpu_operator_crd::keys::GPU_RESOURCE, String::as_str);
         let limits = BTreeMap::from([(resource.to_owned(), Quantity("1".into()))]);
         let resources = ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() };
@@ -258,7 +258,7 @@ impl Sim {
 
     /// Like [`Self::plan_for`], with a function that is called with the nodes whose pods each round lists.
     pub fn plan_asking(&self, world: World, mut lists: impl FnMut(&BTreeSet<NodeName>)) -> Plan {
-        let mut carry = Carry::default();
+        let mut carry = LoopState::default();
         let mut around = self.around(&mut carry, Uptime::ZERO);
         let mut planning = Planning::begin(world, self.now, &around);
         while let Some(question) = planning.next(&mut around) {
@@ -271,7 +271,7 @@ impl Sim {
     }
 
     /// Returns what a pass uses of the loop around it.
-    pub fn around<'a>(&'a self, carry: &'a mut Carry, uptime: Uptime) -> Around<'a> {
+    pub fn around<'a>(&'a self, carry: &'a mut LoopState, uptime: Uptime) -> Around<'a> {
         Around { settings: &self.settings, catalogue: &self.catalogue, carry, uptime }
     }
 
@@ -288,7 +288,7 @@ impl Sim {
         }
     }
 
-    fn gpu_pods_on(&self, node: &NodeName, asks: &GpuAsks) -> GpuPods {
+    fn gpu_pods_on(&self, node: &NodeName, asks: &GpuRequests) -> GpuPods {
         let tests = self.tests_on(node).into_iter().filter(|pod| pod.end.is_none());
         let tests = tests.map(|pod| format!("gpu-operator/{}", pod.name));
         let users = self.gpu_pods.get(node).into_iter().flatten().filter(|pod| self.is_found(pod, asks));
@@ -306,7 +306,7 @@ impl Sim {
     }
 
     /// Runs one pass as the operator's loop does, and one of the cluster. Returns the writes that were made.
-    pub fn pass(&mut self, carry: &mut Carry, now: Uptime) -> Vec<String> {
+    pub fn pass(&mut self, carry: &mut LoopState, now: Uptime) -> Vec<String> {
         let mut world = self.world();
         carry.enrich(&mut world, now);
         self.plans.push(self.plan_for(world));
@@ -326,7 +326,7 @@ impl Sim {
         &mut self,
         mut pass: Pass,
         requests: Vec<Request>,
-        carry: &mut Carry,
+        carry: &mut LoopState,
         now: Uptime,
         mut write: impl FnMut(&mut Self, &Write) -> bool,
     ) {

@@ -20,7 +20,7 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     Plan,
-    carry::Carry,
+    carry::LoopState,
     catalogue::Catalogue,
     output::gpu_node::SpecWrite,
     pass::{Answer, Around, Planning, Request},
@@ -145,7 +145,7 @@ impl Fleet {
         policy.spec.defaults.driver.operand.env =
             serde_json::from_value(serde_json::json!([{"name": "ANY", "value": "change"}]))?;
         let mut busy = Busy { lists: [0; MINUTES], longest: Duration::ZERO };
-        let (mut carry, mut uptime) = (Carry::default(), Uptime::ZERO);
+        let (mut carry, mut uptime) = (LoopState::default(), Uptime::ZERO);
         while let Some(lists) = busy.lists.get_mut(usize::try_from(uptime.as_secs() / 60)?) {
             let mut world = self.world.clone();
             carry.enrich(&mut world, uptime);

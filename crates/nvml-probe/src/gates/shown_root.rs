@@ -9,7 +9,7 @@ use rustix::{
 };
 
 /// More mounts at one place than crashed containers leave.
-const MOST_LAYERS: usize = 64;
+const MAX_LAYERS: usize = 64;
 
 /// A mount of the driver's container, or a folder for it, cannot be changed.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub struct MountError {
 /// # Errors
 /// Returns an error if it stays mounted.
 pub fn unmount_all(place: &Path) -> Result<(), MountError> {
-    for _ in 0..MOST_LAYERS {
+    for _ in 0..MAX_LAYERS {
         match unmount(place, UnmountFlags::DETACH) {
             Ok(()) => {}
             // Nothing is mounted there, or the folder does not exist yet.

@@ -18,7 +18,7 @@ const MAJORS: &str = "/proc/devices";
 const CAPABILITIES: &str = "/proc/driver/nvidia/capabilities";
 
 /// The most folders that are searched: more than the capabilities of sixteen GPUs have.
-const MOST_FOLDERS: usize = 4096;
+const MAX_FOLDERS: usize = 4096;
 
 /// A character device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ fn capabilities(own: &HostRoot) -> Vec<Capability> {
     let mut folders = vec![PathBuf::from(CAPABILITIES)];
     let mut minors = Vec::new();
     let mut seen = 0;
-    while let Some(folder) = folders.pop().filter(|_| seen < MOST_FOLDERS) {
+    while let Some(folder) = folders.pop().filter(|_| seen < MAX_FOLDERS) {
         seen += 1;
         for name in own.names(&folder).unwrap_or_default() {
             let path = folder.join(name);

@@ -28,9 +28,9 @@ const OF_A_CONTAINER: &str = "toolkit";
 /// The folders that are searched for a program without a path.
 const SEARCHED: [&str; 4] = ["/usr/bin", "/usr/local/bin", "/usr/sbin", "/bin"];
 /// The most files that are read for one configuration.
-const MOST_FILES: usize = 64;
+const MAX_FILES: usize = 64;
 /// The bounds of the API type.
-const MOST: usize = 8;
+const MAX_RUNTIMES: usize = 8;
 const MAX_HANDLER: usize = 63;
 
 /// An NVIDIA runtime as configured.
@@ -55,7 +55,7 @@ pub fn runtimes(host: &HostRoot) -> Vec<HostRuntime> {
     let containerd = CONTAINERD.into_iter().map(|file| (file, containerd(host, file)));
     let crio = [(CRIO.0, crio(host))];
     let all = docker.into_iter().chain(containerd).chain(crio);
-    all.flat_map(|(file, configured)| host_runtimes(host, file, &configured)).take(MOST).collect()
+    all.flat_map(|(file, configured)| host_runtimes(host, file, &configured)).take(MAX_RUNTIMES).collect()
 }
 
 fn host_runtimes(host: &HostRoot, file: &str, configured: &RuntimeConfig) -> Vec<HostRuntime> {
@@ -101,7 +101,7 @@ fn containerd(host: &HostRoot, file: &str) -> RuntimeConfig {
     let mut read = vec![file.to_owned()];
     let mut left = importing(host, file, &configured.read(&text));
     // An imported file may import others.
-    while let Some(path) = left.pop().filter(|_| read.len() < MOST_FILES) {
+    while let Some(path) = left.pop().filter(|_| read.len() < MAX_FILES) {
         if !read.contains(&path)
             && let Ok(text) = host.read(&path)
         {
@@ -115,8 +115,8 @@ fn containerd(host: &HostRoot, file: &str) -> RuntimeConfig {
 
 /// Returns the files that a file imports, the last one first.
 fn importing(host: &HostRoot, file: &str, imports: &[String]) -> Vec<String> {
-    let imported = imports.iter().take(MOST_FILES).flat_map(|import| imported(host, file, import));
-    let mut files: Vec<String> = imported.take(MOST_FILES).collect();
+    let imported = imports.iter().take(MAX_FILES).flat_map(|import| imported(host, file, import));
+    let mut files: Vec<String> = imported.take(MAX_FILES).collect();
     files.reverse();
     files
 }

@@ -82,10 +82,10 @@ impl<'w> Fleet<'w> {
 impl<'w> Host<'w> {
     /// Returns a label of the node, or the value that its policy is about to set.
     pub fn label(&self, key: &str) -> Option<&'w str> {
-        self.node.labels.get(key).map(Interned::as_str).or_else(|| self.expected_units(key))
+        self.node.labels.get(key).map(Interned::as_str).or_else(|| self.pending_label(key))
     }
 
-    fn expected_units(&self, key: &str) -> Option<&'w str> {
+    fn pending_label(&self, key: &str) -> Option<&'w str> {
         let model = self.status().and_then(|status| status.model.as_deref());
         if key == keys::MODEL {
             return model;

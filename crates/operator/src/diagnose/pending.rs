@@ -29,9 +29,9 @@ use gpu_operator_plan::{
 /// The prefix of NVIDIA's resource names.
 const NVIDIA: &str = "nvidia.com/";
 /// The maximum number of containers, and of driver mounts, that are read from one pod.
-const MOST: usize = 32;
+const MAX_CONTAINERS: usize = 32;
 /// The maximum length of an environment variable that is read. `NVIDIA_REQUIRE_CUDA` of NVIDIA's images has about 500 bytes.
-const MOST_LETTERS: usize = 4096;
+const MAX_VARIABLE_LENGTH: usize = 4096;
 
 /// The resource name of GPUs before Kubernetes 1.10. No kubelet offers it any more.
 pub const LEGACY_RESOURCE: &str = "alpha.kubernetes.io/nvidia-gpu";
@@ -147,7 +147,7 @@ impl PendingPod {
             claims: spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()),
             runtime_class: spec.runtime_class_name.clone(),
             placement: Placement::of(spec),
-            containers: init.chain(plain).take(MOST).collect(),
+            containers: init.chain(plain).take(MAX_CONTAINERS).collect(),
             driver_mounts: driver_mounts(spec),
         };
         facts.concerns_gpus().then(|| (format!("{}/{}", facts.namespace, facts.name), facts))
@@ -213,7 +213,7 @@ impl Container {
         // If a name is set twice, the last value applies, as in the container itself.
         let env = |name: &str| {
             let mut all = container.env.iter().flatten().rev();
-            all.find(|env| env.name == name)?.value.clone().filter(|value| value.len() <= MOST_LETTERS)
+            all.find(|env| env.name == name)?.value.clone().filter(|value| value.len() <= MAX_VARIABLE_LENGTH)
         };
         let resources = container.resources.as_ref();
         let given = [resources.and_then(|r| r.requests.as_ref()), resources.and_then(|r| r.limits.as_ref())];
@@ -282,6 +282,6 @@ fn driver_mounts(spec: &PodSpec) -> Vec<DriverMount> {
             privileged: is_privileged(container),
         })
     })
-    .take(MOST)
+    .take(MAX_CONTAINERS)
     .collect()
 }

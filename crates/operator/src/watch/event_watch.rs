@@ -33,10 +33,10 @@ const IDLE: Duration = Duration::from_mins(5);
 const TOO_OLD: u16 = 410;
 
 type Watch = BoxStream<'static, kube::Result<WatchEvent<Event>>>;
-type Told = Option<watcher::Result<watcher::Event<Event>>>;
+type Item = Option<watcher::Result<watcher::Event<Event>>>;
 
 /// The state of the watch.
-enum At {
+enum State {
     /// No watch is open.
     Closed,
     /// A watch sends the existing Events, until this time at most.
@@ -46,18 +46,18 @@ enum At {
 }
 
 /// Watches Events by field selector, as [`watcher::watcher`] watches objects that have a history.
-pub fn follow_said(
+pub fn watch_events(
     api: Api<Event>,
     fields: &str,
 ) -> impl Stream<Item = watcher::Result<watcher::Event<Event>>> + use<> {
     let params = WatchParams::default().fields(fields);
     let follower = Follower { api, params, version: String::new(), begun: false };
-    stream::unfold((follower, At::Closed), |(mut follower, mut at)| async move {
+    stream::unfold((follower, State::Closed), |(mut follower, mut state)| async move {
         loop {
-            let told;
-            (told, at) = follower.step(at).await;
-            if let Some(told) = told {
-                return Some((told, (follower, at)));
+            let item;
+            (item, state) = follower.step(state).await;
+            if let Some(item) = item {
+                return Some((item, (follower, state)));
             }
         }
     })
@@ -73,24 +73,24 @@ struct Follower {
 }
 
 impl Follower {
-    async fn step(&mut self, at: At) -> (Told, At) {
-        match at {
-            At::Closed => self.open().await,
-            At::Beginning(mut watch, until) => {
+    async fn step(&mut self, state: State) -> (Item, State) {
+        match state {
+            State::Closed => self.open().await,
+            State::Beginning(mut watch, until) => {
                 let silence = if self.begun { LATER_SILENCE } else { SILENCE };
                 let by = until.min(Instant::now() + silence);
                 match timeout_at(by, watch.next()).await {
-                    Err(_) => self.begins_no_more(watch),
+                    Err(_) => self.finish_initial(watch),
                     // A change is not part of the initial Events.
                     Ok(Some(Ok(event @ (WatchEvent::Modified(_) | WatchEvent::Deleted(_))))) => {
                         let rest = stream::iter([Ok(event)]).chain(watch).boxed();
-                        self.begins_no_more(rest)
+                        self.finish_initial(rest)
                     }
                     Ok(Some(Ok(WatchEvent::Added(event)))) => {
                         self.version = event.resource_version().unwrap_or_default();
-                        (Some(Ok(watcher::Event::InitApply(event))), At::Beginning(watch, until))
+                        (Some(Ok(watcher::Event::InitApply(event))), State::Beginning(watch, until))
                     }
-                    Ok(Some(Ok(WatchEvent::Bookmark(_)))) => (None, At::Beginning(watch, until)),
+                    Ok(Some(Ok(WatchEvent::Bookmark(_)))) => (None, State::Beginning(watch, until)),
                     Ok(broken_off) => {
                         // The next watch sends the remaining Events. The pause keeps it from being opened in a tight loop.
                         self.version.clear();
@@ -99,19 +99,19 @@ impl Follower {
                     }
                 }
             }
-            At::Open(mut watch) => match timeout(IDLE, watch.next()).await {
-                Err(_) | Ok(None) => (None, At::Closed),
+            State::Open(mut watch) => match timeout(IDLE, watch.next()).await {
+                Err(_) | Ok(None) => (None, State::Closed),
                 Ok(Some(Ok(WatchEvent::Added(event) | WatchEvent::Modified(event)))) => {
                     self.version = event.resource_version().unwrap_or_default();
-                    (Some(Ok(watcher::Event::Apply(event))), At::Open(watch))
+                    (Some(Ok(watcher::Event::Apply(event))), State::Open(watch))
                 }
                 Ok(Some(Ok(WatchEvent::Deleted(event)))) => {
                     self.version = event.resource_version().unwrap_or_default();
-                    (Some(Ok(watcher::Event::Delete(event))), At::Open(watch))
+                    (Some(Ok(watcher::Event::Delete(event))), State::Open(watch))
                 }
                 Ok(Some(Ok(WatchEvent::Bookmark(bookmark)))) => {
                     self.version.clone_from(&bookmark.metadata.resource_version);
-                    (None, At::Open(watch))
+                    (None, State::Open(watch))
                 }
                 Ok(broken_off) => {
                     self.version.clear();
@@ -121,35 +121,35 @@ impl Follower {
         }
     }
 
-    async fn open(&mut self) -> (Told, At) {
+    async fn open(&mut self) -> (Item, State) {
         match self.api.watch(&self.params, &self.version).await {
             Ok(watch) if self.version.is_empty() => {
-                (Some(Ok(watcher::Event::Init)), At::Beginning(watch.boxed(), Instant::now() + LONGEST))
+                (Some(Ok(watcher::Event::Init)), State::Beginning(watch.boxed(), Instant::now() + LONGEST))
             }
-            Ok(watch) => (None, At::Open(watch.boxed())),
+            Ok(watch) => (None, State::Open(watch.boxed())),
             Err(kube::Error::Api(status)) if status.code == TOO_OLD && !self.version.is_empty() => {
                 self.version.clear();
-                (None, At::Closed)
+                (None, State::Closed)
             }
-            Err(error) => (Some(Err(Error::WatchStartFailed(error))), At::Closed),
+            Err(error) => (Some(Err(Error::WatchStartFailed(error))), State::Closed),
         }
     }
 
-    fn begins_no_more(&mut self, watch: Watch) -> (Told, At) {
+    fn finish_initial(&mut self, watch: Watch) -> (Item, State) {
         self.begun = true;
-        (Some(Ok(watcher::Event::InitDone)), At::Open(watch))
+        (Some(Ok(watcher::Event::InitDone)), State::Open(watch))
     }
 }
 
 /// Returns the error of a watch that has ended, if it must be reported.
-fn ended(last: Option<kube::Result<WatchEvent<Event>>>) -> (Told, At) {
-    let told = match last {
+fn ended(last: Option<kube::Result<WatchEvent<Event>>>) -> (Item, State) {
+    let item = match last {
         Some(Err(error)) => Some(Err(Error::WatchFailed(error))),
         // Expired versions are expected, because there were no bookmarks to keep the version current.
         Some(Ok(WatchEvent::Error(status))) => (status.code != TOO_OLD).then_some(Err(Error::WatchError(status))),
         _ => None,
     };
-    (told, At::Closed)
+    (item, State::Closed)
 }
 
 #[cfg(test)]
@@ -180,7 +180,7 @@ mod tests {
         End,
     }
 
-    fn told(kind: &str, name: &str, version: &str) -> Step {
+    fn item(kind: &str, name: &str, version: &str) -> Step {
         Step::Tell(json!({"type": kind, "object": {
             "kind": "Event", "apiVersion": "v1", "involvedObject": {},
             "metadata": {"name": name, "namespace": "ns", "resourceVersion": version},
@@ -220,7 +220,7 @@ mod tests {
             async move { Response::builder().body(Body::from_stream(lines.chain(rest))) }
         });
         let api = Api::<Event>::all(Client::new(service, "default"));
-        let mut events = follow_said(api, "reason=FailedCreate").boxed();
+        let mut events = watch_events(api, "reason=FailedCreate").boxed();
         let mut words = Vec::new();
         while let Ok(Some(event)) = timeout(patience, events.next()).await {
             words.push(match event.unwrap() {
@@ -240,15 +240,15 @@ mod tests {
         let (words, asked) = follow(
             vec![
                 vec![
-                    told("ADDED", "a", "5"),
+                    item("ADDED", "a", "5"),
                     Step::Pause,
-                    told("MODIFIED", "b", "7"),
-                    told("DELETED", "a", "8"),
+                    item("MODIFIED", "b", "7"),
+                    item("DELETED", "a", "8"),
                     Step::End,
                 ],
-                vec![told("ADDED", "c", "9"), Step::End],
+                vec![item("ADDED", "c", "9"), Step::End],
                 vec![too_old()],
-                vec![told("ADDED", "c", "9")],
+                vec![item("ADDED", "c", "9")],
             ],
             PATIENCE,
         )
@@ -260,7 +260,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_interrupted_initial_part_is_sent_again() {
         let (words, asked) = follow(
-            vec![vec![told("ADDED", "a", "5"), Step::End], vec![told("ADDED", "a", "5"), told("ADDED", "b", "6")]],
+            vec![vec![item("ADDED", "a", "5"), Step::End], vec![item("ADDED", "a", "5"), item("ADDED", "b", "6")]],
             PATIENCE,
         )
         .await;
@@ -270,9 +270,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_change_or_the_time_limit_ends_the_initial_part() {
-        let (words, _) = follow(vec![vec![told("ADDED", "a", "5"), told("MODIFIED", "a", "6")]], PATIENCE).await;
+        let (words, _) = follow(vec![vec![item("ADDED", "a", "5"), item("MODIFIED", "a", "6")]], PATIENCE).await;
         assert_eq!(words, ["begin", "there a", "done", "new a"]);
-        let short = || [told("ADDED", "a", "5"), Step::Breath];
+        let short = || [item("ADDED", "a", "5"), Step::Breath];
         let (words, _) = follow(vec![std::iter::repeat_with(short).take(120).flatten().collect()], PATIENCE).await;
         let done = words.iter().position(|word| word == "done").unwrap();
         assert!((70..90).contains(&done) && words[done + 1] == "new a", "{words:?}");
@@ -280,7 +280,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_connection_is_closed() {
-        let watches = vec![vec![told("ADDED", "a", "5")], vec![told("ADDED", "b", "6")]];
+        let watches = vec![vec![item("ADDED", "a", "5")], vec![item("ADDED", "b", "6")]];
         let (words, asked) = follow(watches, IDLE + PATIENCE).await;
         assert_eq!(words, ["begin", "there a", "done", "new b"]);
         assert_eq!(asked, ["", "5", "6"]);

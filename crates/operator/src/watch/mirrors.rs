@@ -23,7 +23,7 @@ use crate::diagnose::{PendingPod, RefusedPods, Symptoms};
 
 /// The maximum number of pods, and of rejections, that are diagnosed. If there are more, the others are diagnosed once some of
 /// these are gone and the watch restarts.
-pub const MOST: usize = 2000;
+pub const MAX_PODS: usize = 2000;
 
 /// Returns the resource version of an object.
 pub fn version(object: &impl ResourceExt) -> Version {
@@ -109,9 +109,9 @@ impl Mirrors {
             foreign_sets: Shared::default(),
             foreign_pods: Shared::default(),
             words: Interner::default(),
-            pending: Shared::of_at_most(MOST),
-            refused: Shared::of_at_most(MOST),
-            not_started: Shared::of_at_most(MOST),
+            pending: Shared::of_at_most(MAX_PODS),
+            refused: Shared::of_at_most(MAX_PODS),
+            not_started: Shared::of_at_most(MAX_PODS),
             changed: Notify::new(),
             clock,
         }

@@ -9,24 +9,24 @@ use kube::{Api, Client, runtime::watcher};
 use tokio::sync::Notify;
 
 use super::{
-    event_watch::follow_said,
+    event_watch::watch_events,
     follow::{any, follow},
     mirrors::Mirrors,
 };
 use crate::diagnose::{PendingPod, RefusedPods};
 
 /// The namespace of cluster components, which may use the nodes' drivers and devices directly and are not diagnosed.
-const EQUIPMENT: &str = "kube-system";
+const SYSTEM_NAMESPACE: &str = "kube-system";
 
 /// Watches the pods and Events that diagnosis reads, except those in the operator's own namespace, until the returned futures
 /// are dropped.
 #[must_use]
 pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> Vec<BoxFuture<'static, ()>> {
-    let fields = format!("status.phase=Pending,metadata.namespace!={namespace},metadata.namespace!={EQUIPMENT}");
+    let fields = format!("status.phase=Pending,metadata.namespace!={namespace},metadata.namespace!={SYSTEM_NAMESPACE}");
     let unused = Arc::<Notify>::default;
     let said = |fields: &str| {
         let fields = format!("{fields},metadata.namespace!={namespace}");
-        follow_said(Api::<Event>::all(client.clone()), &fields)
+        watch_events(Api::<Event>::all(client.clone()), &fields)
     };
     vec![
         follow(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use gpu_operator::observe;
 use gpu_operator_crd::{NodeName, keys};
-use gpu_operator_plan::world::{Bystander, GpuAsks, GpuPods};
+use gpu_operator_plan::world::{Bystander, GpuPods, GpuRequests};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -63,9 +63,9 @@ async fn only_pods_that_use_a_gpu_and_have_not_ended_are_returned() {
     }
     let node = NodeName::from("a");
     for (asks, expected) in [
-        (GpuAsks::default(), &["team/gpu", "team/slice"][..]),
+        (GpuRequests::default(), &["team/gpu", "team/slice"][..]),
         (
-            GpuAsks { resources: ["example.com/gpu".to_owned()].into(), claims: true },
+            GpuRequests { resources: ["example.com/gpu".to_owned()].into(), claims: true },
             &["team/claim", "team/gpu", "team/slice", "team/third-party"],
         ),
     ] {

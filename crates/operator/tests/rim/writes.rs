@@ -11,7 +11,7 @@ use gpu_operator::{
 use gpu_operator_crd::Reason;
 use gpu_operator_plan::{
     Plan,
-    carry::{Carry, Class},
+    carry::{Class, LoopState},
     catalogue::Catalogue,
     output::events::{Subject, Transition},
     pass::Pass,
@@ -40,10 +40,10 @@ fn driver(api: &Arc<Api>) -> Driver {
 }
 
 async fn apply(api: &Arc<Api>, plan: &Plan) -> Vec<Written> {
-    carry_out(&driver(api), plan, &mut Carry::default()).await
+    carry_out(&driver(api), plan, &mut LoopState::default()).await
 }
 
-async fn carry_out(driver: &Driver, plan: &Plan, carry: &mut Carry) -> Vec<Written> {
+async fn carry_out(driver: &Driver, plan: &Plan, carry: &mut LoopState) -> Vec<Written> {
     let (now, world) = (Timestamp::UNIX_EPOCH, World::default());
     let (mut pass, requests) = Pass::carry_out(plan.clone(), &world, now, &mut driver.around(carry));
     driver.drive(&mut pass, requests, carry).await

@@ -39,13 +39,13 @@ pub struct NodeHealth {
 }
 
 /// Whether the node's probe is running, according to kubelet.
-enum PodEvent {
+enum ProbeLiveness {
     /// It is running, so its report is valid.
-    Heard,
+    Running,
     /// It has just been started, and its last report is valid until this time.
-    MayReturn(Timestamp),
+    Restarting(Timestamp),
     /// It is not running, for this reason.
-    Silent(String),
+    Down(String),
 }
 
 /// Returns the health of a node's GPUs, from its report and the state of its probe. `missing` is the number of GPUs that are
@@ -57,11 +57,11 @@ pub fn of(report: Option<&Report>, probe: Option<&PodFacts>, missing: u32, now: 
     };
     // Without a driver, or while it is being replaced, no health can be unknown.
     let judged = matches!(report.nvml.state, NvmlState::Answering | NvmlState::Failing);
-    let check_again = match listen(probe, now) {
+    let check_again = match probe_liveness(probe, now) {
         _ if !judged => None,
-        PodEvent::Heard => None,
-        PodEvent::MayReturn(until) => Some(until),
-        PodEvent::Silent(why) => {
+        ProbeLiveness::Running => None,
+        ProbeLiveness::Restarting(until) => Some(until),
+        ProbeLiveness::Down(why) => {
             return NodeHealth {
                 state: Some(HealthState::Unknown),
                 unknown: count(&report.gpus, |_| true),
@@ -92,18 +92,18 @@ pub fn of(report: Option<&Report>, probe: Option<&PodFacts>, missing: u32, now: 
     NodeHealth { state: Some(state), unhealthy, degraded, unknown, note, check_again }
 }
 
-fn listen(probe: Option<&PodFacts>, now: Timestamp) -> PodEvent {
+fn probe_liveness(probe: Option<&PodFacts>, now: Timestamp) -> ProbeLiveness {
     let Some(pod) = probe else {
-        return PodEvent::Silent("the health of the GPUs is unknown: no probe pod runs on the node".to_owned());
+        return ProbeLiveness::Down("the health of the GPUs is unknown: no probe pod runs on the node".to_owned());
     };
     if pod.running() {
-        return PodEvent::Heard;
+        return ProbeLiveness::Running;
     }
     let since = [pod.running_since(), pod.created].into_iter().flatten().map(ObservedTime::local).max();
     let until = since.map(|since| later(since, REPORT_GRACE));
     match until.filter(|until| now < *until) {
-        Some(until) => PodEvent::MayReturn(until),
-        None => PodEvent::Silent(format!(
+        Some(until) => ProbeLiveness::Restarting(until),
+        None => ProbeLiveness::Down(format!(
             "the health of the GPUs is unknown: probe pod {} does not answer; see its log",
             pod.name
         )),

@@ -30,7 +30,7 @@ use crate::{
         pools::GoverningPool,
         report,
     },
-    settings::{AT_GUARD, GRACE, REPORT_GRACE},
+    settings::{GRACE, GUARD_TIMEOUT, REPORT_GRACE},
     time::later,
     world::{
         ContainerFacts, GpuPods, NodeFacts, ObservedTime, PodFacts, ResourceLayout, Role, TaintFact, World, is_gpu,
@@ -227,9 +227,9 @@ impl<'w> Member<'w> {
     pub fn allocatable(&self) -> u32 {
         let there = &self.node.allocatable;
         // Third-party plugins may have resource names other than NVIDIA's.
-        let expected_units =
+        let resource_names =
             self.expected_resources.iter().flat_map(|expected_resources| expected_resources.whole.keys());
-        let others = expected_units.filter(|name| !is_gpu(name)).map(|name| there.amount(name));
+        let others = resource_names.filter(|name| !is_gpu(name)).map(|name| there.amount(name));
         there.total() + others.sum::<u32>()
     }
 
@@ -237,9 +237,9 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn offered(&self) -> &str {
         let there = &self.node.allocatable;
-        let mut expected_units =
+        let mut resource_names =
             self.expected_resources.iter().flat_map(|expected_resources| expected_resources.whole.keys());
-        let other = expected_units.find(|name| !is_gpu(name) && there.amount(name) > 0).map(AsRef::as_ref);
+        let other = resource_names.find(|name| !is_gpu(name) && there.amount(name) > 0).map(AsRef::as_ref);
         other.or(there.first_gpu().map(Interned::as_str)).unwrap_or(keys::GPU_RESOURCE)
     }
 
@@ -298,7 +298,7 @@ impl<'w> Member<'w> {
 
     /// Returns when the last of this operator's pods and containers on the node was created or started.
     #[must_use]
-    pub fn last_stir(&self) -> Option<Timestamp> {
+    pub fn last_pod_activity(&self) -> Option<Timestamp> {
         let of_pod = |pod: &&PodFacts| {
             let started = pod.init.iter().chain(&pod.containers).filter_map(ContainerFacts::running_since);
             started.chain(pod.created).map(ObservedTime::local).max()
@@ -318,7 +318,7 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn driver_waits_until(&self) -> Option<Timestamp> {
         let guard = self.pod(Stage::Driver)?.init.iter().find(|init| init.name == GUARD)?;
-        Some(later(guard.running_since()?.local(), AT_GUARD))
+        Some(later(guard.running_since()?.local(), GUARD_TIMEOUT))
     }
 
     /// Returns whether a restarted driver container is waiting in its guard.

@@ -277,8 +277,8 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
             "the GPUs are in MIG mode and have no MIG device; create MIG devices, or set devicePlugin.mig.strategy: None"
                 .to_owned()
         }
-        Some((name, there, expected_units)) if name != keys::GPU_RESOURCE || member.expected_units() != member.expected => {
-            format!("{there} of {expected_units} {name} are allocatable; {waits_for}")
+        Some((name, there, promised)) if name != keys::GPU_RESOURCE || member.expected_units() != member.expected => {
+            format!("{there} of {promised} {name} are allocatable; {waits_for}")
         }
         _ => format!("{} of {expected} GPUs are allocatable; {waits_for}", member.allocatable()),
     };

@@ -62,7 +62,7 @@ pub fn of(member: &Member<'_>, log_tails: &LogTails, now: Timestamp) -> Validati
     match written {
         Some(record) if record.result == ValidationResult::Failed => match again_at(member, &record, &revision) {
             Some(at) if now < at => ValidationState {
-                hold: Some((Reason::ValidationFailed, said(&record, at))),
+                hold: Some((Reason::ValidationFailed, retry_message(&record, at))),
                 record: Some(record),
                 check_again: Some(at),
                 ..ValidationState::default()
@@ -90,7 +90,7 @@ fn retry_at(failed: &Validated) -> Timestamp {
     later(failed.since.0, wait)
 }
 
-fn said(failed: &Validated, again: Timestamp) -> String {
+fn retry_message(failed: &Validated, again: Timestamp) -> String {
     format!(
         "{}; retried at {again}, or when the node is rebooted or its revision or the validation image changes",
         failed.message
@@ -146,7 +146,7 @@ fn test(
     let record =
         Validated { failures: failures + 1, image: Some(image), boot_id: Some(boot(member).to_owned()), ..record };
     let again = retry_at(&record);
-    let hold = Some((Reason::ValidationFailed, said(&record, again)));
+    let hold = Some((Reason::ValidationFailed, retry_message(&record, again)));
     ValidationState { record: Some(record), hold, check_again: Some(again), ..validation }
 }
 
@@ -160,7 +160,7 @@ fn until_passed(
     let again = failed.as_ref().map(retry_at);
     let hold = match failed.as_ref().zip(again) {
         // Until it passes, the last failure stands, so the status does not change.
-        Some((failed, again)) => (Reason::ValidationFailed, said(failed, again)),
+        Some((failed, again)) => (Reason::ValidationFailed, retry_message(failed, again)),
         None => under_way(pod, now),
     };
     let waits = pod.filter(|pod| pod.unschedulable.is_some()).and_then(|pod| pod.created);

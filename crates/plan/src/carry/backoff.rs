@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The maximum pause between two attempts.
-const MOST: Duration = Duration::from_mins(5);
+const MAX_BACKOFF: Duration = Duration::from_mins(5);
 
 /// The writes that failed when they were last attempted, by action and object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -42,7 +42,7 @@ impl Backoff {
     /// Records a failed attempt. The pause doubles with each.
     pub fn failed(&mut self, write: &Write, failure: Failure, now: Uptime) {
         let before = self.failed.get(&write.to_string());
-        let pause = before.map_or_else(|| failure.class.retry_after(), |before| (before.pause * 2).min(MOST));
+        let pause = before.map_or_else(|| failure.class.retry_after(), |before| (before.pause * 2).min(MAX_BACKOFF));
         let failed = Failed { concerns: write.concerns(), failure, pause, until: now + pause };
         self.failed.insert(write.to_string(), failed);
     }

@@ -8,9 +8,9 @@ use gpu_operator_crd::{ClusterGpuPolicyStatus, PolicyName, Reason};
 use crate::time::Uptime;
 
 /// The minimum time between two writes of a policy's status.
-const LEAST: Duration = Duration::from_secs(1);
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum time between two writes if only counts change.
-const MOST: Duration = Duration::from_secs(30);
+const MAX_INTERVAL: Duration = Duration::from_secs(30);
 /// The delay of changes that do not justify a write of their own: they wait for one that does.
 const LATER: Duration = Duration::from_hours(1);
 /// After this long without a write, a change of counts is written at once again.
@@ -18,7 +18,7 @@ const QUIET: Duration = Duration::from_mins(1);
 
 /// The time of the last write of each policy's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Pace {
+pub struct StatusThrottle {
     written: BTreeMap<PolicyName, Written>,
 }
 
@@ -28,7 +28,7 @@ struct Written {
     gap: Duration,
 }
 
-impl Pace {
+impl StatusThrottle {
     /// Returns how long a policy's status must wait before it is written, or `None` to write it now.
     #[must_use]
     pub fn wait(
@@ -42,15 +42,15 @@ impl Pace {
             return Some(LATER);
         }
         let last = self.written.get(policy)?;
-        let gap = if before.is_none_or(|before| tells_more(before, status)) { LEAST } else { last.gap };
+        let gap = if before.is_none_or(|before| tells_more(before, status)) { MIN_INTERVAL } else { last.gap };
         gap.checked_sub(now.saturating_sub(last.at)).filter(|wait| !wait.is_zero())
     }
 
     /// Records a write.
     pub fn written(&mut self, policy: &PolicyName, now: Uptime) {
         let gap = match self.written.get(policy) {
-            Some(last) if now.saturating_sub(last.at) < QUIET => (last.gap * 2).min(MOST),
-            _ => LEAST,
+            Some(last) if now.saturating_sub(last.at) < QUIET => (last.gap * 2).min(MAX_INTERVAL),
+            _ => MIN_INTERVAL,
         };
         self.written.insert(policy.clone(), Written { at: now, gap });
     }
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_continuous_change_of_counts_is_written_less_and_less_often() {
-        let (mut pace, start) = (Pace::default(), Uptime::ZERO);
+        let (mut pace, start) = (StatusThrottle::default(), Uptime::ZERO);
         let mut writes = Vec::new();
         for second in 0..300 {
             let now = start + Duration::from_secs(second);
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn changes_that_a_user_may_wait_for_are_written_within_a_second() {
-        let (mut pace, start) = (Pace::default(), Uptime::ZERO);
+        let (mut pace, start) = (StatusThrottle::default(), Uptime::ZERO);
         for _ in 0..10 {
             pace.written(&"all".into(), start);
         }
@@ -146,7 +146,7 @@ mod tests {
             }];
             ClusterGpuPolicyStatus { attention, ..status(1, 0) }
         };
-        let wait = |before, after| Pace::default().wait(&"all".into(), Some(&before), &after, Uptime::ZERO);
+        let wait = |before, after| StatusThrottle::default().wait(&"all".into(), Some(&before), &after, Uptime::ZERO);
         assert_eq!(wait(said(Reason::PodStarting, "x"), said(Reason::DriverInstalling, "y")), Some(LATER));
         assert_eq!(wait(said(Reason::PodStarting, "x"), said(Reason::ImagePullFailed, "y")), None);
         assert_eq!(wait(said(Reason::PodStarting, "x"), status(1, 1)), None);
@@ -154,13 +154,13 @@ mod tests {
 
     #[test]
     fn after_a_quiet_time_counts_are_written_at_once_again() {
-        let (mut pace, start) = (Pace::default(), Uptime::ZERO);
+        let (mut pace, start) = (StatusThrottle::default(), Uptime::ZERO);
         for _ in 0..10 {
             pace.written(&"all".into(), start);
         }
         let later = start + QUIET;
         pace.written(&"all".into(), later);
         let wait = pace.wait(&"all".into(), Some(&status(1, 0)), &status(1, 1), later);
-        assert_eq!(wait, Some(LEAST));
+        assert_eq!(wait, Some(MIN_INTERVAL));
     }
 }

@@ -19,7 +19,7 @@ const AT_ONCE: u32 = 5;
 /// … the pause before the next one, which doubles with each …
 const FIRST_PAUSE: Duration = Duration::from_secs(90);
 /// … and its maximum. A fight is over if no repair has been needed for as long. In total, these are 12 repairs in an hour.
-const MOST: Duration = Duration::from_mins(10);
+const MAX_PAUSE: Duration = Duration::from_mins(10);
 /// How long a write is remembered.
 const MEMORY: Duration = Duration::from_hours(1);
 /// How soon a fight that has just been noticed is reported.
@@ -91,13 +91,13 @@ impl Repairs {
         };
         self.generations = stages.iter().flatten().filter_map(generation).collect();
         let operand = |write: &Arc<Write>| match &**write {
-            Write::Recreate(name) => Some((name.clone(), of_operand(world.pods.get(name)?)?)),
+            Write::DeletePod(name) => Some((name.clone(), of_operand(world.pods.get(name)?)?)),
             _ => None,
         };
         self.operands = stages.iter().flatten().filter_map(operand).collect();
         self.made.retain(|_, made| now.saturating_sub(made.at) < MEMORY);
         for made in self.made.values_mut() {
-            made.fight.take_if(|fight| now.saturating_sub(fight.needed) >= MOST);
+            made.fight.take_if(|fight| now.saturating_sub(fight.needed) >= MAX_PAUSE);
         }
         for write in stages.iter().flatten() {
             self.note(write, world, now);
@@ -118,7 +118,7 @@ impl Repairs {
         let made = self.made.get_mut(&hash(&target)).filter(|made| made.repeats(write));
         let Some(made) = made.filter(|made| made.fight.is_some() || now < made.until()) else { return };
         // A pod that is deleted again and again is not what another manager made of it.
-        let is_fought_over = !matches!(write, Write::Recreate(_));
+        let is_fought_over = !matches!(write, Write::DeletePod(_));
         let has_effect = is_fought_over && (generation.is_none() || generation != made.before);
         let next = if made.fight.is_some() || !has_effect { made.until() } else { now + SOON };
         self.next = self.next.into_iter().chain([next]).min();
@@ -169,7 +169,7 @@ impl Repairs {
             Write::Labels(name, _) => format!("this operator's labels of node {name}"),
             Write::Condition(name, _) => format!("condition {} of node {name}", keys::HEALTH_CONDITION),
             Write::Taint(name, _) => format!("this operator's taint of node {name}"),
-            Write::Recreate(name) => self.operands.get(name).cloned().unwrap_or_else(|| format!("pod {name}")),
+            Write::DeletePod(name) => self.operands.get(name).cloned().unwrap_or_else(|| format!("pod {name}")),
             Write::Pod(name, _) => format!("pod {name}"),
         }
     }
@@ -185,7 +185,7 @@ impl Repairs {
     /// Returns when the next repair may be made, or a message changes.
     #[must_use]
     pub fn next(&self) -> Option<Uptime> {
-        let ends = self.made.values().filter_map(|made| Some(made.fight.as_ref()?.needed + MOST));
+        let ends = self.made.values().filter_map(|made| Some(made.fight.as_ref()?.needed + MAX_PAUSE));
         ends.chain(self.next).min()
     }
 }
@@ -194,7 +194,7 @@ impl Made {
     /// Returns when the next repair may be made.
     fn until(&self) -> Uptime {
         let pause = self.repairs.checked_sub(AT_ONCE).map_or(Duration::ZERO, |doublings| {
-            FIRST_PAUSE.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(MOST)
+            FIRST_PAUSE.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(MAX_PAUSE)
         });
         self.at + pause
     }
@@ -208,7 +208,7 @@ impl Made {
 impl Fight {
     fn message(&self) -> String {
         let Self { target, deed, manager, .. } = self;
-        let minutes = MOST.as_secs() / 60;
+        let minutes = MAX_PAUSE.as_secs() / 60;
         let (who, it) = manager.as_ref().map_or_else(
             || {
                 let unknown = "an unknown component (managedFields lists no other manager)";
@@ -334,7 +334,7 @@ mod tests {
             repairs.report(&mut world);
             world.contested_nodes.len()
         };
-        let end = Uptime::from_secs(59) + MOST;
+        let end = Uptime::from_secs(59) + MAX_PAUSE;
         let mut pass = |now| {
             repairs.begin(&mut Stages::default(), &World::default(), now);
             (report(&repairs), repairs.next())

@@ -17,7 +17,7 @@ struct Failed {
 }
 
 impl Unread {
-    /// Returns the errors of those of these pods whose logs are not to be read again yet.
+    /// Returns the cached read errors of pods that are still in back-off.
     #[must_use]
     pub fn errors(&self, pods: &BTreeSet<String>, now: Uptime) -> LogTails {
         let recent = |failed: &&Failed| now.saturating_sub(failed.at) < ASK_AGAIN;

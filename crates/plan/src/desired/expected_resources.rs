@@ -129,8 +129,8 @@ mod tests {
         gpu
     }
 
-    fn amounts(expected_units: &Amounts) -> String {
-        expected_units.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(" ")
+    fn amounts(amounts: &Amounts) -> String {
+        amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(" ")
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct ThirdParty {
     /// Whether it is a DaemonSet or a pod.
     kind: Kind,
     /// How to remove it from the node, for messages; `None` if it is gone.
-    way_off: Option<String>,
+    removal_command: Option<String>,
     /// Whether a DaemonSet of this operator serves the node as well: it was installed first, and stays.
     beside_managed: bool,
     /// Whether it is a DRA driver, which takes the place of the device plugin's stage.
@@ -102,7 +102,7 @@ impl ExternalStack {
             let owner = |beside_managed, by_claims| ThirdParty {
                 set: name.clone(),
                 kind: Kind::DaemonSet,
-                way_off: Some(set.way_off()),
+                removal_command: Some(set.removal_command()),
                 beside_managed,
                 by_claims,
             };
@@ -132,7 +132,7 @@ impl ExternalStack {
                 let gone = || ThirdParty {
                     set: set.clone(),
                     kind: Kind::DaemonSet,
-                    way_off: None,
+                    removal_command: None,
                     beside_managed: false,
                     by_claims,
                 };
@@ -154,7 +154,7 @@ impl ExternalStack {
             self.stages.entry(*stage).or_insert_with(|| ThirdParty {
                 set: format!("{}/{}", pod.namespace, pod.name),
                 kind: Kind::Pod,
-                way_off: Some(pod.way_off()),
+                removal_command: Some(pod.removal_command()),
                 beside_managed: have.get(*stage).is_some(),
                 by_claims: false,
             });
@@ -177,7 +177,7 @@ impl ExternalStack {
     /// Returns kind and name of a stage's third-party owner while it serves the node.
     #[must_use]
     pub fn present(&self, stage: Stage) -> Option<String> {
-        let owner = self.third_party(stage).filter(|owner| owner.way_off.is_some())?;
+        let owner = self.third_party(stage).filter(|owner| owner.removal_command.is_some())?;
         Some(owner.to_string())
     }
 
@@ -194,9 +194,9 @@ impl ExternalStack {
     /// Returns the notes on conflicts and on what is left unchanged.
     pub fn notes(&self) -> impl Iterator<Item = Note> + use<'_> {
         let both = self.stages.iter().filter(|(_, owner)| owner.beside_managed).map(|(stage, owner)| {
-            let way_off = owner.way_off.as_deref().unwrap_or_default();
+            let removal_command = owner.removal_command.as_deref().unwrap_or_default();
             let message = format!(
-                "{owner} serves this node in addition to the {} of this operator, which was installed first and stays; {way_off}",
+                "{owner} serves this node in addition to the {} of this operator, which was installed first and stays; {removal_command}",
                 stage.title()
             );
             Note::new(Reason::StackConflict, message)
@@ -217,15 +217,15 @@ impl ExternalStack {
         let plugin_alone = owners.iter().all(|(stage, _)| *stage == Stage::DevicePlugin);
         let reason = if plugin_alone { Reason::ForeignDevicePlugin } else { Reason::ForeignStack };
         let pod = owners.iter().find(|(_, owner)| owner.kind == Kind::Pod).map(|(_, owner)| {
-            let way_off = owner.way_off.as_deref().unwrap_or_default();
+            let removal_command = owner.removal_command.as_deref().unwrap_or_default();
             format!(
-                "{owner} installs an NVIDIA driver on this node and belongs to no DaemonSet, so this operator installs nothing here; {way_off} to let this operator install the node's GPU stack"
+                "{owner} installs an NVIDIA driver on this node and belongs to no DaemonSet, so this operator installs nothing here; {removal_command} to let this operator install the node's GPU stack"
             )
         });
         let of_sets = owners.iter().filter(|(_, owner)| owner.kind == Kind::DaemonSet);
-        let notes = of_sets.map(|(stage, owner)| match &owner.way_off {
-            Some(way_off) if self.take_over => {
-                format!("this operator takes over the {} once {owner} is gone from the node: {way_off}", stage.title())
+        let notes = of_sets.map(|(stage, owner)| match &owner.removal_command {
+            Some(removal_command) if self.take_over => {
+                format!("this operator takes over the {} once {owner} is gone from the node: {removal_command}", stage.title())
             }
             Some(_) => format!("the {} is managed by {owner} and left unchanged", stage.title()),
             None => format!(
@@ -242,10 +242,10 @@ impl ExternalStack {
     #[must_use]
     pub fn by_claims(&self) -> Option<String> {
         let owner = self.third_party(Stage::DevicePlugin).filter(|owner| owner.by_claims)?;
-        let (set, way_off) = (&owner.set, owner.way_off.as_ref()?);
+        let (set, removal_command) = (&owner.set, owner.removal_command.as_ref()?);
         Some(if self.take_over {
             format!(
-                "the device plugin is installed once DRA driver {set} is gone from the node: {way_off}; until then the DRA driver allocates the node's GPUs, and the node does not count towards readiness"
+                "the device plugin is installed once DRA driver {set} is gone from the node: {removal_command}; until then the DRA driver allocates the node's GPUs, and the node does not count towards readiness"
             )
         } else {
             format!(
@@ -259,9 +259,9 @@ impl ExternalStack {
     #[must_use]
     pub fn awaited(&self, stage: Stage) -> Option<String> {
         let owner = self.third_party(stage)?;
-        Some(match &owner.way_off {
-            Some(way_off) if owner.kind == Kind::Pod => format!(
-                "{owner} installs an NVIDIA driver on this node, so this operator installs nothing here; {way_off} to let this operator install the node's GPU stack"
+        Some(match &owner.removal_command {
+            Some(removal_command) if owner.kind == Kind::Pod => format!(
+                "{owner} installs an NVIDIA driver on this node, so this operator installs nothing here; {removal_command} to let this operator install the node's GPU stack"
             ),
             Some(_) => format!("{owner} serves this node; check the DaemonSet's pod on this node"),
             None => format!(

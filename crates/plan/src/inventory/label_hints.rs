@@ -8,7 +8,7 @@ use crate::world::NodeLabels;
 /// Returns a message if labels name another product than the node's model. `on_node` are all labels of the node: those
 /// that users set can contradict the hardware as well.
 #[must_use]
-pub fn remark(published: &Labels, on_node: &NodeLabels, model: Option<&str>) -> Option<String> {
+pub fn mismatch_message(published: &Labels, on_node: &NodeLabels, model: Option<&str>) -> Option<String> {
     let model = model?.to_lowercase();
     let names_another = |value: &str| {
         // Every product has three digits, and few values have as many.
@@ -90,28 +90,32 @@ mod tests {
             ("", "nvidia-quadro-k620", false),
         ] {
             let published = Labels::from([("gpu/nividia".to_owned(), value.to_owned())]);
-            assert_eq!(remark(&published, &NodeLabels::new(), Some(model)).is_some(), reported, "{value} on {model}");
-            assert_eq!(remark(&published, &NodeLabels::new(), None), None);
+            assert_eq!(
+                mismatch_message(&published, &NodeLabels::new(), Some(model)).is_some(),
+                reported,
+                "{value} on {model}"
+            );
+            assert_eq!(mismatch_message(&published, &NodeLabels::new(), None), None);
         }
     }
 
     #[test]
     fn labels_derived_from_the_report_are_ignored() {
         let machine = Labels::from([("nvidia.com/gpu.machine".to_owned(), "PowerEdge-R750".to_owned())]);
-        assert_eq!(remark(&machine, &NodeLabels::new(), Some("nvidia-quadro-k620")), None);
+        assert_eq!(mismatch_message(&machine, &NodeLabels::new(), Some("nvidia-quadro-k620")), None);
     }
 
     #[test]
     fn the_remark_names_the_labels_and_the_model() {
         let published = Labels::from([("gpu/nividia".to_owned(), "P630".to_owned()), ("x".to_owned(), "y".to_owned())]);
         let on_node = NodeLabels::from([("gpu/nividia".into(), "P630".into()), ("gpu-type".into(), "p620".into())]);
-        let only_published = remark(&published, &NodeLabels::new(), Some("nvidia-quadro-k620")).unwrap();
+        let only_published = mismatch_message(&published, &NodeLabels::new(), Some("nvidia-quadro-k620")).unwrap();
         assert_eq!(
             only_published,
             "the policy publishes gpu/nividia=P630, but the GPUs are of model nvidia-quadro-k620"
         );
         assert_eq!(
-            remark(&published, &on_node, Some("nvidia-quadro-k620")).unwrap(),
+            mismatch_message(&published, &on_node, Some("nvidia-quadro-k620")).unwrap(),
             "the policy publishes gpu/nividia=P630, the node is labelled gpu-type=p620, but the GPUs are of model nvidia-quadro-k620"
         );
     }
@@ -129,7 +133,7 @@ mod tests {
             ("gpu.nodestack.dev/model", "nvidia-tesla-p100", false),
         ] {
             let on_node = NodeLabels::from([(key.into(), value.into())]);
-            let remark = remark(&Labels::new(), &on_node, Some("nvidia-quadro-k620"));
+            let remark = mismatch_message(&Labels::new(), &on_node, Some("nvidia-quadro-k620"));
             assert_eq!(remark.is_some(), reported, "{key}={value}: {remark:?}");
         }
     }

@@ -96,6 +96,6 @@ impl<'p> Claim<'p> {
     fn takes(&self, model: Option<&String>, other: &Self) -> bool {
         let of_models = self.models.is_empty() || model.is_some_and(|model| self.models.contains(model));
         let any = Selector::default();
-        of_models && self.selector().unwrap_or(&any).asks_no_more_than(other.selector().unwrap_or(&any))
+        of_models && self.selector().unwrap_or(&any).is_implied_by(other.selector().unwrap_or(&any))
     }
 }

@@ -90,7 +90,7 @@ fn pod_spec(input: &PodInput<'_>, group: &Revision, mut parts: PodParts) -> PodS
     let proxy_settings = &input.policy.spec.proxy;
     let is_operand = |container: &&mut Container| container.image.as_ref() == Some(&input.spec.image);
     for container in parts.init.iter_mut().chain([&mut parts.main]).filter(is_operand) {
-        proxy::tell(proxy_settings, container);
+        proxy::configure(proxy_settings, container);
     }
     parts.volumes.extend(proxy::volume(proxy_settings));
     if input.key.host.selinux {

@@ -11,7 +11,7 @@ const FOLDER: &str = "/etc/gpu-operator/trusted-ca";
 const KEY: &str = "ca-bundle.crt";
 
 /// Adds proxy variables and certificates to a container. Variables that the user sets are kept.
-pub fn tell(proxy: &Proxy, container: &mut Container) {
+pub fn configure(proxy: &Proxy, container: &mut Container) {
     let bundle = proxy.trusted_ca_config_map.as_ref().map(|_| format!("{FOLDER}/{KEY}"));
     let mut known = container.env.take().unwrap_or_default();
     // Programs read either case; the variables of the certificates are those of OpenSSL and curl.
@@ -50,7 +50,7 @@ mod tests {
     fn variables(proxy: &Proxy, env_before: &[(&str, &str)]) -> Vec<String> {
         let env_before = env_before.iter().map(|(name, value)| env(name, value)).collect();
         let mut container = Container { env: Some(env_before), ..Container::default() };
-        tell(proxy, &mut container);
+        configure(proxy, &mut container);
         let env = container.env.unwrap_or_default();
         env.into_iter().map(|variable| format!("{}={}", variable.name, variable.value.unwrap_or_default())).collect()
     }

@@ -29,7 +29,7 @@ use crate::{
     note::{clip, listed},
     output::{
         node_conditions, offered_resources,
-        status_debounce::{Debounced, Pace, debounced},
+        status_debounce::{Debounced, StatusTiming, debounced},
     },
     rollout::{
         decision::Decision,
@@ -151,7 +151,7 @@ pub fn member_status(
     assessment: &Assessment<'_>,
     mut verdict: Verdict,
     published: Published<'_>,
-    pace: Pace,
+    pace: StatusTiming,
     now: Timestamp,
 ) -> (GpuNodeStatus, Option<Timestamp>) {
     let Assessment { member, validation, missing_image, broken_stage, .. } = assessment;
@@ -352,7 +352,7 @@ fn counts(assessment: &Assessment<'_>, verdict: &Verdict) -> GpuCounts {
     let allocatable = if broken { 0 } else { member.allocatable() };
     let seen = &member.discovery.seen;
     let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-    let expected = member.expected_units().map_or_else(|| "?".to_owned(), |expected_units| expected_units.to_string());
+    let expected = member.expected_units().map_or_else(|| "?".to_owned(), |units| units.to_string());
     GpuCounts {
         expected: member.expected_units(),
         allocatable,

@@ -40,7 +40,7 @@ pub fn merge_notes(
     // A label that a user wrote is no problem, and has no reason of its own.
     let known = member.discovery.accelerators.first().map(|accelerator| accelerator.name.as_str());
     let model = member.model().filter(|model| ready && Some(*model) == known);
-    let hint = label_hints::remark(published, &member.node.labels, model);
+    let hint = label_hints::mismatch_message(published, &member.node.labels, model);
     let Some(first) = standing.first() else {
         let message = hint.map_or_else(|| verdict.message.clone(), |hint| format!("{}; {hint}", verdict.message));
         return Verdict { phase: verdict.phase, reason: verdict.reason, message, waits_on: verdict.waits_on.clone() };

@@ -13,7 +13,7 @@ use crate::{
         node_health, node_labels,
         plan::Plan,
         published_labels,
-        status_debounce::Pace,
+        status_debounce::StatusTiming,
     },
     rollout::{decision::Decision, recreate_pods},
     settings::ASK_AGAIN,
@@ -25,7 +25,7 @@ use crate::{
 pub fn writes<'m>(
     assessment: &'m Assessment<'_>,
     decision: &Decision,
-    pace: Pace,
+    pace: StatusTiming,
     now: Timestamp,
 ) -> (Plan, Counted<'m>) {
     let mut plan = Plan::default();
@@ -60,14 +60,14 @@ pub fn writes<'m>(
     if !health_write.is_empty() {
         plan.node_health.insert(member.node.name.clone(), health_write);
     }
-    plan.recreate.extend(recreate_pods::holders_of_a_broken_root(assessment, now).map(|pod| pod.name.clone()));
+    plan.delete_pods.extend(recreate_pods::holders_of_a_broken_root(assessment, now).map(|pod| pod.name.clone()));
     if let Some(pod) = node_health::plugin_to_restart(member, now) {
         plan.events.push(Transition {
             subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
             reason: Reason::DevicePluginRestarted,
             message: format!("GPUs recovered, but pod {pod} still withholds them; restarting the pod"),
         });
-        plan.recreate.insert(pod);
+        plan.delete_pods.insert(pod);
     }
     // While the report is pending, labels are written only if they include the model.
     if let Some(write) = labels.write.filter(|_| !awaited || member.model().is_some()) {

@@ -6,7 +6,7 @@ use gpu_operator_crd::GpuNodeStatus;
 use crate::world::NodeFacts;
 
 /// The maximum number of names, as in the schema.
-const MOST: usize = 16;
+const MAX_NAMES: usize = 16;
 
 /// Returns the names, with the one that the policy names now as the last. An earlier name is dropped only once the Node does not
 /// list it any more, even if no pod holds it and none is allocatable: kubelet lists a name with amount zero while its device plugin
@@ -17,6 +17,6 @@ pub fn remembered(node: &NodeFacts, before: Option<&GpuNodeStatus>, offered: Opt
     let known = before.map(|before| before.offered_resources.as_slice()).unwrap_or_default();
     let known = known.iter().filter(|name| Some(name.as_str()) != offered && is_listed(name));
     let mut names: Vec<String> = known.cloned().chain(offered.map(str::to_owned)).collect();
-    names.drain(..names.len().saturating_sub(MOST));
+    names.drain(..names.len().saturating_sub(MAX_NAMES));
     names
 }

@@ -23,7 +23,7 @@ pub struct Plan {
     /// DaemonSets to delete, which no node and no policy needs.
     pub prune: BTreeSet<String>,
     /// Pods to delete, because they cannot start but would start if recreated, or because they are done.
-    pub recreate: BTreeSet<String>,
+    pub delete_pods: BTreeSet<String>,
     /// Pods to create: the tests that validate nodes.
     pub pods: BTreeMap<String, Pod>,
     /// RuntimeClasses to apply, by name.
@@ -72,7 +72,7 @@ impl Plan {
         let Self {
             daemon_sets,
             prune,
-            recreate,
+            delete_pods,
             pods,
             runtime_classes,
             prune_classes,
@@ -90,7 +90,7 @@ impl Plan {
             && prune_classes.is_empty()
             && prune_gpu_nodes.is_empty()
             && prune.is_empty()
-            && recreate.is_empty()
+            && delete_pods.is_empty()
             && pods.is_empty()
             && labels.is_empty()
             && node_health.is_empty()
@@ -105,7 +105,7 @@ impl Plan {
         let Self {
             daemon_sets,
             prune,
-            recreate,
+            delete_pods,
             pods,
             runtime_classes,
             prune_classes,
@@ -124,7 +124,7 @@ impl Plan {
         // Not `append`, which rebuilds the whole map: parts are small and many.
         self.daemon_sets.extend(daemon_sets);
         self.prune.extend(prune);
-        self.recreate.extend(recreate);
+        self.delete_pods.extend(delete_pods);
         self.pods.extend(pods);
         self.runtime_classes.extend(runtime_classes);
         self.prune_classes.extend(prune_classes);

@@ -18,7 +18,7 @@ use crate::{
         node,
         plan::{FinalizerWrite, Plan},
         policy, runtime_classes,
-        status_debounce::Pace,
+        status_debounce::StatusTiming,
         validation_pods,
     },
     settings::{ASK_AGAIN, PASSING, PROGRESS_DEADLINE},
@@ -33,7 +33,7 @@ pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
     let Context { settings, fleet, now, .. } = *context;
     let name = name_of(policy);
     let deadline = policy.spec.readiness.progress_deadline.map_or(PROGRESS_DEADLINE, Into::into);
-    let pace = Pace {
+    let pace = StatusTiming {
         deadline: SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX),
         debounce: context.debounce.get(&name).copied().unwrap_or(PASSING),
     };
@@ -47,7 +47,7 @@ pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
     for (pool, members) in &members.pools {
         let Some(decision) = rollout.and_then(|rollout| rollout.get(pool)) else { continue };
         plan.questions.gpu_pods.extend(decision.questions.iter().cloned());
-        plan.recreate.extend(decision.recreate.iter().cloned());
+        plan.delete_pods.extend(decision.delete_pods.iter().cloned());
         let again = decision.ask_again.then(|| later(now, ASK_AGAIN));
         plan.check_again = plan.check_again.into_iter().chain(again).min();
         if let Some(why) = &decision.halted {

@@ -8,13 +8,13 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::{
     assess::{member::Member, verdict::Verdict},
-    settings::{JUST_THROUGH, PASSING, PASSING_AT_MOST, PASSING_PER_NODE},
+    settings::{PASSING, PASSING_AT_MOST, PASSING_PER_NODE, RECENTLY_READY},
     time::{later, older},
 };
 
 /// How long phases in a node's status may last.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct StatusTiming {
     /// How long a phase may last before it is a failure.
     pub deadline: SignedDuration,
     /// How long a transient phase is kept in the status before the next one is written.
@@ -30,7 +30,7 @@ pub fn debounce_by_policy<'w>(
     now: Timestamp,
 ) -> HashMap<&'w PolicyName, Duration> {
     let is_through = |status: &GpuNodeStatus| {
-        status.is_ready() && status.since().is_some_and(|since| !older(since, JUST_THROUGH, now))
+        status.is_ready() && status.since().is_some_and(|since| !older(since, RECENTLY_READY, now))
     };
     // Pending nodes are not counted: they do not delay other nodes.
     let is_in_progress = |status: &GpuNodeStatus| {
@@ -80,7 +80,7 @@ pub fn debounced<'s>(
     if !both || (before.gpus.unhealthy, before.gpus.degraded) != (health.unhealthy, health.degraded) {
         return None;
     }
-    let began = member.last_stir().map_or(since, |stir| stir.max(since));
+    let began = member.last_pod_activity().map_or(since, |stir| stir.max(since));
     if before.phase == verdict.phase && before.reason() == Some(verdict.reason) {
         // Only the message differs, for example by the current container of a pod, or the number of allocatable GPUs,
         // which is written after the debounce time.

@@ -51,7 +51,7 @@ pub enum Write {
     /// Delete a GpuNode with this uid.
     PruneGpuNode(NodeName, String),
     /// Delete a pod.
-    Recreate(String),
+    DeletePod(String),
     /// Create a pod.
     Pod(String, Box<Pod>),
     /// Apply the status of a policy.
@@ -92,7 +92,7 @@ impl Plan {
         statuses.extend(take(&mut self.prune).into_iter().map(Write::Prune));
         statuses.extend(take(&mut self.prune_classes).into_iter().map(Write::PruneClass));
         statuses.extend(gpu_nodes.map(|(name, uid)| Write::PruneGpuNode(name, uid)));
-        statuses.extend(take(&mut self.recreate).into_iter().map(Write::Recreate));
+        statuses.extend(take(&mut self.delete_pods).into_iter().map(Write::DeletePod));
         statuses.extend(pods);
         let policies = take(&mut self.policies).into_iter();
         let policies = policies.map(|(name, status)| Write::PolicyStatus(name, Box::new(status)));
@@ -121,7 +121,7 @@ impl Write {
             Self::RuntimeClass(..) | Self::PruneClass(_) => "RuntimeClass",
             Self::Spec(..) | Self::Status(..) | Self::PruneGpuNode(..) => "GpuNode",
             Self::Labels(..) | Self::Condition(..) | Self::Taint(..) => "Node",
-            Self::Recreate(_) | Self::Pod(..) => "Pod",
+            Self::DeletePod(_) | Self::Pod(..) => "Pod",
         }
     }
 
@@ -144,7 +144,7 @@ impl Write {
                 let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
                 node.map_or(Concern::Fleet, |node| Concern::Node(node.into()))
             }
-            Self::RuntimeClass(..) | Self::Prune(_) | Self::PruneClass(_) | Self::Recreate(_) => Concern::Fleet,
+            Self::RuntimeClass(..) | Self::Prune(_) | Self::PruneClass(_) | Self::DeletePod(_) => Concern::Fleet,
         }
     }
 
@@ -173,7 +173,7 @@ impl fmt::Display for Write {
             Self::Condition(name, _) => write!(f, "set the health condition of node {name}"),
             Self::Taint(name, _) => write!(f, "set the health taint of node {name}"),
             Self::PruneGpuNode(name, _) => write!(f, "delete GpuNode {name}"),
-            Self::Recreate(name) => write!(f, "delete pod {name}"),
+            Self::DeletePod(name) => write!(f, "delete pod {name}"),
             Self::Pod(name, _) => write!(f, "create pod {name}"),
         }
     }

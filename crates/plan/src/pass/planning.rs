@@ -11,7 +11,7 @@ use crate::{
     plan::plan,
     settings::ASK_AGAIN,
     time::Uptime,
-    world::{GpuAsks, World},
+    world::{GpuRequests, World},
 };
 
 /// The maximum number of logs that are read in one pass. If there are more, each pass reads different ones.
@@ -24,7 +24,7 @@ const MAX_ASKING: Duration = Duration::from_secs(5);
 pub struct Planning {
     world: World,
     now: Timestamp,
-    asks: GpuAsks,
+    asks: GpuRequests,
     plan: Plan,
     /// Whether logs are still to be asked for. They are read once in a pass, so that nodes that do not answer delay it once.
     reads_logs: bool,
@@ -42,7 +42,7 @@ impl Planning {
     pub fn begin(world: World, now: Timestamp, around: &Around<'_>) -> Self {
         let plan = plan(around.settings, around.catalogue, &world, now);
         Self {
-            asks: world.gpu_asks(),
+            asks: world.gpu_requests(),
             world,
             now,
             plan,

@@ -8,12 +8,12 @@ use std::{
 use gpu_operator_crd::NodeName;
 
 use crate::{
-    carry::{Carry, Failure},
+    carry::{Failure, LoopState},
     catalogue::Catalogue,
     output::writes::Write,
     settings::Settings,
     time::Uptime,
-    world::{GpuAsks, GpuPods, LogTails},
+    world::{GpuPods, GpuRequests, LogTails},
 };
 
 /// What a pass asks for. All requests that one step returns may be carried out at the same time.
@@ -22,7 +22,7 @@ pub enum Request {
     /// Read the ends of the logs of these validation pods. The answer is [`Answer::Logs`].
     ReadLogs(BTreeSet<String>),
     /// List the pods of these nodes, and find those that use a GPU. The answer is [`Answer::Pods`].
-    ListPods(BTreeSet<NodeName>, GpuAsks),
+    ListPods(BTreeSet<NodeName>, GpuRequests),
     /// Make a write. The answer is [`Answer::Written`], possibly after [`Answer::Slow`].
     Write(Arc<Write>),
 }
@@ -48,7 +48,7 @@ pub struct Around<'a> {
     /// The catalogue of accelerators.
     pub catalogue: &'a Catalogue,
     /// What earlier passes have left.
-    pub carry: &'a mut Carry,
+    pub carry: &'a mut LoopState,
     /// The current time.
     pub uptime: Uptime,
 }

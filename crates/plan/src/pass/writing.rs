@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::request::{Answer, Request};
 use crate::{
-    carry::Carry,
+    carry::LoopState,
     output::writes::{Stages, Unwritten, Write},
     time::Uptime,
 };
@@ -30,7 +30,7 @@ pub struct Writing {
 impl Writing {
     /// Begins to carry out the writes of a plan whose world was observed at `observed`, and returns the first requests.
     #[must_use]
-    pub fn begin(stages: Stages, observed: Uptime, carry: &Carry, uptime: Uptime) -> (Self, Vec<Request>) {
+    pub fn begin(stages: Stages, observed: Uptime, carry: &LoopState, uptime: Uptime) -> (Self, Vec<Request>) {
         let (outstanding, slow) = (Vec::new(), Vec::new());
         let (until, later) = (observed + LIFETIME, stages.into());
         let mut writing = Self { until, later, outstanding, slow, unwritten: Unwritten::default() };
@@ -56,7 +56,7 @@ impl Writing {
 
     /// Takes the answer to a write, and returns the requests that follow.
     #[must_use]
-    pub fn answer(&mut self, answer: Answer, carry: &mut Carry, uptime: Uptime) -> Vec<Request> {
+    pub fn answer(&mut self, answer: Answer, carry: &mut LoopState, uptime: Uptime) -> Vec<Request> {
         match answer {
             // What depends on it is not written in this pass.
             Answer::Slow(write) => {
@@ -84,7 +84,7 @@ impl Writing {
     }
 
     /// Returns the writes of the next stage once those of the last one have ended.
-    fn next(&mut self, carry: &Carry, uptime: Uptime) -> Vec<Request> {
+    fn next(&mut self, carry: &LoopState, uptime: Uptime) -> Vec<Request> {
         while self.outstanding.is_empty() && uptime < self.until {
             let Some(stage) = self.later.pop_front() else { break };
             let held = |write: &Arc<Write>| self.unwritten.prevents(write) || carry.holds(write, uptime);

@@ -45,7 +45,7 @@ pub struct PoolDecision {
     /// Whether a node is waiting for a change that no watch reports.
     pub ask_again: bool,
     /// Pods to recreate: device plugins that have to restore a MIG layout, and toolkits that restart the container runtime.
-    pub recreate: BTreeSet<String>,
+    pub delete_pods: BTreeSet<String>,
 }
 
 /// Returns why a node that is being updated halts its pool, if it does: it failed, or is NotReady or being deleted.

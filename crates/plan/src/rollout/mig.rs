@@ -12,7 +12,7 @@ use crate::{
 
 /// Restores MIG layouts that were changed manually after the device plugin started: recreates the plugin's pod, on one node
 /// at a time and once no pod uses the GPUs.
-pub fn divide_anew(members: &[Assessment<'_>], now: Timestamp, pool: &mut PoolDecision) {
+pub fn restore_layouts(members: &[Assessment<'_>], now: Timestamp, pool: &mut PoolDecision) {
     for Assessment { member, .. } in members {
         let name = &member.node.name;
         let Some(decision) = pool.nodes.get_mut(name).filter(|decision| decision.note.is_none()) else { continue };
@@ -31,7 +31,7 @@ pub fn divide_anew(members: &[Assessment<'_>], now: Timestamp, pool: &mut PoolDe
             }
             None => {}
             Some(pods) if pods.is_empty() => {
-                pool.recreate.insert(pod.name.clone());
+                pool.delete_pods.insert(pod.name.clone());
                 return;
             }
             Some(pods) => {

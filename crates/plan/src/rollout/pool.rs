@@ -18,10 +18,13 @@ use crate::{
     revision,
     rollout::{
         decision::{ASK_AT_ONCE, Decision, PoolDecision, halts},
-        mig::divide_anew,
+        mig::restore_layouts,
         release::{must_release, waits_for_holders},
         runtime_restart::RuntimeTurn,
-        update::{begin, check, go_on, has_nothing_else, in_use, moves_driver, needs_idle_gpus, settle, stay},
+        update::{
+            begin, check, continue_update, has_nothing_else, in_use, keep_or_restore, moves_driver, needs_idle_gpus,
+            settle,
+        },
     },
     world::World,
 };
@@ -71,16 +74,16 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
         let want = member.want();
         let decision = match (want, member.rollout()) {
             // The wanted groups are unknown: the node keeps its groups, or gets its previous ones back.
-            (None, rollout) => stay(member, rollout),
+            (None, rollout) => keep_or_restore(member, rollout),
             (Some(want), None) if has_nothing_else(&member.have, &want) => {
                 in_turn(settle(member, want, now), member, &mut runtime)
             }
-            (Some(want), rollout) if !are_there(&want, world) => {
+            (Some(want), rollout) if !daemon_sets_exist(&want, world) => {
                 let message = "update pending: the DaemonSets of the new revision do not exist yet";
-                Decision { note: Some(Note::new(Reason::RolloutPending, message)), ..stay(member, rollout) }
+                Decision { note: Some(Note::new(Reason::RolloutPending, message)), ..keep_or_restore(member, rollout) }
             }
             (Some(want), Some(rollout)) => {
-                let decision = go_on(member, verdict, want, rollout, now, &mut pool);
+                let decision = continue_update(member, verdict, want, rollout, now, &mut pool);
                 in_turn(decision, member, &mut runtime)
             }
             (Some(_), None) => {
@@ -113,10 +116,11 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
         pool.nodes.insert(member.node.name.clone(), decision);
     }
     pool.ask_again |= runtime.waits_for_entry;
-    pool.recreate.extend(members.iter().filter_map(|assessed| runtime.renews(&assessed.member, world, now)));
+    pool.delete_pods
+        .extend(members.iter().filter_map(|assessed| runtime.pod_to_recreate(&assessed.member, world, now)));
     pool.halted = pool.halted.or(runtime.halted());
     if turn.is_none() {
-        divide_anew(members, now, &mut pool);
+        restore_layouts(members, now, &mut pool);
     }
     pool
 }
@@ -137,7 +141,7 @@ fn left_in_an_update(members: &[Assessment<'_>], world: &World) -> Option<NodeNa
 
 /// Returns whether the DaemonSets of these groups exist. A running revision is not given up for one that the API server
 /// rejects.
-fn are_there(want: &StageRevisions, world: &World) -> bool {
+fn daemon_sets_exist(want: &StageRevisions, world: &World) -> bool {
     Stage::ALL.into_iter().all(|stage| {
         let name = want.get(stage).map(|group| revision::daemon_set_name(stage, group));
         name.is_none_or(|name| world.daemon_sets.contains_key(&name))
@@ -146,14 +150,14 @@ fn are_there(want: &StageRevisions, world: &World) -> bool {
 
 /// Returns the part of a decision that applies while the node's container runtime may not be restarted.
 fn in_turn(decision: Decision, member: &Member<'_>, runtime: &mut RuntimeTurn) -> Decision {
-    let (labels, note) = runtime.of_these(member, decision.labels);
+    let (labels, note) = runtime.allowed(member, decision.labels);
     Decision { labels, note: decision.note.or(note), ..decision }
 }
 
 /// Returns the decision for a node whose revision is not the wanted one and that is not being updated.
 fn take_turn(member: &Member<'_>, now: Timestamp, turn: &mut Option<Turn>, pool: &mut PoolDecision) -> Decision {
     let Some(want) = member.want() else {
-        return stay(member, None);
+        return keep_or_restore(member, None);
     };
     let driver_moves = moves_driver(&member.have, &want);
     // A failed node without allocatable units has no workload to disturb, so it is updated immediately.

@@ -11,7 +11,7 @@ use crate::{
 /// Returns whether the probe has to release the driver: for a driver of this operator, or for a change of the MIG layout.
 #[must_use]
 pub fn must_release(member: &Member<'_>, now: Timestamp) -> bool {
-    mig::is_blocked(member) || stands_in_the_way(member, now)
+    mig::is_blocked(member) || probe_blocks_driver(member, now)
 }
 
 /// Returns whether the driver's container may be waiting until no program uses the driver: in its guard, before the first
@@ -36,7 +36,7 @@ pub fn waits_for_programs(member: &Member<'_>, now: Timestamp) -> bool {
 /// it, or the driver's container has failed or is waiting in its guard for the programs that use the module. A container that
 /// is merely not running yet proves nothing: it loads the module before it is reported as running, and the watch of pods may
 /// be behind the probe's report. Once requested, the release lasts until the driver is running.
-fn stands_in_the_way(member: &Member<'_>, now: Timestamp) -> bool {
+fn probe_blocks_driver(member: &Member<'_>, now: Timestamp) -> bool {
     let Some(loaded) = member.report().and_then(|report| report.driver.loaded.as_deref()) else {
         return false;
     };

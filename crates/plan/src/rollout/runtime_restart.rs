@@ -58,7 +58,7 @@ impl RuntimeTurn {
     /// Returns the part of these groups that a node may have now, and a note if the rest is pending. Everything except a
     /// toolkit that restarts the runtime is applied immediately; that toolkit when nothing else is missing and no other node
     /// has the turn.
-    pub fn of_these(&mut self, member: &Member<'_>, groups: StageRevisions) -> (StageRevisions, Option<Note>) {
+    pub fn allowed(&mut self, member: &Member<'_>, groups: StageRevisions) -> (StageRevisions, Option<Note>) {
         if groups.toolkit != member.have.toolkit && self.entering.contains(&member.node.name) {
             self.waits_for_entry = true;
             let message = "update pending: the current container toolkit is still being added to the container runtime";
@@ -70,7 +70,7 @@ impl RuntimeTurn {
         }
         let there = member.node.ready && !member.node.deleting && member.untolerated.is_none();
         let ripe = there && groups.driver == member.have.driver && member.driver_done();
-        if ripe && self.take(member) {
+        if ripe && self.acquire(member) {
             return (groups, None);
         }
         // The message does not name the node that has the turn: otherwise each turn would change the status of every node.
@@ -81,14 +81,14 @@ impl RuntimeTurn {
     }
 
     /// Returns the toolkit's pod of a node if it has to be recreated, restarts the runtime, and the node has or gets the turn.
-    pub fn renews(&mut self, member: &Member<'_>, world: &World, now: Timestamp) -> Option<String> {
+    pub fn pod_to_recreate(&mut self, member: &Member<'_>, world: &World, now: Timestamp) -> Option<String> {
         let pod = member.pod(Stage::Toolkit).filter(|pod| recreate_pods::is_to_be_recreated(world, pod, now))?;
-        (toolkit_restart::is_by(world, pod.group.as_ref()) && self.take(member)).then(|| pod.name.clone())
+        (toolkit_restart::is_by(world, pod.group.as_ref()) && self.acquire(member)).then(|| pod.name.clone())
     }
 
     /// Gives a node the turn if no other node has it, and returns whether the node has it. Nodes that have failed, as several
     /// do if a working runtime breaks, do not block each other's repair.
-    fn take(&mut self, member: &Member<'_>) -> bool {
+    fn acquire(&mut self, member: &Member<'_>) -> bool {
         let name = &member.node.name;
         let (own, others): (Vec<_>, Vec<_>) = self.holders.iter().partition(|(holder, _)| holder == name);
         if others.into_iter().any(|(_, failure)| failure.is_none() || own.is_empty()) {

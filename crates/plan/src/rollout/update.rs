@@ -43,7 +43,7 @@ pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
 /// Returns the decision to keep a node's labels, or to restore those that it gave up for an update that cannot continue. While the
 /// wanted groups are unknown, as after a reboot, an update is neither continued nor given up.
 #[must_use]
-pub fn stay(member: &Member<'_>, rollout: Option<&Rollout>) -> Decision {
+pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>) -> Decision {
     let unknown = member.desired.is_unknown();
     let release = unknown && member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.release_driver);
     match rollout.filter(|_| !unknown) {
@@ -71,7 +71,7 @@ pub fn settle(member: &Member<'_>, want: StageRevisions, now: Timestamp) -> Deci
 
 /// Returns the decision for a node that is being updated.
 #[must_use]
-pub fn go_on(
+pub fn continue_update(
     member: &Member<'_>,
     verdict: &Verdict,
     want: StageRevisions,

@@ -111,7 +111,7 @@ impl ForeignSet {
 
     /// Returns the instruction for removing it from one node, as part of a message.
     #[must_use]
-    pub fn way_off(&self) -> String {
+    pub fn removal_command(&self) -> String {
         match (self.owner, self.part) {
             (ForeignOwner::Gke, ForeignPart::Stage(Stage::DevicePlugin)) => {
                 "label the node gke-no-default-nvidia-gpu-device-plugin=true".to_owned()

@@ -115,7 +115,7 @@ impl ForeignPod {
 
     /// Returns the instruction for removing it from its node, as part of a message.
     #[must_use]
-    pub fn way_off(&self) -> String {
+    pub fn removal_command(&self) -> String {
         format!("delete it (kubectl delete pod --namespace {} {})", self.namespace, self.name)
     }
 }

@@ -37,7 +37,7 @@ pub enum Bystander {
 impl GpuPods {
     /// Returns those among the pods of a node. This operator's own are in `namespace`.
     #[must_use]
-    pub fn of(pods: &[Pod], asks: &GpuAsks, namespace: &str) -> Self {
+    pub fn of(pods: &[Pod], asks: &GpuRequests, namespace: &str) -> Self {
         let (users, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| uses_gpu(pod, asks));
         let own = |pod: &Pod| {
             PodFacts::of(pod, &Interner::default()).filter(|_| pod.namespace().as_deref() == Some(namespace))
@@ -94,7 +94,7 @@ fn name(pod: &Pod) -> String {
 
 /// How pods of a cluster request GPUs, in addition to NVIDIA's resource names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GpuAsks {
+pub struct GpuRequests {
     /// Resource names of third-party device plugins, as listed in policies.
     pub resources: BTreeSet<String>,
     /// Whether a DRA driver allocates GPUs, so that any claim may be for a GPU.
@@ -112,7 +112,7 @@ fn runs_a_container(pod: &Pod) -> bool {
 
 /// Returns whether a pod has, or is about to have, a GPU of its node: it requests one and has not ended.
 #[must_use]
-pub fn uses_gpu(pod: &Pod, asks: &GpuAsks) -> bool {
+pub fn uses_gpu(pod: &Pod, asks: &GpuRequests) -> bool {
     let ended = pod
         .status
         .as_ref()

@@ -106,7 +106,7 @@ fn third_party_stages_are_kept_until_one_field_takes_them_over() {
 
 #[test]
 fn a_takeover_waits_until_the_third_party_daemon_set_is_gone_and_reports_how_to_remove_it() {
-    for (add, way_off, opt_out) in [
+    for (add, removal_command, opt_out) in [
         (
             gke_plugin as fn(&mut Sim),
             "gke-no-default-nvidia-gpu-device-plugin=true",
@@ -121,14 +121,14 @@ fn a_takeover_waits_until_the_third_party_daemon_set_is_gone_and_reports_how_to_
         sim.settle();
         let status = sim.status("a");
         assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::ForeignDevicePlugin)));
-        assert!(status.message.contains(way_off), "{}", status.message);
+        assert!(status.message.contains(removal_command), "{}", status.message);
         assert!(managed_stages(&sim, "a").is_empty());
         match opt_out {
             Some(key) => label(&mut sim, "a", key),
             None => sim.foreign_sets.clear(),
         }
         sim.settle();
-        assert_eq!(managed_stages(&sim, "a"), [Stage::Toolkit, Stage::DevicePlugin], "{way_off}");
+        assert_eq!(managed_stages(&sim, "a"), [Stage::Toolkit, Stage::DevicePlugin], "{removal_command}");
         assert_eq!(sim.status("a").reason(), Some(Reason::AllGpusAllocatable));
     }
 }

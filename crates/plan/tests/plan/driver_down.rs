@@ -23,7 +23,7 @@ fn assessed(sim: &Sim, world: World) -> (Phase, Reason, String, u32, Vec<String>
     let status =
         plan.gpu_nodes.get(&"a".into()).and_then(|write| write.status.clone()).unwrap_or_else(|| sim.status("a"));
     let reason = status.reason().expect("a reason");
-    (status.phase, reason, status.message, status.gpus.allocatable, plan.recreate.into_iter().collect())
+    (status.phase, reason, status.message, status.gpus.allocatable, plan.delete_pods.into_iter().collect())
 }
 
 fn edit_driver_pod(world: &mut World, edit: impl FnOnce(&mut gpu_operator_plan::world::PodFacts)) {

@@ -202,7 +202,7 @@ fn a_plugin_that_withholds_a_recovered_gpu_is_restarted_once() {
     };
     sim.settle();
     assert_eq!(restarts(&sim), 1);
-    assert!(sim.plans.iter().any(|plan| plan.recreate.contains("device-plugin@a")));
+    assert!(sim.plans.iter().any(|plan| plan.delete_pods.contains("device-plugin@a")));
     sim.sleep(3600);
     sim.settle();
     assert_eq!(restarts(&sim), 1, "the plugin still withholds the GPU, but is restarted only once");

@@ -39,7 +39,7 @@ pub fn holds_late(sim: &Sim, write: &Write) -> Lawful {
     match write {
         Write::Labels(name, write) => driver_stays(sim, name, write),
         Write::Prune(set) => nothing_uses(sim, set),
-        Write::Recreate(pod) => may_be_recreated(sim, pod),
+        Write::DeletePod(pod) => may_be_recreated(sim, pod),
         Write::Finalizer(policy, write) if !write.present => nothing_is_left_of(sim, policy),
         _ => Ok(()),
     }

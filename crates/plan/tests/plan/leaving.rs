@@ -8,7 +8,7 @@ use std::{
 
 use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
 use gpu_operator_plan::{
-    carry::pace::Pace,
+    carry::pace::StatusThrottle,
     output::writes::Write,
     world::{ObservedTime, PodFacts, RuntimeClassFacts},
 };
@@ -135,7 +135,7 @@ fn the_policys_status_names_the_pods_that_it_waits_for() {
     steps(&mut sim, 60);
     let after = sim.policy_status("all");
     assert!(after.summary.message.contains("team/training"), "{}", after.summary.message);
-    let wait = Pace::default().wait(&"all".into(), Some(&before), &after, Duration::ZERO);
+    let wait = StatusThrottle::default().wait(&"all".into(), Some(&before), &after, Duration::ZERO);
     assert_eq!(wait, None, "the operator writes it at once");
 }
 

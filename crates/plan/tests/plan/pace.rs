@@ -2,7 +2,7 @@
 
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, reason::Reason};
-use gpu_operator_plan::{carry::pace::Pace, time::Uptime};
+use gpu_operator_plan::{carry::pace::StatusThrottle, time::Uptime};
 
 #[test]
 fn a_node_that_joins_slowly_costs_ten_requests() {
@@ -11,7 +11,7 @@ fn a_node_that_joins_slowly_costs_ten_requests() {
     sim.faults.insert("new".into(), Faults { slow: 120, ..Faults::default() });
     let joined = sim.now;
     sim.join("new", "2330", 8);
-    let mut pace = Pace::default();
+    let mut pace = StatusThrottle::default();
     let all = "all".into();
     let mut written = sim.policies[&all].status.clone();
     let mut policy = 0;

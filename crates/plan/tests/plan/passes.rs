@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{NodeName, policy::Stage};
 use gpu_operator_plan::{
-    carry::{Carry, Class, Failure},
+    carry::{Class, Failure, LoopState},
     pass::{Answer, Pass, Planning, Request},
     time::Uptime,
     world::Role,
@@ -34,7 +34,7 @@ fn each_pass_reads_at_most_32_logs_and_later_passes_read_the_others() {
     let sim = tested(100);
     let mut read = BTreeSet::new();
     for round in 0..10 {
-        let mut carry = Carry::default();
+        let mut carry = LoopState::default();
         let mut around = sim.around(&mut carry, Uptime::ZERO);
         let mut planning = Planning::begin(sim.world(), sim.now + SignedDuration::from_secs(10 * round), &around);
         let Some(Request::ReadLogs(pods)) = planning.next(&mut around) else { panic!("no log is read") };
@@ -51,7 +51,7 @@ fn each_pass_reads_at_most_32_logs_and_later_passes_read_the_others() {
 #[test]
 fn an_error_is_remembered_and_its_log_not_read_by_the_next_pass() {
     let sim = tested(2);
-    let mut carry = Carry::default();
+    let mut carry = LoopState::default();
     for (second, asks) in [(0, 2), (1, 0), (9, 0), (10, 2)] {
         let uptime = Uptime::from_secs(second);
         let (mut pass, requests) = Pass::begin(sim.world(), sim.now, &mut sim.around(&mut carry, uptime));
@@ -75,7 +75,7 @@ fn pods_that_cannot_be_listed_let_no_update_begin_and_stop_no_other_write() {
     sim.step();
     sim.gpu_pods.clear();
     sim.apply_policy("all", "{defaults: {driver: {version: 580.105.08}}, nodeLabels: [{key: accelerator}]}");
-    let mut carry = Carry::default();
+    let mut carry = LoopState::default();
     let (mut pass, requests) = Pass::begin(sim.world(), sim.now, &mut sim.around(&mut carry, Uptime::ZERO));
     let asked = requests.iter().any(|request| matches!(request, Request::ListPods(nodes, _) if nodes.len() == 1));
     assert!(asked, "{requests:?}");
@@ -87,7 +87,7 @@ fn pods_that_cannot_be_listed_let_no_update_begin_and_stop_no_other_write() {
 }
 
 /// Runs the questions of a pass, and returns the nodes whose pods it listed. Each round takes this time.
-fn listed_in_a_pass(sim: &Sim, carry: &mut Carry, uptime: Uptime, round: Uptime) -> Vec<NodeName> {
+fn listed_in_a_pass(sim: &Sim, carry: &mut LoopState, uptime: Uptime, round: Uptime) -> Vec<NodeName> {
     let (mut pass, mut requests) = Pass::begin(sim.world(), sim.now, &mut sim.around(carry, uptime));
     let (mut listed, mut elapsed) = (Vec::new(), Uptime::ZERO);
     while let Some(question @ Request::ListPods(nodes, _)) = requests.first() {
@@ -116,7 +116,7 @@ fn busy_fleet(nodes: usize) -> Sim {
 
 #[test]
 fn pods_of_busy_nodes_are_listed_within_a_budget_and_in_rotation() {
-    let (mut sim, mut carry) = (busy_fleet(100), Carry::default());
+    let (mut sim, mut carry) = (busy_fleet(100), LoopState::default());
     let mut listed = Vec::new();
     for second in 0..4 {
         let pass = listed_in_a_pass(&sim, &mut carry, Uptime::from_secs(second), Uptime::ZERO);
@@ -145,7 +145,7 @@ fn pods_of_busy_nodes_are_listed_within_a_budget_and_in_rotation() {
 
 #[test]
 fn a_pass_whose_questions_are_answered_slowly_ends() {
-    let (sim, mut carry) = (busy_fleet(32), Carry::default());
+    let (sim, mut carry) = (busy_fleet(32), LoopState::default());
     let listed = listed_in_a_pass(&sim, &mut carry, Uptime::ZERO, Uptime::from_secs(3));
     assert_eq!(listed.len(), 16, "two rounds");
     // What is decided by then is written, if it is not too old.
@@ -159,7 +159,7 @@ fn a_pass_whose_questions_are_answered_slowly_ends() {
 #[test]
 fn groups_are_recorded_only_if_their_daemon_sets_exist() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
-    let mut carry = Carry::default();
+    let mut carry = LoopState::default();
     let (mut pass, mut requests) = Pass::begin(sim.world(), sim.now, &mut sim.around(&mut carry, Uptime::ZERO));
     while let Some(request) = requests.pop() {
         let Request::Write(write) = request else { panic!("{request:?}") };

@@ -132,7 +132,7 @@ proptest! {
         }
         prop_assert!(others.is_empty(), "{what:?} on {name} changes {others:?}: {plan:#?}");
         let of_health = plan.node_health.keys().find(|node| **node != name);
-        let recreated = plan.recreate.iter().find(|pod| sim.pods[*pod].node != name);
+        let recreated = plan.delete_pods.iter().find(|pod| sim.pods[*pod].node != name);
         // A test is bound to its node by affinity.
         let is_on = |pod: &&Pod| serde_json::to_string(pod).expect("JSON").contains(&format!("[\"{name}\"]"));
         let tested = plan.pods.values().find(|pod| !is_on(pod));

@@ -6,7 +6,7 @@ use crate::{
     sim::Sim,
 };
 use gpu_operator_crd::{ConditionType, health::HealthState, keys, policy::Stage, reason::Reason};
-use gpu_operator_plan::{carry::Carry, time::Uptime, world::Role};
+use gpu_operator_plan::{carry::LoopState, time::Uptime, world::Role};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use kube::ResourceExt;
 use serde_json::json;
@@ -21,7 +21,7 @@ type Case = (&'static str, &'static str, fn() -> Sim, fn(&mut Sim));
 /// A simulation with the operator's loop, and a co-writer that changes something after each pass.
 struct Fight {
     sim: Sim,
-    carry: Carry,
+    carry: LoopState,
     up: u64,
     /// The time of each write of what the co-writer changes, and that of all writes.
     repairs: Vec<u64>,
@@ -31,7 +31,7 @@ struct Fight {
 impl Fight {
     /// Begins with a settled simulation, in which the co-writer changes what the writes with this prefix repair.
     fn new(sim: Sim, of: &'static str) -> Self {
-        Self { sim, carry: Carry::default(), up: 0, repairs: Vec::new(), of }
+        Self { sim, carry: LoopState::default(), up: 0, repairs: Vec::new(), of }
     }
 
     fn run(&mut self, seconds: u64, flip: fn(&mut Sim)) {

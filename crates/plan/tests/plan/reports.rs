@@ -48,7 +48,7 @@ fn a_report_of_an_earlier_boot_does_not_count_and_what_was_known_is_kept() {
     sim.settle();
     assert_eq!(reason(&sim), Some(Reason::AllGpusAllocatable));
     assert_eq!(sim.node("a").labels, labels);
-    let written = sim.plans[plans..].iter().filter(|plan| !plan.labels.is_empty() || !plan.recreate.is_empty());
+    let written = sim.plans[plans..].iter().filter(|plan| !plan.labels.is_empty() || !plan.delete_pods.is_empty());
     assert_eq!(written.count(), 0, "no label is written, and no pod deleted");
     let failed = sim.plans[plans..].iter().flat_map(|plan| &plan.events).filter(|event| event.reason.is_failure());
     assert_eq!(failed.map(|event| event.reason).collect::<BTreeSet<_>>(), [Reason::ProbeMissing].into());

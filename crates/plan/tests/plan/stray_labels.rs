@@ -121,7 +121,7 @@ fn a_stray_value_is_replaced_at_once_by_the_recorded_group() {
                 let mut sim = before.clone();
                 sim.label("a", stage.key(), value);
                 let plan = sim.plan();
-                let deleted: Vec<_> = plan.recreate.iter().chain(&plan.prune).collect();
+                let deleted: Vec<_> = plan.delete_pods.iter().chain(&plan.prune).collect();
                 assert!(deleted.is_empty(), "{state}: {stage:?} = {value:?}: {deleted:?}");
                 sim.step_with(plan);
                 assert_eq!(placed(&sim), placed(&undisturbed), "{state}: {stage:?} = {value:?}");
@@ -204,5 +204,5 @@ fn the_pod_of_a_driver_that_a_stray_label_has_placed_deletes_no_plugin() {
     let mut waits = PodFacts { name, group, created, ..sim.pods["driver@a"].clone() };
     waits.containers[0].state = ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
     sim.pods.insert(waits.name.clone(), waits);
-    assert!(sim.plan().recreate.is_empty(), "{:?}", sim.plan().recreate);
+    assert!(sim.plan().delete_pods.is_empty(), "{:?}", sim.plan().delete_pods);
 }

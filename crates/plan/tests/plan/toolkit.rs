@@ -150,16 +150,16 @@ fn a_runtime_that_rejects_its_configuration_is_reported_with_its_message() {
         assert_eq!(write.reason(), Some(reason));
         let message = write.message;
         assert!(message.contains("unexpected end of file"), "{message}");
-        assert!(plan.recreate.is_empty(), "a rejected configuration is not retried indefinitely");
+        assert!(plan.delete_pods.is_empty(), "a rejected configuration is not retried indefinitely");
     }
 }
 
 #[test]
 fn a_runtime_that_was_removed_from_the_configuration_is_restored_by_a_new_pod() {
     let mut sim = fleet("containerd://1.7.27", "v1.34.1", "{}");
-    assert!(sim.plan().recreate.is_empty());
+    assert!(sim.plan().delete_pods.is_empty());
     end_with(&mut sim, "RuntimeConfigDrifted: runtime nvidia is no longer in /etc/containerd/config.toml");
-    assert_eq!(sim.plan().recreate.into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
+    assert_eq!(sim.plan().delete_pods.into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready);
 }
@@ -482,7 +482,7 @@ fn configurations_that_are_overwritten_on_all_nodes_are_repaired_one_node_at_a_t
         let words = "RuntimeConfigRejected: the container runtime does not start: unknown key".to_owned();
         sim.faults.insert(node.into(), Faults { restart: Some(words), ..Faults::default() });
     }
-    assert_eq!(sim.plan().recreate.into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
+    assert_eq!(sim.plan().delete_pods.into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
     sim.run(60);
     let restarted = |sim: &Sim, node: &str| {
         matches!(sim.pods[&format!("toolkit@{node}")].containers[0].state, ContainerState::Waiting { .. })

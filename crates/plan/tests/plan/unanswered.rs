@@ -3,7 +3,7 @@
 use gpu_operator_crd::{NodeName, reason::Reason};
 use gpu_operator_plan::{
     Plan,
-    carry::{Carry, Class, Failure},
+    carry::{Class, Failure, LoopState},
     time::Uptime,
     world::Concern,
 };
@@ -13,7 +13,7 @@ use crate::sim::Sim;
 const NODES: [&str; 2] = ["a", "b"];
 
 /// Two settled nodes, after the driver of their policy changed and the write that begins the update of `a` was not answered.
-fn unanswered(carry: &mut Carry) -> Sim {
+fn unanswered(carry: &mut LoopState) -> Sim {
     let mut sim = Sim::settled_fleet("{}", &NODES);
     sim.apply_policy("all", "{defaults: {driver: {version: 580.105.08}}}");
     let begins = |plan: &Plan| plan.clone().take_writes().iter().flatten().any(|write| write.begins_an_update());
@@ -43,7 +43,7 @@ fn moving(sim: &Sim) -> Vec<&str> {
 
 #[test]
 fn another_node_begins_only_when_the_write_can_no_longer_be_carried_out() {
-    let mut carry = Carry::default();
+    let mut carry = LoopState::default();
     let mut sim = unanswered(&mut carry);
     // So that `a` is not the next one any more.
     sim.gpu_pods.insert("a".into(), vec!["team/training".into()]);
@@ -62,7 +62,7 @@ fn another_node_begins_only_when_the_write_can_no_longer_be_carried_out() {
 
 #[test]
 fn the_same_node_may_begin_again() {
-    let mut carry = Carry::default();
+    let mut carry = LoopState::default();
     let mut sim = unanswered(&mut carry);
     let again = carry.next(Uptime::ZERO).expect("a time").min(Uptime::from_secs(74));
     sim.pass(&mut carry, again);

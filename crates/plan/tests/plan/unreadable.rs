@@ -137,5 +137,5 @@ fn a_test_stays_on_a_node_without_a_gpu_node_while_its_policy_cannot_be_parsed()
     }
     sim.unparsable_policies.insert("all".into());
     sim.gpu_nodes.remove(&"a".into());
-    assert_eq!(sim.plan().recreate, BTreeSet::new());
+    assert_eq!(sim.plan().delete_pods, BTreeSet::new());
 }

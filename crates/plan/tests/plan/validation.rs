@@ -83,7 +83,7 @@ fn a_node_is_ready_once_its_test_has_passed_and_the_pod_is_deleted() {
     assert!(sim.tests_on("a").is_empty());
     // The writes of one pass may complete in any order, so the pod is deleted after the pass that writes its result.
     let writes_status = |plan: &&Plan| plan.gpu_nodes.values().any(|write| write.status.is_some());
-    assert!(sim.plans.iter().filter(writes_status).all(|plan| plan.recreate.is_empty()));
+    assert!(sim.plans.iter().filter(writes_status).all(|plan| plan.delete_pods.is_empty()));
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn the_log_of_a_test_is_requested_once_after_it_has_ended() {
         assert!(plan.questions.log_tails.iter().all(|pod| ended(&pod)), "{:?}", plan.questions);
         // Until the log is read, no result is written, and the pod is kept.
         if !plan.questions.log_tails.is_empty() {
-            assert!(plan.recreate.is_empty() && sim.status("a").validation.is_none());
+            assert!(plan.delete_pods.is_empty() && sim.status("a").validation.is_none());
         }
         asked.push(plan.questions.log_tails.len());
         sim.step();

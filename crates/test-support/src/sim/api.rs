@@ -9,7 +9,7 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     Plan,
-    carry::Carry,
+    carry::LoopState,
     output::{
         daemon_sets::DaemonSetWrite, gpu_node::SpecWrite, node_labels::LabelWrite, plan::FinalizerWrite, writes::Write,
     },
@@ -51,7 +51,7 @@ impl Sim {
 
     /// Carries out the first writes of a plan, like an operator that is killed during a pass.
     pub fn carry_out_first(&mut self, plan: &Plan, count: usize) {
-        let (mut carry, mut made) = (Carry::default(), 0);
+        let (mut carry, mut made) = (LoopState::default(), 0);
         let mut around = self.around(&mut carry, Uptime::ZERO);
         let (pass, requests) = Pass::carry_out(plan.clone(), &World::default(), self.now, &mut around);
         self.drive(pass, requests, &mut carry, Uptime::ZERO, |sim, write| {
@@ -94,7 +94,7 @@ impl Sim {
                 (format!("runtimeclass/{name}"), Ok(before.is_some_and(|before| before.managed)))
             }
             Write::PruneGpuNode(name, uid) => (format!("gpunode/{name}"), self.remove_gpu_node(name, uid)),
-            Write::Recreate(name) => (format!("pod/{name}"), Ok(self.pods.remove(name).is_some())),
+            Write::DeletePod(name) => (format!("pod/{name}"), Ok(self.pods.remove(name).is_some())),
             Write::Pod(name, pod) => (format!("pod/{name}"), self.make_pod(name, pod)),
         };
         if answer.is_ok() {

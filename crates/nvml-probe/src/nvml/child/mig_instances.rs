@@ -19,7 +19,7 @@ use super::raw::{handle, version};
 use crate::nvml::mig::{GpuClient, Instance, MigGpu, MigProfile, MigState, MigStep, Placement};
 
 /// More than a GPU has slices, which bounds every list below.
-const MOST: u32 = 64;
+const MAX_INSTANCES: u32 = 64;
 /// Compute slices, indexed by NVML's number of the compute profile that takes that many.
 const COMPUTE_SLICES: [u32; 7] = [1, 2, 3, 4, 7, 8, 6];
 /// The prefix of the profile name of an instance without a usable compute instance, so that it matches no layout.
@@ -52,7 +52,12 @@ fn profile(device: &Device<'_>, index: u32) -> Result<KnownProfile, NvmlError> {
     let name = unsafe { CStr::from_ptr(info.name.as_ptr()) }.to_string_lossy();
     let name = name.trim_start_matches("MIG ").to_owned();
     let supported = MigProfile { name, placements: placements(device, info.id)? };
-    Ok(KnownProfile { id: info.id, slices: info.sliceCount, most: info.instanceCount.clamp(1, MOST), supported })
+    Ok(KnownProfile {
+        id: info.id,
+        slices: info.sliceCount,
+        most: info.instanceCount.clamp(1, MAX_INSTANCES),
+        supported,
+    })
 }
 
 fn placements(device: &Device<'_>, profile: u32) -> Result<Vec<Placement>, NvmlError> {
@@ -123,7 +128,7 @@ fn clients(device: &Device<'_>) -> Vec<(Option<u32>, GpuClient)> {
 
 fn instances_of(device: &Device<'_>, profile: &KnownProfile) -> Result<Vec<nvmlGpuInstance_t>, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstances.as_ref())?;
-    let mut found = vec![ptr::null_mut(); MOST as usize];
+    let mut found = vec![ptr::null_mut(); MAX_INSTANCES as usize];
     let mut count = 0;
     // SAFETY: the library writes at most the profile's maximum number of instances, for which there is room.
     nvml_try(unsafe { call(handle(device), profile.id, found.as_mut_ptr(), &raw mut count) })?;
@@ -174,11 +179,11 @@ fn compute_profile(lib: &NvmlLib, instance: nvmlGpuInstance_t, index: u32) -> Re
 
 fn computes(lib: &NvmlLib, instance: nvmlGpuInstance_t, profile: u32) -> Result<Vec<nvmlComputeInstance_t>, NvmlError> {
     let call = nvml_sym(lib.nvmlGpuInstanceGetComputeInstances.as_ref())?;
-    let mut found = vec![ptr::null_mut(); MOST as usize];
+    let mut found = vec![ptr::null_mut(); MAX_INSTANCES as usize];
     let mut count = 0;
     // SAFETY: an instance has at most as many compute instances as slices, for which there is room.
     nvml_try(unsafe { call(instance, profile, found.as_mut_ptr(), &raw mut count) })?;
-    found.truncate(count.min(MOST) as usize);
+    found.truncate(count.min(MAX_INSTANCES) as usize);
     Ok(found)
 }
 

@@ -13,7 +13,7 @@ const OLD_SIZES: (usize, usize) = (16, 12);
 /// The sizes of the header and of an entry: flags, key, value, OS version, hardware capabilities.
 const SIZES: (usize, usize) = (48, 24);
 /// The most entries that are read; a desktop system has a few thousand.
-const MOST: usize = 65_536;
+const MAX_ENTRIES: usize = 65_536;
 /// The longest string that is read.
 const LONGEST: usize = 4096;
 /// The part of an entry's flags that names the library's architecture, and its values for x86-64 and arm64. The probe
@@ -26,7 +26,7 @@ const KINDS: [u32; 2] = [0x0300, 0x0a00];
 #[must_use]
 pub fn paths<'c>(cache: &'c [u8], prefix: &str) -> Vec<&'c str> {
     let Some(cache) = newer(cache) else { return Vec::new() };
-    let count = number(cache, MAGIC.len()).unwrap_or_default().min(MOST);
+    let count = number(cache, MAGIC.len()).unwrap_or_default().min(MAX_ENTRIES);
     let entries = (0..count).map(|index| SIZES.0 + index * SIZES.1);
     let path = |at: usize| {
         let flags = u32::try_from(number(cache, at)?).ok()?;

@@ -15,7 +15,7 @@ const CACHE: &str = "etc/ld.so.cache";
 const CACHE_BYTES: u64 = 8 * 1024 * 1024;
 const CONFIGURATION: &str = "etc/ld.so.conf";
 /// The most files of the linker's configuration that are read, and the most folders that they may name.
-const MOST: usize = 64;
+const MAX_FOLDERS: usize = 64;
 
 /// Folders that hold a driver's libraries, by installer: first NVIDIA's `.run` file, most packages and Google's
 /// installers, then the packages of RHEL 7 and Debian, WSL and NixOS. Appliances list their folders in the
@@ -65,7 +65,7 @@ pub fn of(root: &HostRoot, library: &str) -> io::Result<Vec<PathBuf>> {
 fn cached(root: &HostRoot, library: &str) -> io::Result<Vec<PathBuf>> {
     let Some(cache) = present(root.bytes(CACHE, CACHE_BYTES))? else { return Ok(Vec::new()) };
     let mut folders = Vec::new();
-    for path in ld_cache::paths(&cache, library).into_iter().take(MOST) {
+    for path in ld_cache::paths(&cache, library).into_iter().take(MAX_FOLDERS) {
         let real = root.resolve(path).ok();
         let real = real.as_deref().and_then(|real| real.strip_prefix(root.as_path()).ok());
         folders.extend([Some(Path::new(path)), real].into_iter().flatten().filter_map(relative));
@@ -91,8 +91,8 @@ fn configured(root: &HostRoot) -> io::Result<Vec<PathBuf>> {
                 for pattern in patterns.split_whitespace() {
                     files.extend(included(root, &file, pattern)?);
                 }
-                files.truncate(MOST);
-            } else if let Some(folder) = line.strip_prefix('/').filter(|_| folders.len() < MOST) {
+                files.truncate(MAX_FOLDERS);
+            } else if let Some(folder) = line.strip_prefix('/').filter(|_| folders.len() < MAX_FOLDERS) {
                 folders.push(PathBuf::from(folder.trim_end_matches('/')));
             }
         }

@@ -245,9 +245,9 @@ impl Cluster {
                 let planned = |pod: &str| pass.born.get(pod).map(|(born, _)| *born);
                 let answer = match &*write {
                     // In place of the uid in a pod's name.
-                    Write::Recreate(pod) if current(pod) != planned(pod) => Ok(false),
+                    Write::DeletePod(pod) if current(pod) != planned(pod) => Ok(false),
                     // Kubelet restarted it in between, such as after a reboot.
-                    Write::Recreate(pod) if self.sim.pods[pod].running_since() != pass.born[pod].1 => {
+                    Write::DeletePod(pod) if self.sim.pods[pod].running_since() != pass.born[pod].1 => {
                         self.sim.write(&write)
                     }
                     // With a GpuNode the record is gone to which policy its node belongs.

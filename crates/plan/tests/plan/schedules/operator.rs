@@ -8,7 +8,7 @@ use std::{
 
 use gpu_operator_crd::{GpuNode, NodeName};
 use gpu_operator_plan::{
-    carry::{Carry, Class, Failure},
+    carry::{Class, Failure, LoopState},
     output::writes::Write,
     pass::{Answer, Pass, Request},
     time::Uptime,
@@ -32,7 +32,7 @@ pub struct Operator {
     /// Whether a fact has changed since the last pass began.
     pub awake: bool,
     pub pass: Option<InFlight>,
-    pub carry: Carry,
+    pub carry: LoopState,
     /// When the next pass is due, if nothing changes before.
     pub due: Option<Timestamp>,
 }
@@ -73,7 +73,7 @@ impl Operator {
             mirror.end_list();
         }
         let queues = Kind::ALL.map(|kind| (kind, VecDeque::new())).into();
-        Self { mirrors, queues, awake: true, pass: None, carry: Carry::default(), due: None }
+        Self { mirrors, queues, awake: true, pass: None, carry: LoopState::default(), due: None }
     }
 
     /// Sends a change to the operator.
@@ -152,7 +152,7 @@ impl Operator {
         let writes = [pass.outstanding(), pass.later()].concat();
         claims::of_boots(&world, &writes)?;
         let born = |write: &Arc<Write>| match &**write {
-            Write::Recreate(pod) => {
+            Write::DeletePod(pod) => {
                 let running_since = world.pods.get(pod).and_then(|pod| pod.running_since());
                 Some((pod.clone(), (self.mirrors[&Kind::Pod].get(pod)?.born, running_since)))
             }

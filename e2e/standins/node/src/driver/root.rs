@@ -13,7 +13,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 /// The driver's lock file, which also contains the data for its library.
 const LOCK: &str = "etc/standin/lock/nvml.lock";
 /// The maximum number of mounts on one mount point, more than crashed containers can leave.
-const MOST_LAYERS: usize = 64;
+const MAX_LAYERS: usize = 64;
 
 /// Mounts the harness's folder in the container's root.
 pub(super) fn bind_standin(standin: &Path, etc: &Path) -> Result<()> {
@@ -45,7 +45,7 @@ pub(super) fn show(own_root: &Path, driver_root: &Path, kernel: &Path) -> Result
 /// Unmounts everything that is mounted on `place` and below, even if it is in use, as `umount -l -R` does. Succeeds if
 /// nothing is mounted there.
 pub(super) fn release(place: &Path) -> Result<()> {
-    for _ in 0..MOST_LAYERS {
+    for _ in 0..MAX_LAYERS {
         if !is_mounted(place)? {
             return Ok(());
         }

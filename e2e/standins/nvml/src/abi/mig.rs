@@ -30,7 +30,7 @@ struct Attributes {
 const _: () = assert!(size_of::<Attributes>() == 40);
 
 /// The maximum number of MIG devices of a GPU.
-const MOST: c_uint = 7;
+const MAX_MIG_DEVICES: c_uint = 7;
 
 export! {
     nvmlDeviceGetMigMode (gpu: Handle, current: *mut c_uint, pending: *mut c_uint) => {
@@ -51,7 +51,7 @@ export! {
         put(activation, done.err().unwrap_or(Status::Success))
     };
     nvmlDeviceGetMaxMigDeviceCount (gpu: Handle, to: *mut c_uint) => {
-        put(to, if device(gpu)?.has_mig() { MOST } else { 0 })
+        put(to, if device(gpu)?.has_mig() { MAX_MIG_DEVICES } else { 0 })
     };
     nvmlDeviceIsMigDeviceHandle (gpu: Handle, to: *mut c_uint) => put(to, handle::is_mig_device(gpu.addr()).into());
     nvmlDeviceGetMigDeviceHandleByIndex (gpu: Handle, index: c_uint, to: *mut Handle) => {
