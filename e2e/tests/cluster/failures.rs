@@ -77,7 +77,8 @@ fn a_loaded_driver_in_use_is_reported() {
         std::fs::create_dir_all(module.join("holders"))?;
         std::fs::write(module.join("version"), "570.1.1\n")?;
         std::fs::write(module.join("refcnt"), "1\n")?;
-        f.apply("{}").await?;
+        // By default, a module that the probe reports before the policy is applied counts as the host's own.
+        f.apply("{defaults: {driver: {source: Container}}}").await?;
         shows(&f, Reason::DriverInUse, "570.1.1").await?;
         standin.set_other_references(0)?;
         f.wait_until_ready().await?;
