@@ -23,9 +23,9 @@ pub(crate) fn diagnosis(paths: &Paths, nodes: impl IntoIterator<Item = String>) 
         add(&["get", "gpunode", &node, "-o", "yaml"]);
         add(&["get", "events", "-A", &format!("--field-selector=involvedObject.name={node}")]);
         add(&["get", "pods", "-A", "-o", "wide", &on_node]);
-        add(&["describe", "pods", "-n", RELEASE, &on_node]);
         let pods = kubectl(paths, &["get", "pods", "-n", RELEASE, "-o", "name", &on_node]).unwrap_or_default();
         for pod in pods.lines() {
+            add(&["describe", "-n", RELEASE, pod]);
             add(&["logs", "-n", RELEASE, pod, "--all-containers", "--prefix", "--tail=60"]);
         }
     }
