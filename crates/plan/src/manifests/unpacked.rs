@@ -14,6 +14,8 @@ const UNPACK: &str = "unpack-guard";
 /// image.
 const VOLUME: &str = "guard";
 const DIRECTORY: &str = "/gpu-operator";
+/// Where containers that use the driver themselves see its root.
+pub const DRIVER_ROOT: &str = "/driver-root";
 
 /// Returns the init container.
 #[must_use]
@@ -39,4 +41,10 @@ pub fn command(args: &[&str]) -> Vec<String> {
     let (loader, program) = (format!("{DIRECTORY}/ld.so"), format!("{DIRECTORY}/nvml-probe"));
     let words = [loader.as_str(), "--library-path", DIRECTORY, program.as_str()];
     words.into_iter().chain(args.iter().copied()).map(str::to_owned).collect()
+}
+
+/// Returns the command that runs a program of the image with the driver where the program looks for it, given options of `inject`.
+#[must_use]
+pub fn injected(options: &[&str], program: &str) -> Vec<String> {
+    command(&[&["inject", "--driver-root", DRIVER_ROOT], options, &["--", program]].concat())
 }

@@ -282,13 +282,19 @@ fn a_runtime_class_that_a_policy_owns_is_given_to_nobody() {
     assert!(!sim.runtime_classes["nvidia"].owned);
 }
 
-#[test]
-fn a_node_that_leaves_in_the_middle_of_its_update_keeps_its_turn() {
+/// Returns a fleet whose node a has left its policy in the middle of its update, for which node b waits.
+fn left_in_its_update() -> Sim {
     let mut sim = selected(&["a", "b"]);
     sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
     sim.apply_policy("all", "{nodeSelector: {matchLabels: {gpu: yes}}, defaults: {driver: {version: 580.105.08}}}");
     step_until_released(&mut sim, "a");
     sim.label("a", "gpu", None);
+    sim
+}
+
+#[test]
+fn a_node_that_leaves_in_the_middle_of_its_update_keeps_its_turn() {
+    let mut sim = left_in_its_update();
     busy(&mut sim, "a");
     steps(&mut sim, 100);
     assert!(!sim.is_moving("b"));
@@ -301,11 +307,7 @@ fn a_node_that_leaves_in_the_middle_of_its_update_keeps_its_turn() {
 
 #[test]
 fn a_node_that_leaves_keeps_its_turn_while_its_gpu_node_cannot_be_parsed() {
-    let mut sim = selected(&["a", "b"]);
-    sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
-    sim.apply_policy("all", "{nodeSelector: {matchLabels: {gpu: yes}}, defaults: {driver: {version: 580.105.08}}}");
-    step_until_released(&mut sim, "a");
-    sim.label("a", "gpu", None);
+    let mut sim = left_in_its_update();
     sim.unparsable_gpu_nodes.insert("a".into());
     steps(&mut sim, 100);
     assert!(!sim.is_moving("b"));

@@ -17,8 +17,6 @@ use crate::{
     settings::Settings,
 };
 
-/// Where the plugin sees the driver's root.
-pub const DRIVER_ROOT_IN_CONTAINER: &str = "/driver-root";
 /// The name of the file of NVIDIA's plugin.
 pub const NVIDIA_FILE: &str = "nvidia.json";
 /// Where kubelet listens for plugins; plugins and kubelet have it built in, whatever kubelet's `--root-dir` is (Kubernetes 1.36,

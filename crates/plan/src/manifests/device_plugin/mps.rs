@@ -49,12 +49,12 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
     }
     let mut main_mounts = vec![
         mount(config::VOLUME, "/etc/nvidia-device-plugin", Mode::ReadOnly),
-        mount("driver-root", config::DRIVER_ROOT_IN_CONTAINER, Mode::Follow),
+        mount("driver-root", unpacked::DRIVER_ROOT, Mode::Follow),
         unpacked::mounted(),
     ];
     main_mounts.extend(mounts(Mode::Writable));
     let main = Container {
-        command: Some(injected("mps-control-daemon")),
+        command: Some(unpacked::injected(&["--mps"], "mps-control-daemon")),
         security_context: privileged(),
         volume_mounts: Some(main_mounts),
         ..operand_container(input, "mps-control-daemon", environment, vec![])
@@ -72,13 +72,6 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
         host: HostNamespaces::Pid,
         grace_seconds: GRACE_SECONDS,
     }
-}
-
-/// Returns the command that runs a program of the image with the driver's programs and libraries where the program
-/// looks for them.
-#[must_use]
-pub fn injected(program: &str) -> Vec<String> {
-    unpacked::command(&["inject", "--driver-root", config::DRIVER_ROOT_IN_CONTAINER, "--mps", "--", program])
 }
 
 /// Returns the plugin's gate, which waits until the daemons of all GPUs run.

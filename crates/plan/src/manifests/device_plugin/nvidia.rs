@@ -39,7 +39,7 @@ pub fn pod(
         env("DEVICE_LIST_STRATEGY", strategy(&input.key.toolkit)),
         env("NVIDIA_DRIVER_ROOT", root),
         env("NVIDIA_DEV_ROOT", input.key.driver.dev_root()),
-        env("DRIVER_ROOT_CTR_PATH", config::DRIVER_ROOT_IN_CONTAINER),
+        env("DRIVER_ROOT_CTR_PATH", unpacked::DRIVER_ROOT),
         env("NVIDIA_CDI_HOOK_PATH", &format!("{}/nvidia-cdi-hook", install_dir(input.key))),
         // Runtimes that inject by environment must not change this container.
         env("NVIDIA_VISIBLE_DEVICES", "void"),
@@ -50,7 +50,7 @@ pub fn pod(
     environment.extend(variables(flags));
     let mut mounts = vec![
         mount("sockets", SOCKETS, Mode::Writable),
-        mount("driver-root", config::DRIVER_ROOT_IN_CONTAINER, Mode::Follow),
+        mount("driver-root", unpacked::DRIVER_ROOT, Mode::Follow),
         mount("cdi", CDI, Mode::Writable),
     ];
     let mut volumes = driver_gate_volumes(input);
@@ -107,11 +107,8 @@ pub fn pod(
 /// program. It finds NVML only in the folders of most packages (k8s-device-plugin v0.19.3, `cmd/nvidia-device-plugin/root.go`), and
 /// resolves links in its own root: a host may have its driver elsewhere, as appliances do, or behind links, as Debian does.
 fn command(driver_root: &str, by_mps: bool) -> Option<Vec<String>> {
-    if by_mps {
-        return Some(mps::injected(PROGRAM));
-    }
-    let inject = ["inject", "--driver-root", config::DRIVER_ROOT_IN_CONTAINER, "--", PROGRAM];
-    (driver_root == HOST_ROOT).then(|| unpacked::command(&inject))
+    let options: &[&str] = if by_mps { &["--mps"] } else { &[] };
+    (by_mps || driver_root == HOST_ROOT).then(|| unpacked::injected(options, PROGRAM))
 }
 
 /// Returns the environment variables of the flags.
