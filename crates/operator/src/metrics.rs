@@ -199,9 +199,9 @@ impl Metrics {
 
     /// Counts writes by kind and result.
     pub fn count(&self, written: &[Written]) {
-        for write in written {
-            let result = write.result.as_ref().err().map_or("Written", |error| error.class().as_str());
-            self.writes.get_or_create(&WriteLabels { kind: write.kind, result }).inc();
+        for written in written {
+            let result = written.result.as_ref().err().map_or("Written", |error| error.class().as_str());
+            self.writes.get_or_create(&WriteLabels { kind: written.write.target.kind.as_str(), result }).inc();
         }
     }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `sim` | a model of the plan's environment: API server, DaemonSet controller, kubelets, probes |
 //! | `damaged` | damaged samples of input from outside |
+//! | `planned` | the writes of a plan by what they write |
 //! | `random` | the configuration of random tests |
 //! | `rejected` | invalid policies, their messages and the corrections |
 //! | `yaml_blocks` | the YAML in README, docs and examples |
@@ -19,6 +20,7 @@
 )]
 
 pub mod damaged;
+pub mod planned;
 pub mod random;
 pub mod rejected;
 pub mod sim;

@@ -1,6 +1,9 @@
 //! The metrics that operator and probe expose, read from their response to a scrape with all series present.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use gpu_operator::{drive::Written, error::Error, metrics::Metrics};
 use gpu_operator_crd::{
@@ -8,7 +11,10 @@ use gpu_operator_crd::{
     health::{HealthRules, HealthState},
     report::Report,
 };
-use gpu_operator_plan::Plan;
+use gpu_operator_plan::{
+    Plan,
+    output::write::{Body, Write},
+};
 use nvml_probe::{
     health::{node::NodeHealth, rules::Rules},
     nvml::{inventory::Inventory, supervisor::NvmlStatus},
@@ -49,7 +55,8 @@ fn operator() -> String {
     metrics.show_findings(&[]);
     let refused = Err(Error::NoAnswer { what: "write".to_owned() });
     metrics.count_event("Published");
-    metrics.count(&[Written { kind: "Node", result: Ok(()) }, Written { kind: "Node", result: refused }]);
+    let write = Arc::new(Write::new("a", Body::Taint(None)));
+    metrics.count(&[Written { write: Arc::clone(&write), result: Ok(()) }, Written { write, result: refused }]);
     metrics.text().expect("a text")
 }
 
