@@ -122,6 +122,7 @@ fn unit_tests(paths: &Paths) -> Result<()> {
     let folders = [
         "crates/common",
         "crates/crd",
+        "crates/diagnose",
         "crates/nvml-probe",
         "crates/operator",
         "crates/plan",

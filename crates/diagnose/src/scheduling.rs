@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
+use crate::{
     finding::{Mistake, NO_PLACE_GRACE, PodEvent},
     fleet::{Fleet, Host, Room},
     look::Look,
@@ -128,8 +128,8 @@ fn too_much<'h, 'w: 'h>(
 
 /// Returns the message with the progress of the node that is closest to ready.
 fn nearest(later: &[&Host<'_>]) -> Option<String> {
-    let told = later.iter().filter_map(|host| Some((host, host.status()?)));
-    let (host, status) = told.max_by_key(|(host, status)| (status.phase, std::cmp::Reverse(&host.node.name)))?;
+    let known = later.iter().filter_map(|host| Some((host, host.status()?)));
+    let (host, status) = known.max_by_key(|(host, status)| (status.phase, std::cmp::Reverse(&host.node.name)))?;
     let name = &host.node.name;
     let which = match later.len() {
         1 => format!("node {name}, the only eligible one, does not offer its GPUs yet; it is"),

@@ -1,6 +1,6 @@
 //! Driver libraries and device nodes that a pod mounts directly from its host.
 
-use super::pending::PendingPod;
+use crate::pending::PendingPod;
 
 /// Returns the message for a pod that mounts such a path. Driver installers and device plugins do so on purpose, and are exempt.
 pub fn find(pod: &PendingPod) -> Option<String> {

@@ -18,7 +18,7 @@ use gpu_operator_plan::{
     world::{NodeFacts, World, is_gpu},
 };
 
-use super::placement::Placement;
+use crate::placement::Placement;
 
 /// All nodes with GPUs.
 pub struct Fleet<'w> {

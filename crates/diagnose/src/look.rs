@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::finding::{Mistake, NO_PLACE_GRACE, START_GRACE};
+use crate::finding::{Mistake, NO_PLACE_GRACE, START_GRACE};
 
 /// The result of checking a pod that waits.
 pub enum Look {

@@ -1,6 +1,6 @@
 //! GPUs that a pod uses through an environment variable, without requesting them.
 
-use super::pending::PendingPod;
+use crate::pending::PendingPod;
 
 /// Returns the message for a pod that selects GPUs only through `NVIDIA_VISIBLE_DEVICES`. Returns `None` if another container
 /// of the pod requests GPUs, if the pod has resource claims, or if it is privileged: monitoring agents do so on purpose.

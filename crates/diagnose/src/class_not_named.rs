@@ -1,6 +1,6 @@
 //! Pods that can only get GPUs through NVIDIA's runtime, but do not select it.
 
-use super::{fleet::Fleet, pending::PendingPod};
+use crate::{fleet::Fleet, pending::PendingPod};
 
 /// Returns the message for a pod that is assigned to a node where NVIDIA's runtime is not the default. The pod would start
 /// without a driver.

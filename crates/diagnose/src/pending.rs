@@ -14,7 +14,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use super::{
+use crate::{
     driver_paths,
     finding::{Finding, Mistake},
     placement::Placement,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{finding::PodEvent, pending::PendingPod, refused::RefusedPods};
+use crate::{finding::PodEvent, pending::PendingPod, refused::RefusedPods};
 
 /// The inputs of diagnosis other than the fleet.
 #[derive(Clone, Debug, Default)]

@@ -9,7 +9,7 @@ use std::{
 use gpu_operator_plan::time::later;
 use k8s_openapi::jiff::Timestamp;
 
-use super::{
+use crate::{
     finding::{Finding, Mistake, PodEvent},
     pending::PendingPod,
     symptoms::Symptoms,
@@ -27,7 +27,7 @@ const NEXT_TURN: Duration = Duration::from_secs(5);
 /// The record of published findings and of Events that were read.
 #[derive(Debug, Default)]
 pub struct Journal {
-    told: BTreeSet<(String, Mistake)>,
+    published: BTreeSet<(String, Mistake)>,
     sent: VecDeque<Timestamp>,
     asked: BTreeMap<String, Asked>,
 }
@@ -44,7 +44,7 @@ impl Journal {
     /// Returns whether it has no entry that could become outdated.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.told.is_empty() && self.asked.is_empty()
+        self.published.is_empty() && self.asked.is_empty()
     }
 
     /// Removes entries about deleted objects.
@@ -52,7 +52,7 @@ impl Journal {
         let pods = symptoms.pods.values().map(|pod| pod.uid.as_str());
         let owners = symptoms.refused.values().map(|refused| refused.owner.uid());
         let there: BTreeSet<&str> = pods.chain(owners).collect();
-        self.told.retain(|(uid, _)| there.contains(uid.as_str()));
+        self.published.retain(|(uid, _)| there.contains(uid.as_str()));
         self.asked.retain(|uid, _| there.contains(uid.as_str()));
     }
 
@@ -101,7 +101,7 @@ impl Journal {
     /// Returns the findings to publish now, and when to publish the rest. Owners with the fewest published findings come first,
     /// so that a Job of a thousand pods does not suppress the finding of a single pod.
     #[must_use]
-    pub fn to_tell(&mut self, findings: &[Finding], now: Timestamp) -> (Vec<Finding>, Option<Timestamp>) {
+    pub fn to_publish(&mut self, findings: &[Finding], now: Timestamp) -> (Vec<Finding>, Option<Timestamp>) {
         while self.sent.front().is_some_and(|sent| later(*sent, Duration::from_mins(1)) <= now) {
             self.sent.pop_front();
         }
@@ -109,23 +109,23 @@ impl Journal {
         let mut waiting = Vec::new();
         for finding in findings {
             let turn = turns.entry((finding.family.as_str(), finding.reason)).or_default();
-            if !self.told.contains(&(finding.subject.uid().to_owned(), finding.reason)) {
+            if !self.published.contains(&(finding.subject.uid().to_owned(), finding.reason)) {
                 waiting.push((*turn, finding));
             }
             *turn += 1;
         }
         waiting.sort_by_key(|(turn, _)| *turn);
-        let now_told: Vec<Finding> = waiting
+        let to_publish: Vec<Finding> = waiting
             .iter()
             .take(A_MINUTE.saturating_sub(self.sent.len()))
             .map(|(_, finding)| (*finding).clone())
             .collect();
-        for finding in &now_told {
-            self.told.insert((finding.subject.uid().to_owned(), finding.reason));
+        for finding in &to_publish {
+            self.published.insert((finding.subject.uid().to_owned(), finding.reason));
             self.sent.push_back(now);
         }
-        let rest = waiting.len() > now_told.len();
+        let rest = waiting.len() > to_publish.len();
         let again = self.sent.front().filter(|_| rest).map(|sent| later(*sent, Duration::from_mins(1)));
-        (now_told, again)
+        (to_publish, again)
     }
 }

@@ -1,6 +1,6 @@
 //! Runtime handlers that are not configured in a node's container runtime.
 
-use super::{
+use crate::{
     finding::{Mistake, PodEvent, START_GRACE},
     look::Look,
     pending::PendingPod,

@@ -1,5 +1,7 @@
 //! Pods that wait for a node or for their start.
 
+use std::collections::BTreeSet;
+
 use gpu_operator_crd::{Phase, reason::Reason};
 
 use super::*;

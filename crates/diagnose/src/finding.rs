@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use gpu_operator_plan::output::events::Subject;
+use k8s_openapi::api::core::v1::Event;
 use strum::{EnumIter, IntoStaticStr};
 
 /// How long a pod may wait for a node before it is reported that no node fits: an autoscaler needs some time to announce that
@@ -71,4 +72,16 @@ pub struct PodEvent {
     pub reason: String,
     /// The message.
     pub message: String,
+}
+
+/// The maximum length of a message of an Event, in characters.
+const MAX_MESSAGE_LENGTH: usize = 1000;
+
+impl PodEvent {
+    /// Returns an Event's reason and message, or `None` if it has no reason.
+    #[must_use]
+    pub fn of(event: Event) -> Option<Self> {
+        let message = event.message.unwrap_or_default();
+        Some(Self { reason: event.reason?, message: message.chars().take(MAX_MESSAGE_LENGTH).collect() })
+    }
 }

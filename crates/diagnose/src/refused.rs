@@ -11,7 +11,7 @@ use gpu_operator_plan::{
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 use kube::ResourceExt;
 
-use super::finding::{Finding, Mistake};
+use crate::finding::{Finding, Mistake};
 
 /// Controllers retry at least this often: an older rejection no longer applies.
 const STANDS: Duration = Duration::from_mins(20);
@@ -93,7 +93,7 @@ impl RefusedPods {
     /// Returns the finding.
     #[must_use]
     pub fn finding(&self) -> Finding {
-        let (reason, message) = self.fault.told();
+        let (reason, message) = self.fault.reason_and_message();
         Finding { subject: self.owner.clone(), family: self.owner.uid().to_owned(), reason, message }
     }
 }
@@ -130,7 +130,7 @@ impl Fault {
         Some(Self::Unsatisfied { container, node, condition: condition.to_owned() })
     }
 
-    fn told(&self) -> (Mistake, String) {
+    fn reason_and_message(&self) -> (Mistake, String) {
         match self {
             Self::Unsatisfied { container, node, condition } => {
                 let container = container.as_ref().map_or_else(String::new, |name| format!(" {name}"));

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use test_support::{damaged, random::config};
 
 use super::*;
-use crate::diagnose::cuda::{fails, image_cuda};
+use crate::cuda::{fails, image_cuda};
 
 fn samples(kind: &str) -> Vec<Vec<u8>> {
     damaged::corpus(env!("CARGO_MANIFEST_DIR"), kind)

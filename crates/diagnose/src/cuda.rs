@@ -7,7 +7,7 @@ mod version;
 use gpu_operator_crd::NodeName;
 use version::Version;
 
-use super::{
+use crate::{
     fleet::{Fleet, Host, Room},
     pending::{Container, PendingPod},
 };
@@ -57,7 +57,7 @@ pub fn find(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
         let driver = Driver::of(fleet.hosts.get(node.as_str())?)?;
         return containers
             .iter()
-            .find_map(|container| Some(told(container, &driver.falls_short(container)?, &driver, "")));
+            .find_map(|container| Some(message(container, &driver.falls_short(container)?, &driver, "")));
     }
     let asks = pod.asks();
     let hosts = fleet.meant(&pod.placement).filter(|host| host.room(&asks) != Room::Never);
@@ -79,10 +79,10 @@ pub fn find(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
         };
     }
     let (driver, container) = (best?, containers.first()?);
-    Some(told(container, &driver.falls_short(container)?, &driver, which))
+    Some(message(container, &driver.falls_short(container)?, &driver, which))
 }
 
-fn told(container: &Container, asked: &str, driver: &Driver<'_>, which: &str) -> String {
+fn message(container: &Container, asked: &str, driver: &Driver<'_>, which: &str) -> String {
     format!(
         "driver {} of node {}{which} supports CUDA {}, but {asked} (container {}); use an image for CUDA {} or earlier, or \
          install a newer driver on the node",

@@ -1,38 +1,21 @@
-//! Diagnosis of pods: finds the mistakes that keep pods from getting the GPUs they need, from their specs and from the state of
-//! the fleet. These are pure functions of plain facts; [`crate::advise`] watches, reads Events and publishes the findings.
-//!
-//! A false alarm is worse than silence: only certain findings are reported.
-
-mod class_not_named;
-mod cuda;
-mod driver_paths;
-mod finding;
-mod fleet;
-mod host_driver;
-mod journal;
-mod legacy;
-mod look;
-mod not_requested;
-mod pending;
-mod placement;
-mod refused;
-mod runtime_handler;
-mod scheduling;
-mod symptoms;
+//! The diagnosis of all pods: what each module finds, in order, and each finding once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleet::Fleet;
 use gpu_operator_plan::world::World;
 use k8s_openapi::jiff::Timestamp;
-use look::Look;
 
-pub use finding::{Finding, Mistake, NO_PLACE_GRACE, PodEvent, START_GRACE};
-pub use journal::Journal;
-pub use pending::{Container, DriverMount, PendingPod, State, Wish};
-pub use placement::Placement;
-pub use refused::{Fault, RefusedPods};
-pub use symptoms::Symptoms;
+use crate::{
+    class_not_named, cuda,
+    finding::{Finding, Mistake},
+    fleet::Fleet,
+    host_driver, legacy,
+    look::Look,
+    not_requested,
+    pending::State,
+    runtime_handler, scheduling,
+    symptoms::Symptoms,
+};
 
 /// The result of diagnosis.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,6 +92,3 @@ pub fn diagnose(symptoms: &Symptoms, world: &World, now: Timestamp) -> Diagnosis
     diagnosis.findings.retain(|finding| seen.insert((finding.subject.uid().to_owned(), finding.reason)));
     diagnosis
 }
-
-#[cfg(test)]
-mod tests;

@@ -9,9 +9,9 @@ fn finding(pod: usize, family: &str) -> Finding {
     pod.finding(Mistake::LegacyGpuResource, String::new())
 }
 
-fn told(journal: &mut Journal, findings: &[Finding], after: u64) -> Vec<String> {
-    let (told, _) = journal.to_tell(findings, later(now(), Duration::from_secs(after)));
-    told.into_iter().map(|finding| finding.subject.uid().to_owned()).collect()
+fn published(journal: &mut Journal, findings: &[Finding], after: u64) -> Vec<String> {
+    let (published, _) = journal.to_publish(findings, later(now(), Duration::from_secs(after)));
+    published.into_iter().map(|finding| finding.subject.uid().to_owned()).collect()
 }
 
 #[test]
@@ -20,8 +20,8 @@ fn a_current_finding_is_published_once() {
     let mut other = finding(0, "a");
     other.reason = Mistake::NoNodeFits;
     let both = [finding(0, "a"), other];
-    assert_eq!(told(&mut journal, &both, 0), ["a-0", "a-0"]);
-    assert!(told(&mut journal, &both, 3600).is_empty());
+    assert_eq!(published(&mut journal, &both, 0), ["a-0", "a-0"]);
+    assert!(published(&mut journal, &both, 3600).is_empty());
 }
 
 #[test]
@@ -29,10 +29,10 @@ fn entries_of_deleted_objects_are_removed() {
     let mut journal = Journal::default();
     let there = symptoms(&[pod("p", "{containers: [{name: c}], runtimeClassName: nvidia}")]);
     let stands = there.pods["team/p"].finding(Mistake::NoNodeFits, String::new());
-    assert_eq!(told(&mut journal, std::slice::from_ref(&stands), 0).len(), 1);
+    assert_eq!(published(&mut journal, std::slice::from_ref(&stands), 0).len(), 1);
     journal.answered("uid-p", Some(vec![]), now());
     journal.keep(&there);
-    assert!(!journal.is_empty() && told(&mut journal, &[stands], 1).is_empty());
+    assert!(!journal.is_empty() && published(&mut journal, &[stands], 1).is_empty());
     journal.keep(&Symptoms::default());
     assert!(journal.is_empty());
 }
@@ -41,12 +41,12 @@ fn entries_of_deleted_objects_are_removed() {
 fn a_job_of_a_thousand_pods_does_not_suppress_a_single_pod() {
     let mut journal = Journal::default();
     let mut findings: Vec<Finding> = (0..1000).map(|pod| finding(pod, "job")).collect();
-    let first = journal.to_tell(&findings, now());
+    let first = journal.to_publish(&findings, now());
     assert_eq!(first.0.len(), 30);
     assert_eq!(first.1, Some(later(now(), Duration::from_mins(1))), "the rest is published later");
     findings.push(finding(0, "single"));
-    assert!(told(&mut journal, &findings, 59).is_empty());
-    let next = told(&mut journal, &findings, 60);
+    assert!(published(&mut journal, &findings, 59).is_empty());
+    let next = published(&mut journal, &findings, 60);
     assert_eq!((next.len(), next[0].as_str()), (30, "single-0"));
 }
 

@@ -10,15 +10,14 @@ mod spec;
 use std::{sync::Arc, time::Duration};
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
-use k8s_openapi::api::core::v1::Pod;
+use gpu_operator_plan::{
+    output::events::Subject,
+    world::{NodeFacts, Resources, World},
+};
+use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use serde_json::json;
 
 use super::*;
-
-use gpu_operator_plan::{
-    output::events::Subject,
-    world::{NodeFacts, Resources},
-};
 
 /// Returns a time one hour after the creation of every pod.
 pub fn now() -> Timestamp {

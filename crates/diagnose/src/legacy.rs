@@ -1,6 +1,6 @@
 //! The GPU resource of early Kubernetes.
 
-use super::pending::{LEGACY_RESOURCE, PendingPod};
+use crate::pending::{LEGACY_RESOURCE, PendingPod};
 
 /// Returns the message for a pod that requests it.
 pub fn find(pod: &PendingPod) -> Option<String> {
