@@ -123,6 +123,8 @@ fn unit_tests(paths: &Paths) -> Result<()> {
         "crates/common",
         "crates/crd",
         "crates/diagnose",
+        "crates/host",
+        "crates/node-tools",
         "crates/nvml-probe",
         "crates/operator",
         "crates/plan",

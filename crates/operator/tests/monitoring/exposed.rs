@@ -2,6 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpu_host::{
+    nvml::{inventory::Inventory, supervisor::NvmlStatus},
+    observe::{
+        pci::PciGpu,
+        xids::{XidCount, XidSource, XidsByGpu},
+    },
+};
 use gpu_operator::{drive::Written, error::Error, metrics::Metrics};
 use gpu_operator_crd::{
     ClusterGpuPolicyStatus, ConditionType,
@@ -9,14 +16,7 @@ use gpu_operator_crd::{
     report::Report,
 };
 use gpu_operator_plan::Plan;
-use nvml_probe::{
-    health::{node::NodeHealth, rules::Rules},
-    nvml::{inventory::Inventory, supervisor::NvmlStatus},
-    observe::{
-        pci::PciGpu,
-        xids::{XidCount, XidSource, XidsByGpu},
-    },
-};
+use nvml_probe::health::{node::NodeHealth, rules::Rules};
 use serde_json::{Value, json};
 
 /// An exposed metric.
