@@ -1,7 +1,8 @@
 //! TOML files of containerd and CRI-O: detects and removes NVIDIA's entries. Pure.
 //!
-//! Edits the text, so that every byte of other content is kept. `toml_edit`'s `DocumentMut` changes other content when
-//! it writes a file: it groups dotted keys (`a.b`, `c`, `a.d`), writes CRLF as LF and adds a last newline.
+//! Edits the text, so that every byte of other content is kept. `DocumentMut` of `toml_edit` (0.25.18) changes other content
+//! when it writes a file, even without an edit: it groups dotted keys (`a.b`, `c`, `a.d` becomes `a.b`, `a.d`, `c`), writes CRLF
+//! as LF, adds a missing last newline and drops a byte order mark. It is therefore used only to parse, for the positions.
 
 use std::ops::Range;
 
