@@ -11,6 +11,6 @@ pub struct Symptoms {
     pub pods: BTreeMap<String, std::sync::Arc<PendingPod>>,
     /// Rejections of pods by the API server, by the Event's `namespace/name`.
     pub refused: BTreeMap<String, std::sync::Arc<RefusedPods>>,
-    /// Answers to [`Diagnosis::questions`]: the Events of a pod, by the pod's uid.
+    /// Answers to [`crate::Diagnosis::questions`]: the Events of a pod, by the pod's uid.
     pub pod_events: BTreeMap<String, Vec<PodEvent>>,
 }
