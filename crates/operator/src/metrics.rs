@@ -4,6 +4,7 @@ use std::sync::{Mutex, PoisonError, atomic::AtomicU64};
 
 use gpu_operator_common::build_info;
 use gpu_operator_crd::policy_status::PoolStatus;
+use gpu_operator_diagnose::{Finding, Mistake};
 use gpu_operator_plan::Plan;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
@@ -13,10 +14,7 @@ use prometheus_client::{
 
 use strum::IntoEnumIterator;
 
-use crate::{
-    diagnose::{Finding, Mistake},
-    drive::Written,
-};
+use crate::drive::Written;
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
 struct ConditionLabels {

@@ -5,6 +5,7 @@
 //! | `sim` | a model of the plan's environment: API server, DaemonSet controller, kubelets, probes |
 //! | `damaged` | damaged samples of input from outside |
 //! | `planned` | the writes of a plan by what they write |
+//! | `host` | a host in a temporary directory, with the stand-in for NVML (feature `host`) |
 //! | `random` | the configuration of random tests |
 //! | `rejected` | invalid policies, their messages and the corrections |
 //! | `yaml_blocks` | the YAML in README, docs and examples |
@@ -16,10 +17,13 @@
     clippy::new_without_default,
     clippy::panic,
     clippy::print_stdout,
+    clippy::unwrap_used,
     reason = "test support fails like a test"
 )]
 
 pub mod damaged;
+#[cfg(feature = "host")]
+pub mod host;
 pub mod planned;
 pub mod random;
 pub mod rejected;

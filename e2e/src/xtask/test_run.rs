@@ -122,6 +122,9 @@ fn unit_tests(paths: &Paths) -> Result<()> {
     let folders = [
         "crates/common",
         "crates/crd",
+        "crates/diagnose",
+        "crates/host",
+        "crates/node-tools",
         "crates/nvml-probe",
         "crates/operator",
         "crates/plan",

@@ -8,11 +8,11 @@ use std::{
 };
 
 use e2e::debian::Driver;
-use nix::sys::stat::makedev;
-use nvml_probe::{
-    host::HostRoot,
+use gpu_host::{
     observe::driver::{HOST_ROOT, libraries},
+    root::HostRoot,
 };
+use nix::sys::stat::makedev;
 use serde_json::{Value, json};
 
 use crate::support::{BRANCHES, GPU, Host, built, library, real};

@@ -17,7 +17,7 @@ use modules::Modules;
 
 /// The workspace's crates, each with its folders (or single modules) in the order in which they may use each other: a module
 /// uses only those of its own and of earlier entries. Modules that are not listed are the crate's entry points.
-const CRATES: [(&str, &[&str]); 6] = [
+const CRATES: [(&str, &[&str]); 9] = [
     ("crates/common", &[]),
     ("crates/crd", &[]),
     (
@@ -42,14 +42,11 @@ const CRATES: [(&str, &[&str]); 6] = [
             "plan",
         ],
     ),
+    ("crates/diagnose", &[]),
     ("crates/operator", &[]),
-    (
-        "crates/nvml-probe",
-        &[
-            "process", "host", "observe", "nvml", "health", "mig", "runtime", "gates", "operands", "report", "agent",
-            "cli",
-        ],
-    ),
+    ("crates/host", &["process", "root", "observe", "nvml"]),
+    ("crates/node-tools", &["mig", "runtime", "gates", "operands", "cli"]),
+    ("crates/nvml-probe", &["health", "report", "agent", "cli"]),
     ("e2e", &["harness", "standin", "cluster", "fleet", "benchmark", "xtask"]),
 ];
 

@@ -5,6 +5,13 @@ use std::{
     sync::Arc,
 };
 
+use gpu_host::{
+    nvml::{inventory::Inventory, supervisor::NvmlStatus},
+    observe::{
+        pci::PciGpu,
+        xids::{XidCount, XidSource, XidsByGpu},
+    },
+};
 use gpu_operator::{drive::Written, error::Error, metrics::Metrics};
 use gpu_operator_crd::{
     ClusterGpuPolicyStatus, ConditionType,
@@ -15,14 +22,7 @@ use gpu_operator_plan::{
     Plan,
     output::write::{Body, Write},
 };
-use nvml_probe::{
-    health::{node::NodeHealth, rules::Rules},
-    nvml::{inventory::Inventory, supervisor::NvmlStatus},
-    observe::{
-        pci::PciGpu,
-        xids::{XidCount, XidSource, XidsByGpu},
-    },
-};
+use nvml_probe::health::{node::NodeHealth, rules::Rules};
 use serde_json::{Value, json};
 
 /// An exposed metric.
