@@ -34,6 +34,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::{SignedDuration, Timestamp},
 };
+use test_support::planned::Planned;
 
 const NODES: usize = 5000;
 const GPUS: usize = 8;
