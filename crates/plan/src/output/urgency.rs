@@ -54,7 +54,7 @@ pub fn of_node(before: &GpuNodeStatus, after: &GpuNodeStatus) -> Urgency {
     if state(before) == state(after) { Urgency::Detail } else { Urgency::Progress }
 }
 
-/// Returns whether a node is on its way to another phase, without a problem.
+/// Returns whether a phase is transient, without a problem.
 #[must_use]
 pub fn is_transient(phase: Phase, reason: Reason) -> bool {
     let is_away = matches!(reason, Reason::NodeNotReady | Reason::NodeDeleting);
