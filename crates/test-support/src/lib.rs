@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `sim` | a model of the plan's environment: API server, DaemonSet controller, kubelets, probes |
 //! | `damaged` | damaged samples of input from outside |
+//! | `faults` | faults of the stand-in NVML, and the health that the probe derives from them |
 //! | `random` | the configuration of random tests |
 //! | `rejected` | invalid policies, their messages and the corrections |
 //! | `yaml_blocks` | the YAML in README, docs and examples |
@@ -19,6 +20,7 @@
 )]
 
 pub mod damaged;
+pub mod faults;
 pub mod random;
 pub mod rejected;
 pub mod sim;
