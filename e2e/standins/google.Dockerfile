@@ -5,8 +5,8 @@
 # The build's context:
 #   libstandin_nvml.so         built from package standin-nvml
 #   nvidia-installer           built from package standin-node, executable
-#   nvidia-gpu-device-plugin   likewise
-#   nvidia-smi                 likewise, part of the driver
+#   nvidia-gpu-device-plugin   built from package standin-plugin, executable
+#   nvidia-smi                 built from package standin-node, executable; part of the driver
 ARG BASE
 FROM ${BASE}
 ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

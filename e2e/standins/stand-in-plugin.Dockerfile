@@ -3,7 +3,7 @@
 #
 # Argument: BASE, a base with a C library.
 # The build's context:
-#   nvidia-device-plugin   built from package standin-node, executable
+#   nvidia-device-plugin   built from package standin-plugin, executable
 ARG BASE
 FROM ${BASE}
 ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

@@ -5,7 +5,11 @@ use std::{fmt::Debug, sync::Arc};
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use gpu_operator_plan::{
-    output::write::{Body, Kind, Part, Target, Write},
+    output::{
+        body::Body,
+        target::{Kind, Part, Target},
+        write::Write,
+    },
     world::{TaintFact, TrimmedNode},
 };
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod, node::v1::RuntimeClass};

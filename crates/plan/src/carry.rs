@@ -129,7 +129,7 @@ impl LoopState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::write::{Body, Urgency};
+    use crate::output::{body::Body, write::Urgency};
 
     #[test]
     fn a_status_that_comes_too_soon_is_delayed() {

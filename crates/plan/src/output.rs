@@ -1,5 +1,6 @@
 //! The writes of a plan: labels, DaemonSets, GpuNodes, policies' statuses and Events.
 
+pub mod body;
 pub mod context;
 pub mod counted;
 pub mod daemon_sets;
@@ -22,6 +23,7 @@ pub mod policy_nodes;
 pub mod published_labels;
 pub mod runtime_classes;
 pub mod stale_gpu_nodes;
+pub mod target;
 pub mod unmanaged;
 pub mod urgency;
 pub mod validation_pods;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `sim` | a model of the plan's environment: API server, DaemonSet controller, kubelets, probes |
 //! | `damaged` | damaged samples of input from outside |
+//! | `faults` | faults of the stand-in NVML, and the health that the probe derives from them |
 //! | `planned` | the writes of a plan by what they write |
 //! | `host` | a host in a temporary directory, with the stand-in for NVML (feature `host`) |
 //! | `random` | the configuration of random tests |
@@ -22,6 +23,7 @@
 )]
 
 pub mod damaged;
+pub mod faults;
 #[cfg(feature = "host")]
 pub mod host;
 pub mod planned;

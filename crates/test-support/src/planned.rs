@@ -5,12 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpu_operator_crd::{ClusterGpuPolicyStatus, GpuNodeStatus, NodeName, PolicyName};
 use gpu_operator_plan::{
     Plan,
-    output::{
-        daemon_sets::DaemonSetWrite,
-        gpu_node::SpecWrite,
-        node_labels::LabelWrite,
-        write::{Body, Kind, Write},
-    },
+    output::{body::Body, body::DaemonSetWrite, body::LabelWrite, body::SpecWrite, target::Kind, write::Write},
     world::{HealthCondition, TaintFact},
 };
 use k8s_openapi::api::core::v1::Pod;

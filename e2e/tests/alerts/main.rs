@@ -5,7 +5,7 @@
 
 use std::{path::Path, process::Command};
 
-use e2e::debian::promtool;
+use harness::debian::promtool;
 
 /// Runs promtool on a file of this checkout.
 fn check(args: [&str; 2], file: &str) {
@@ -23,5 +23,5 @@ fn the_rules_are_valid() {
 
 #[test]
 fn every_alert_fires_when_it_should_and_only_then() {
-    check(["test", "rules"], "crates/operator/tests/monitoring/alerts.test.yaml");
+    check(["test", "rules"], "e2e/checks/tests/monitoring/alerts.test.yaml");
 }

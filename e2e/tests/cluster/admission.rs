@@ -1,8 +1,8 @@
 //! The probe can write its own node's report and nothing else: its role and the admission policy deny all other writes.
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::eventually;
 use gpu_operator_crd::GpuNode;
+use harness::wait::eventually;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{
     Api, Client, Config, ResourceExt,
@@ -52,7 +52,7 @@ fn denied<T: std::fmt::Debug>(what: &str, outcome: Result<T, kube::Error>, words
 
 #[test]
 fn the_probe_can_write_only_its_own_report() {
-    test(|f| async move {
+    test(async |f| {
         let own = &f.host.name();
         let api = Api::<GpuNode>::all(probe(&f).await?);
         let status =
@@ -118,7 +118,7 @@ fn the_probe_can_write_only_its_own_report() {
 
 #[test]
 fn the_admission_policy_has_no_type_errors() {
-    test(|f| async move {
+    test(async |f| {
         let policy = f.cluster.kubectl(&[
             "get",
             "validatingadmissionpolicy",

@@ -1,8 +1,8 @@
 //! Manual changes by users, to the operator's objects and to their own nodes.
 
 use anyhow::{Context, Result, ensure};
-use e2e::eventually;
 use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
+use harness::wait::eventually;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{Api, ResourceExt, api::ListParams};
 
@@ -17,7 +17,7 @@ async fn set_of(f: &Fixture, stage: Stage) -> Result<DaemonSet> {
 
 #[test]
 fn an_edited_daemon_set_is_restored_and_no_pod_is_recreated() {
-    test(|f| async move {
+    test(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.wait_until_settled(std::time::Duration::from_secs(2)).await?;
@@ -63,8 +63,8 @@ fn an_edited_daemon_set_is_restored_and_no_pod_is_recreated() {
 }
 
 #[test]
-fn a_node_that_opts_out_loses_the_operators_labels_and_can_opt_in_again() {
-    test(|f| async move {
+fn a_node_that_opts_out_loses_its_labels_and_can_opt_in_again() {
+    test(async |f| {
         f.apply("{nodeLabels: [{key: accelerator}]}").await?;
         f.wait_until_ready().await?;
         let node = &f.host.name();
@@ -79,8 +79,8 @@ fn a_node_that_opts_out_loses_the_operators_labels_and_can_opt_in_again() {
 }
 
 #[test]
-fn a_label_that_contradicts_the_hardware_is_reported_and_left_unchanged() {
-    test(|f| async move {
+fn a_label_that_contradicts_the_hardware_is_reported_and_kept() {
+    test(async |f| {
         let node = &f.host.name();
         let key = "cloud.google.com/gke-accelerator";
         f.cluster.kubectl(&["label", "node", node, &format!("{key}=nvidia-tesla-k80")])?;

@@ -8,7 +8,7 @@ use crate::support::{GPUS, test};
 
 #[test]
 fn a_pod_sees_as_many_gpus_as_it_requests() {
-    test(|f| async move {
+    test(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         let plugin = f.operand(Stage::DevicePlugin).await?.name_any();

@@ -1,8 +1,8 @@
 //! Mistakes in pods are reported in Events on the pod, or on its owner if the API server rejects the pod.
 
 use anyhow::{Result, ensure};
-use e2e::eventually;
 use gpu_operator_crd::keys;
+use harness::wait::eventually;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
@@ -73,7 +73,7 @@ async fn wait_for_event(f: &Fixture, namespace: &str, kind: &str, name: &str, wo
 
 #[test]
 fn a_pod_with_a_mistake_gets_an_event_and_a_valid_one_does_not() {
-    test(|f| async move {
+    test(async |f| {
         f.apply(&format!("{{nodeLabels: [{{key: {ACCELERATOR}}}]}}")).await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("good").await?;
@@ -91,8 +91,8 @@ fn a_pod_with_a_mistake_gets_an_event_and_a_valid_one_does_not() {
 }
 
 #[test]
-fn a_pod_created_before_the_gpus_are_ready_gets_an_event_with_the_progress() {
-    test(|f| async move {
+fn a_pod_before_its_gpus_gets_an_event_with_the_progress() {
+    test(async |f| {
         let mut early = requesting_pod(keys::GPU_RESOURCE);
         early["nodeSelector"] = json!({HOSTNAME: f.host.name()});
         create(&f, "early", early).await?;
@@ -110,7 +110,7 @@ fn a_pod_created_before_the_gpus_are_ready_gets_an_event_with_the_progress() {
 
 #[test]
 fn the_owner_of_rejected_pods_gets_an_event_with_the_reason() {
-    test(|f| async move {
+    test(async |f| {
         let outcome = async {
             f.cluster.kubectl(&["create", "namespace", NAMESPACE])?;
             let mut requesting = requesting_pod("cpu");

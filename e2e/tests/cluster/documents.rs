@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
-use e2e::Cluster;
+use cluster_client::handle::Cluster;
 use test_support::yaml_blocks::{Written, objects};
 
 use crate::{

@@ -2,12 +2,13 @@
 //! no other pod is scheduled there until the node has recovered.
 
 use anyhow::{Context, Result, ensure};
-use e2e::{DriverMode, eventually};
+use cluster::standin::DriverMode;
 use gpu_operator_crd::{
     health::HealthState,
     policy::Stage,
     reason::{Phase, Reason},
 };
+use harness::wait::eventually;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
@@ -81,8 +82,8 @@ pub async fn is_out_of_service(f: &Fixture, reason: Reason) -> Result<()> {
 }
 
 #[test]
-fn a_current_image_takes_over_the_loaded_driver_while_a_gpu_pod_runs() {
-    test(|f| async move {
+fn a_current_image_takes_over_the_driver_under_a_gpu_pod() {
+    test(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         let busy = run_busy_pod(&f).await?;
@@ -112,7 +113,7 @@ fn a_current_image_takes_over_the_loaded_driver_while_a_gpu_pod_runs() {
 
 #[test]
 fn a_driver_that_fails_to_restart_does_not_disturb_a_gpu_pod() {
-    test(|f| async move {
+    test(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         let busy = run_busy_pod(&f).await?;
@@ -186,8 +187,8 @@ async fn is_ready_with(f: &Fixture, version: &str) -> Result<()> {
 }
 
 #[test]
-fn an_image_that_cannot_take_over_the_driver_waits_for_the_gpu_pod_without_a_crash_loop() {
-    long_test(|f| async move {
+fn an_image_that_cannot_take_over_waits_for_the_gpu_pod() {
+    long_test(async |f| {
         // A current image that finds another configuration's driver, one from before the digest, and a precompiled one.
         f.apply("{}").await?;
         f.wait_until_ready().await?;

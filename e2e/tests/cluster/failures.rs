@@ -1,8 +1,9 @@
 //! A failing driver is reported within a minute, with the pod's own message, and recovers once the cause is gone.
 
 use anyhow::{Result, ensure};
-use e2e::{DriverMode, eventually};
+use cluster::standin::DriverMode;
 use gpu_operator_crd::reason::Reason;
+use harness::wait::eventually;
 
 use crate::support::{DEFAULT_DRIVER, Fixture, READY, SHOWN, alone, test};
 
@@ -30,7 +31,7 @@ async fn shows(f: &Fixture, reason: Reason, words: &str) -> Result<()> {
 
 #[test]
 fn a_missing_image_is_reported() {
-    test(|f| async move {
+    test(async |f| {
         f.apply("{defaults: {driver: {version: 590.99.99}}}").await?;
         // Nothing listens at the image's registry, so it is unknown whether the image exists.
         shows(&f, Reason::ImagePullFailed, "nvidia/driver:590.99.99-ubuntu22.04").await?;
@@ -41,7 +42,7 @@ fn a_missing_image_is_reported() {
 
 #[test]
 fn a_crashing_container_is_reported() {
-    test(|f| async move {
+    test(async |f| {
         f.host.standin().set_driver_mode(&DriverMode::Crash { message: "kernel headers not found".into() })?;
         f.apply("{}").await?;
         shows(&f, Reason::ContainerCrashed, "kernel headers not found").await?;
@@ -52,7 +53,7 @@ fn a_crashing_container_is_reported() {
 
 #[test]
 fn a_driver_of_the_wrong_version_is_reported() {
-    test(|f| async move {
+    test(async |f| {
         f.host.standin().set_driver_mode(&DriverMode::WrongVersion { loads: "570.1.1".into() })?;
         f.apply("{}").await?;
         // Until the version is loaded there is no failure to report.
@@ -69,7 +70,7 @@ fn a_driver_of_the_wrong_version_is_reported() {
 
 #[test]
 fn a_loaded_driver_in_use_is_reported() {
-    test(|f| async move {
+    test(async |f| {
         // Loaded by a third party's container, and in use by a process outside pods.
         let standin = f.host.standin();
         standin.set_other_references(1)?;
@@ -89,7 +90,7 @@ fn a_loaded_driver_in_use_is_reported() {
 
 #[test]
 fn pods_that_the_api_server_rejects_are_reported() {
-    alone(|f| async move {
+    alone(async |f| {
         let namespace = format!("namespace/{}", f.cluster.namespace());
         let enforce = |level: &str| {
             f.cluster.kubectl(&[

@@ -1,182 +1,29 @@
 //! A GPU's health: from NVML to the GpuNode, the policy, the Node, Events and metrics, and back. The faults come from
 //! the stand-in library; everything else is real.
 
-use anyhow::{Context, Result, ensure};
-use e2e::{
-    Gpu, eventually,
-    faults::{Fault, Faults},
-};
+mod faulty_gpu;
+
+use anyhow::{Context, ensure};
+use cluster::standin::Gpu;
 use gpu_operator_crd::{
     Phase,
-    health::{CauseKind, GpuHealth, HealthState},
-    keys,
+    health::{CauseKind, HealthState},
     policy::Stage,
     reason::Reason,
-    report::{NvmlState, Report},
+    report::NvmlState,
 };
-use k8s_openapi::api::events::v1::Event;
-use kube::{Api, ResourceExt, api::ListParams};
+use harness::wait::eventually;
+use kube::ResourceExt;
 use serde_json::{Map, Value, json};
+use test_support::faults::{Fault, Faults};
 
-use crate::support::{Fixture, GPUS, READY, SHOWN, alone, long_test, test, test_beside_the_operator};
-
-/// One reading per second, and one is enough, so that the whole table takes only minutes.
-const FAST: &str = "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGpus: 7}}";
-/// The index of the GPU with the faults.
-const FAULTY: usize = 3;
-
-/// Returns the reason that nodes and policies report for a GPU's state.
-fn reason(state: HealthState) -> Reason {
-    match state {
-        HealthState::Unhealthy => Reason::GpuUnhealthy,
-        HealthState::Unknown => Reason::HealthUnknown,
-        HealthState::Degraded | HealthState::Recovering => Reason::GpuDegraded,
-        HealthState::Healthy => Reason::AllGpusHealthy,
-    }
-}
-
-impl Fixture {
-    /// Sets these fields of the GPU in the stand-in NVML.
-    fn set_faults(&self, state: &Map<String, Value>) -> Result<()> {
-        let mut gpus = Gpu::h100(GPUS);
-        gpus[FAULTY].state.clone_from(state);
-        self.host.standin().set_gpus(&gpus)
-    }
-
-    async fn report(&self) -> Result<Report> {
-        self.status().await?.report.context("no report")
-    }
-
-    /// Waits until the GPU has this health and the others are healthy.
-    async fn wait_for_health(&self, what: &str, check: impl Fn(&GpuHealth) -> bool) -> Result<GpuHealth> {
-        let check = &check;
-        eventually(SHOWN, what, || async move {
-            let report = self.report().await?;
-            for (place, gpu) in report.gpus.iter().enumerate() {
-                let fits = if place == FAULTY { check(&gpu.health) } else { gpu.health.state == HealthState::Healthy };
-                ensure!(fits, "GPU {}: {:?}", gpu.pci_address, gpu.health);
-            }
-            Ok(report.gpus[FAULTY].health.clone())
-        })
-        .await
-    }
-
-    /// Waits until the probe's metrics report this state of the GPU.
-    async fn wait_for_probe_metrics(&self, state: HealthState) -> Result<()> {
-        let address = &format!("pci_address=\"{}\"", Gpu::h100(GPUS)[FAULTY].pci_address);
-        let state = &format!("state=\"{state:?}\"");
-        eventually(SHOWN, &format!("the probe's metrics with {state}"), || async move {
-            let metrics = self.ask_probe("/metrics").await?;
-            let mut lines = metrics.lines().filter(|line| line.starts_with("nvml_probe_gpu_health{"));
-            let line = lines.find(|line| line.contains(address) && line.contains(state));
-            ensure!(line.is_some_and(|line| line.ends_with(" 1.0")), "{line:?}");
-            Ok(())
-        })
-        .await
-    }
-
-    /// Waits until the probe has read this value of the GPU's energy counter.
-    async fn wait_for_energy(&self, joules: f64) -> Result<()> {
-        let address = &format!("pci_address=\"{}\"", Gpu::h100(GPUS)[FAULTY].pci_address);
-        eventually(SHOWN, &format!("an energy counter of {joules} J"), || async move {
-            let metrics = self.ask_probe("/metrics").await?;
-            let mut lines = metrics.lines().filter(|line| line.starts_with("nvml_probe_gpu_energy_joules_total{"));
-            let line = lines.find(|line| line.contains(address)).context("no counter")?;
-            let value = line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok());
-            ensure!(value == Some(joules), "{line}");
-            Ok(())
-        })
-        .await
-    }
-
-    /// Waits until the GpuNode's column, the policy's counts and condition, the Node's condition and the operator's
-    /// metrics report this number of GPUs in the state, and the others as healthy.
-    async fn wait_until_reported(&self, state: HealthState, gpus: u32) -> Result<()> {
-        if gpus <= 1 {
-            self.wait_for_probe_metrics(state).await?;
-        }
-        // Unhealthy, degraded, unknown.
-        let wanted = match state {
-            HealthState::Unhealthy => (gpus, 0, 0),
-            HealthState::Unknown => (0, 0, gpus),
-            HealthState::Degraded | HealthState::Recovering => (0, gpus, 0),
-            HealthState::Healthy => (0, 0, 0),
-        };
-        let is_degraded = if state == HealthState::Healthy { "False" } else { "True" };
-        let healthy = match state {
-            HealthState::Unhealthy => "False",
-            HealthState::Unknown => "Unknown",
-            HealthState::Degraded | HealthState::Recovering | HealthState::Healthy => "True",
-        };
-        eventually(SHOWN, &format!("{gpus} GPUs reported as {state:?}"), || async move {
-            let status = self.status().await?;
-            ensure!(status.health == Some(state), "HEALTH is {:?}", status.health);
-            let policy = self.policies().get(&self.policy).await?.status.context("no status")?;
-            let counts = (policy.gpus.unhealthy, policy.gpus.degraded, policy.gpus.unknown);
-            ensure!(counts == wanted, "the policy counts {counts:?}");
-            let condition = policy
-                .conditions
-                .iter()
-                .find(|condition| condition.type_ == "Degraded")
-                .context("no condition Degraded")?;
-            ensure!(
-                condition.status == is_degraded && condition.reason == reason(state).as_str(),
-                "condition of the policy: {condition:?}"
-            );
-            let conditions = self.node().await?.status.and_then(|status| status.conditions).unwrap_or_default();
-            let condition = conditions.iter().find(|condition| condition.type_ == keys::HEALTH_CONDITION);
-            let condition = condition.context("the Node has no such condition")?;
-            ensure!(
-                condition.status == healthy && condition.reason.as_deref() == Some(reason(state).as_str()),
-                "condition of the Node: {condition:?}"
-            );
-            let metrics = self.ask_operator("/metrics").await?;
-            for (state, count) in [("unhealthy", wanted.0), ("degraded", wanted.1), ("unknown", wanted.2)] {
-                let line = format!(r#"{{policy="{}",pool="nvidia-h100-80gb",state="{state}"}} {count}"#, self.policy);
-                ensure!(
-                    metrics.contains(&format!("gpu_operator_pool_gpus_with_problems{line}")),
-                    "no {line} in {metrics}"
-                );
-            }
-            Ok(())
-        })
-        .await
-    }
-
-    async fn wait_for_taint(&self, wanted: bool) -> Result<()> {
-        eventually(SHOWN, &format!("taint of unhealthy GPUs: {wanted}"), || async move {
-            let taints = self.node().await?.spec.and_then(|spec| spec.taints).unwrap_or_default();
-            let there = taints.iter().any(|taint| taint.key == keys::UNHEALTHY_TAINT && taint.effect == "NoSchedule");
-            ensure!(there == wanted, "{taints:?}");
-            Ok(())
-        })
-        .await
-    }
-
-    /// Returns the number of Events on the Node with one of these reasons, including repetitions.
-    async fn count_events(&self, reasons: &[Reason]) -> Result<i32> {
-        let events: Vec<Event> = Api::all(self.cluster.client()).list(&ListParams::default()).await?.items;
-        let one_of = |event: &&Event| reasons.iter().any(|reason| event.reason.as_deref() == Some(reason.as_str()));
-        let of_node = events.iter().filter(one_of).filter(|event| {
-            event.regarding.as_ref().is_some_and(|regarding| regarding.name.as_ref() == Some(&self.host.name()))
-        });
-        Ok(of_node.map(|event| event.series.as_ref().map_or(1, |series| series.count)).sum())
-    }
-
-    async fn wait_for_another_event(&self, reasons: &[Reason], before: i32) -> Result<()> {
-        eventually(SHOWN, &format!("an Event {reasons:?}"), || async move {
-            let times = self.count_events(reasons).await?;
-            ensure!(times > before, "{times} Events");
-            Ok(())
-        })
-        .await
-    }
-}
+use self::faulty_gpu::{FAST, reason};
+use crate::support::{GPUS, READY, SHOWN, alone, long_test, test, test_beside_the_operator};
 
 #[test]
 fn each_fault_of_a_gpu_is_reported_everywhere_until_it_is_gone() {
-    long_test(|f| async move {
-        let Faults { well, faults } = Faults::read()?;
+    long_test(async |f| {
+        let Faults { well, faults } = Faults::read();
         f.set_faults(&well)?;
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
@@ -217,8 +64,8 @@ fn each_fault_of_a_gpu_is_reported_everywhere_until_it_is_gone() {
 }
 
 #[test]
-fn all_gpus_are_unknown_while_the_library_crashes_fails_or_hangs() {
-    test(|f| async move {
+fn gpus_are_unknown_while_the_library_crashes_fails_or_hangs() {
+    test(async |f| {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
         // The child exits, then cannot start again, and finally hangs.
@@ -249,8 +96,8 @@ fn all_gpus_are_unknown_while_the_library_crashes_fails_or_hangs() {
 }
 
 #[test]
-fn xid_79_on_one_of_eight_gpus_leaves_seven_and_a_reboot_restores_the_eighth() {
-    test_beside_the_operator(|f| async move {
+fn xid_79_leaves_seven_gpus_and_a_reboot_restores_the_eighth() {
+    test_beside_the_operator(async |f| {
         f.apply("{health: {interval: 1s, cleanIntervals: 1}}").await?;
         f.wait_until_ready().await?;
         f.set_faults(&Map::from_iter([("xids".to_owned(), json!([{"xid": 79}]))]))?;
@@ -277,9 +124,9 @@ fn xid_79_on_one_of_eight_gpus_leaves_seven_and_a_reboot_restores_the_eighth() {
 }
 
 #[test]
-fn a_gpu_that_the_plugin_withholds_is_restored_without_intervention() {
-    test(|f| async move {
-        let faults = Faults::read()?;
+fn a_gpu_that_the_plugin_withholds_is_restored() {
+    test(async |f| {
+        let faults = Faults::read();
         f.set_faults(&faults.well)?;
         f.apply(
             "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGpus: 7, onUnhealthy: {mode: Taint}}}",
@@ -287,7 +134,7 @@ fn a_gpu_that_the_plugin_withholds_is_restored_without_intervention() {
         .await?;
         f.wait_until_ready().await?;
         let plugin = f.operand(Stage::DevicePlugin).await?.name_any();
-        let fault = faults.named("reports XID 48")?;
+        let fault = faults.named("reports XID 48");
         f.set_faults(&fault.device)?;
         f.wait_for_allocatable(7, SHOWN).await?;
         ensure!(f.capacity().await? == GPUS, "the withheld GPU is no longer registered with kubelet");
@@ -308,9 +155,9 @@ fn a_gpu_that_the_plugin_withholds_is_restored_without_intervention() {
 }
 
 #[test]
-fn a_fault_is_detected_without_the_operator_and_reported_once_it_is_back() {
-    alone(|f| async move {
-        let faults = Faults::read()?;
+fn a_fault_without_an_operator_is_reported_once_it_is_back() {
+    alone(async |f| {
+        let faults = Faults::read();
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
         let scale = |replicas: u32| {
@@ -328,7 +175,7 @@ fn a_fault_is_detected_without_the_operator_and_reported_once_it_is_back() {
                 "--timeout=60s",
             ];
             f.cluster.kubectl(&[&gone[..], &["-n", f.cluster.namespace()]].concat())?;
-            let fault = faults.named("has bad SRAM")?;
+            let fault = faults.named("has bad SRAM");
             f.set_faults(&fault.device)?;
             f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await?;
             f.wait_for_probe_metrics(HealthState::Unhealthy).await
@@ -342,7 +189,7 @@ fn a_fault_is_detected_without_the_operator_and_reported_once_it_is_back() {
 
 #[test]
 fn gpus_are_unknown_if_the_probe_is_missing() {
-    alone(|f| async move {
+    alone(async |f| {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
         let place = |selector: &Value| {
@@ -368,7 +215,7 @@ fn gpus_are_unknown_if_the_probe_is_missing() {
 
 #[test]
 fn gpus_are_unknown_while_the_probe_hangs_until_it_is_restarted() {
-    long_test(|f| async move {
+    long_test(async |f| {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
         // Not its NVML child, and not this shell, whose arguments also match.
@@ -399,8 +246,8 @@ fn gpus_are_unknown_while_the_probe_hangs_until_it_is_restarted() {
 }
 
 #[test]
-fn application_errors_do_not_affect_the_health_of_gpus_at_any_rate() {
-    test(|f| async move {
+fn application_errors_at_any_rate_are_no_fault_of_the_gpu() {
+    test(async |f| {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
         let flood: Vec<Value> =

@@ -1,14 +1,14 @@
 //! A driver of the host's own operating system image is left unchanged.
 
 use anyhow::ensure;
-use e2e::HostDriver;
+use cluster::node::real_node::HostDriver;
 use gpu_operator_crd::{policy::Stage, reason::Reason};
 
 use crate::support::test;
 
 #[test]
 fn a_loaded_host_driver_is_used_and_no_driver_pod_is_created() {
-    test(|f| async move {
+    test(async |f| {
         f.load_host_driver("580.173.02").await?;
         f.apply("{}").await?;
         f.wait_until_ready().await?;
@@ -21,7 +21,7 @@ fn a_loaded_host_driver_is_used_and_no_driver_pod_is_created() {
 
 #[test]
 fn a_host_driver_that_is_not_loaded_is_not_overwritten() {
-    test(|f| async move {
+    test(async |f| {
         f.host.set_host_driver(&HostDriver::Installed("580.173.02".into()))?;
         f.wait_for_status("the host's driver in the report", |status| {
             ensure!(

@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::{DriverMode, eventually};
+use cluster::standin::DriverMode;
 use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
+use harness::wait::eventually;
 use kube::api::ListParams;
 
 use crate::support::{Fixture, GPUS, READY, alone, everywhere, is_in_init, last_init_container_started, started, test};
 
 #[test]
 fn a_bare_node_becomes_schedulable_and_kubectl_can_wait_for_it() {
-    everywhere(|nodes| async move {
+    everywhere(async |nodes| {
         let cluster = &nodes[0].cluster;
         cluster.kubectl(&["apply", "-f", &cluster.policy().display().to_string()])?;
         cluster.kubectl(&["wait", "--for=condition=Ready", "clustergpupolicy/fleet", "--timeout=120s"])?;
@@ -47,7 +48,7 @@ fn a_bare_node_becomes_schedulable_and_kubectl_can_wait_for_it() {
 
 #[test]
 fn later_stages_wait_for_the_driver_and_start_in_order() {
-    test(|f| async move {
+    test(async |f| {
         f.host.standin().set_driver_mode(&DriverMode::Hold)?;
         f.apply("{}").await?;
         let driver = f.operand(Stage::Driver).await?;
@@ -78,7 +79,7 @@ fn later_stages_wait_for_the_driver_and_start_in_order() {
 
 #[test]
 fn a_pod_that_requests_one_gpu_sees_exactly_one() {
-    test(|f| async move {
+    test(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("isolated").await?;
@@ -88,7 +89,7 @@ fn a_pod_that_requests_one_gpu_sees_exactly_one() {
 
 #[test]
 fn the_report_lists_every_gpu_with_uuid_and_memory() {
-    test(|f| async move {
+    test(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.wait_for_status("an inventory from NVML", |status| {
@@ -106,7 +107,7 @@ fn the_report_lists_every_gpu_with_uuid_and_memory() {
 
 #[test]
 fn the_node_has_every_label_key_in_the_policy() {
-    test(|f| async move {
+    test(async |f| {
         f.apply(
             "{nodeLabels: [{key: accelerator}], pools: [{name: all, nodeLabels: [{key: gpu/nividia, value: P630}]}]}",
         )
@@ -121,8 +122,8 @@ fn the_node_has_every_label_key_in_the_policy() {
 }
 
 #[test]
-fn the_operator_serves_health_endpoints_and_metrics_of_the_fleet() {
-    test(|f| async move {
+fn the_operator_serves_health_endpoints_and_fleet_metrics() {
+    test(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         // Any status other than 200 is an error.
@@ -143,7 +144,7 @@ fn the_operator_serves_health_endpoints_and_metrics_of_the_fleet() {
 
 #[test]
 fn a_settled_operator_writes_nothing() {
-    alone(|f| async move {
+    alone(async |f| {
         // Earlier tests may have restarted operator and probe.
         let before = restarts(&f).await?;
         f.apply("{}").await?;

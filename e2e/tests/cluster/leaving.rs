@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::eventually;
 use gpu_operator_crd::{GpuNode, PolicyName, policy::Stage, reason::Reason};
+use harness::wait::eventually;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
 
@@ -30,8 +30,8 @@ async fn running(f: &Fixture) -> Result<Vec<(String, Option<String>, Vec<i32>)>>
 }
 
 #[test]
-fn neither_a_lost_selector_nor_a_deleted_policy_affects_running_pods() {
-    long_test(|f| async move {
+fn a_lost_selector_or_policy_does_not_affect_running_pods() {
+    long_test(async |f| {
         f.apply("{deletionPolicy: WhenIdle}").await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("training").await?;

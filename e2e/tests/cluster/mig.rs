@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use e2e::Gpu;
+use cluster::standin::Gpu;
 use gpu_operator_crd::{policy::Stage, reason::Reason};
 use serde_json::{Value, json};
 
@@ -48,8 +48,8 @@ async fn wait_for_devices(f: &Fixture, profile: &str, count: u32) -> Result<()> 
 }
 
 #[test]
-fn mig_devices_are_created_before_the_plugin_starts_and_a_new_plugin_pod_keeps_them() {
-    test(|f| async move {
+fn mig_devices_precede_the_plugin_and_outlive_its_pod() {
+    test(async |f| {
         whole(&f)?;
         f.apply(WHOLE).await?;
         wait_for_devices(&f, "7g.80gb", 1).await?;
@@ -65,8 +65,8 @@ fn mig_devices_are_created_before_the_plugin_starts_and_a_new_plugin_pod_keeps_t
 }
 
 #[test]
-fn gpus_have_their_own_layouts_and_an_impossible_layout_is_explained() {
-    test(|f| async move {
+fn each_gpu_has_its_layout_and_an_impossible_one_is_explained() {
+    test(async |f| {
         whole(&f)?;
         f.apply_example("mig").await?;
         f.wait_until_ready_with("nvidia.com/mig-1g.10gb", 14).await?;
@@ -94,8 +94,8 @@ fn gpus_have_their_own_layouts_and_an_impossible_layout_is_explained() {
 }
 
 #[test]
-fn a_process_that_blocks_a_mig_layout_is_named_and_the_layout_is_applied_after_its_end() {
-    test(|f| async move {
+fn a_process_that_blocks_a_mig_layout_is_named() {
+    test(async |f| {
         whole(&f)?;
         f.apply(WHOLE).await?;
         f.wait_until_ready().await?;

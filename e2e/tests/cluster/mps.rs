@@ -3,8 +3,9 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
-use e2e::{DriverMode, debian, eventually};
+use cluster::standin::DriverMode;
 use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
+use harness::{debian, wait::eventually};
 use kube::ResourceExt;
 
 use crate::{
@@ -63,8 +64,8 @@ fn shares_memory_with(f: &Fixture, pod: &str, file: &str) -> Result<()> {
 }
 
 #[test]
-fn nvidias_control_daemon_runs_and_a_node_without_it_is_not_ready() {
-    long_test(|f| async move {
+fn a_node_is_ready_only_with_nvidias_control_daemon() {
+    long_test(async |f| {
         f.load_host_driver(DRIVER).await?;
         install_mps(&f, &debian::driver("535")?.root)?;
         f.apply(SHARED).await?;
@@ -97,8 +98,8 @@ fn nvidias_control_daemon_runs_and_a_node_without_it_is_not_ready() {
 }
 
 #[test]
-fn a_restart_of_the_drivers_container_keeps_the_shared_memory_until_the_daemon_renews_it() {
-    test(|f| async move {
+fn a_restarted_driver_keeps_the_shared_memory_of_mps() {
+    test(async |f| {
         let driver = debian::driver("535")?.root;
         f.host.standin().set_driver_mode(&DriverMode::Hold)?;
         f.apply(SHARED).await?;

@@ -5,7 +5,8 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use e2e::{Cluster, Containerd, RealNode};
+use cluster::node::{containerd::Containerd, real_node::RealNode};
+use cluster_client::handle::Cluster;
 
 static STATE: Mutex<State> = Mutex::new(State { taken: Vec::new(), waiting: 0, long: 0 });
 static CHANGED: Condvar = Condvar::new();

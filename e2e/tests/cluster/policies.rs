@@ -4,8 +4,8 @@
 use std::{fs, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::eventually;
 use gpu_operator_crd::{policy_status::PoolStatus, reason::Reason};
+use harness::wait::eventually;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use test_support::rejected::{REJECTED, Report};
@@ -47,8 +47,8 @@ async fn server_side_apply(f: &Fixture, spec: &str) -> Result<()> {
 }
 
 #[test]
-fn an_invalid_edit_is_rejected_with_the_message_in_the_docs_and_changes_nothing() {
-    test(|f| async move {
+fn an_invalid_edit_is_rejected_with_the_documented_message() {
+    test(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.wait_until_settled(Duration::from_secs(3)).await?;
@@ -100,8 +100,8 @@ async fn wait_for_mark(f: &Fixture, row: &Report) -> Result<()> {
 }
 
 #[test]
-fn an_error_that_depends_on_the_nodes_is_reported_on_the_pool_and_the_node_keeps_working() {
-    test(|f| async move {
+fn an_error_that_depends_on_nodes_is_reported_on_the_pool() {
+    test(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("keeps-running").await?;

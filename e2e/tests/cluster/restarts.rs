@@ -1,8 +1,8 @@
 //! After every kind of restart the node becomes ready again without intervention.
 
 use anyhow::{Result, ensure};
-use e2e::eventually;
 use gpu_operator_crd::policy::Stage;
+use harness::wait::eventually;
 use kube::ResourceExt;
 
 use crate::support::{DEFAULT_DRIVER, Fixture, GPUS, PLAIN_STAGES, READY, alone, long_test, test};
@@ -21,7 +21,7 @@ async fn registrations(f: &Fixture) -> Result<usize> {
 
 #[test]
 fn a_node_recovers_from_a_restart_of_each_operand() {
-    long_test(|f| async move {
+    long_test(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         for stage in PLAIN_STAGES {
@@ -34,7 +34,7 @@ fn a_node_recovers_from_a_restart_of_each_operand() {
 
 #[test]
 fn a_node_recovers_from_a_restart_of_kubelet_and_containerd() {
-    test(|f| async move {
+    test(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         let before = registrations(&f).await?;
@@ -56,7 +56,7 @@ fn a_node_recovers_from_a_restart_of_kubelet_and_containerd() {
 
 #[test]
 fn a_node_recovers_from_a_reboot() {
-    alone(|f| async move {
+    alone(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         let boot = f.status().await?.report.map(|report| report.driver.loaded);
@@ -76,8 +76,8 @@ fn a_node_recovers_from_a_reboot() {
 }
 
 #[test]
-fn a_restart_of_the_operator_needs_no_idle_gpu_and_recreates_no_pod() {
-    alone(|f| async move {
+fn a_restart_of_the_operator_recreates_no_pod() {
+    alone(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("busy").await?;

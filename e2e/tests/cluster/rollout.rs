@@ -1,8 +1,8 @@
 //! A new revision on a real node: the driver is replaced only when no operand and no GPU pod uses it.
 
 use anyhow::ensure;
-use e2e::eventually;
 use gpu_operator_crd::{Phase, policy::Stage, reason::Reason, validated::ValidationResult};
+use harness::wait::eventually;
 
 use crate::support::{DEFAULT_DRIVER, PLAIN_STAGES, READY, started, test};
 
@@ -13,8 +13,8 @@ const HELD: &str = "/dev/nvidia-held";
 const HOLD: &str = ": >/dev/nvidia-held; setsid sleep 600 </dev/nvidia-held >/dev/null 2>&1 & echo $!";
 
 #[test]
-fn a_changed_driver_waits_for_gpu_pods_and_other_programs_and_is_then_replaced() {
-    test(|f| async move {
+fn a_changed_driver_waits_for_gpu_pods_and_other_programs() {
+    test(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("training").await?;
@@ -53,8 +53,8 @@ fn a_changed_driver_waits_for_gpu_pods_and_other_programs_and_is_then_replaced()
 }
 
 #[test]
-fn a_busy_node_is_updated_by_cordon_and_drain_and_its_other_pods_keep_running() {
-    test(|f| async move {
+fn cordon_and_drain_update_a_busy_node_and_keep_other_pods() {
+    test(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         let mut bystander = f.gpu_pod("bystander", &["/usr/bin/entrypoint", "hold"]);
@@ -93,7 +93,7 @@ fn a_busy_node_is_updated_by_cordon_and_drain_and_its_other_pods_keep_running() 
 
 #[test]
 fn a_new_plugin_affects_neither_the_driver_nor_running_gpu_pods() {
-    test(|f| async move {
+    test(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         f.run_gpu_pod("training").await?;

@@ -2,8 +2,8 @@
 //! after the removal.
 
 use anyhow::{Context, Result, ensure};
-use e2e::eventually;
 use gpu_operator_crd::{keys, policy::Stage};
+use harness::wait::eventually;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -43,8 +43,8 @@ async fn pod_of_the_class_gets_one_gpu(f: &Fixture, env: &[(&str, &str)]) -> Res
 }
 
 #[test]
-fn nvidias_runtime_is_configured_with_one_restart_of_containerd_and_removed_without_a_trace() {
-    long_test(|f| async move {
+fn nvidias_runtime_takes_one_restart_and_leaves_no_trace() {
+    long_test(async |f| {
         let found = configuration(&f)?;
         f.host.restart_containerd()?;
         let before = f.host.containerd_starts()?;
@@ -100,8 +100,8 @@ fn nvidias_runtime_is_configured_with_one_restart_of_containerd_and_removed_with
 }
 
 #[test]
-fn cdi_is_enabled_in_a_containerd_without_it_and_plain_pods_get_a_gpu() {
-    test_on_containerd_1(|f| async move {
+fn cdi_is_enabled_in_containerd_and_plain_pods_get_a_gpu() {
+    test_on_containerd_1(async |f| {
         let found = configuration(&f)?;
         // containerd keeps the configuration of an earlier test loaded until it is restarted.
         f.host.restart_containerd()?;
@@ -123,8 +123,8 @@ fn cdi_is_enabled_in_a_containerd_without_it_and_plain_pods_get_a_gpu() {
 }
 
 #[test]
-fn cdi_is_enabled_in_a_containerd_without_it_for_a_driver_in_a_plain_folder() {
-    test_on_containerd_1(|f| async move {
+fn cdi_is_enabled_for_a_driver_in_a_plain_folder() {
+    test_on_containerd_1(async |f| {
         f.host.set_install_dir(true)?;
         let file = format!("version: 580.173.02, sha256: {UNCHECKED}");
         let image = "image: {repository: localhost:5999/google/stand-in, tag: dev}";
@@ -137,8 +137,8 @@ fn cdi_is_enabled_in_a_containerd_without_it_for_a_driver_in_a_plain_folder() {
 }
 
 #[test]
-fn nvidias_nri_plugin_works_without_configuration_or_restart_of_containerd() {
-    test(|f| async move {
+fn nvidias_nri_plugin_needs_no_configuration_of_containerd() {
+    test(async |f| {
         let found = configuration(&f)?;
         let before = f.host.containerd_starts()?;
         let restarts = || anyhow::Ok(f.host.containerd_starts()? - before);

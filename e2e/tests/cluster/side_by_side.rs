@@ -3,12 +3,16 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::{Containerd, DriverMode, Gpu, eventually};
+use cluster::{
+    node::containerd::Containerd,
+    standin::{DriverMode, Gpu},
+};
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, keys,
     policy::Stage,
     reason::{Phase, Reason},
 };
+use harness::wait::eventually;
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{Node, Pod},
@@ -129,7 +133,7 @@ async fn apply_to_all(nodes: impl Iterator<Item = &Fixture> + Clone) -> Result<(
 
 #[test]
 fn changes_of_one_node_do_not_affect_the_others() {
-    everywhere(|mut fixtures| async move {
+    everywhere(async |mut fixtures| {
         // The operator's node comes first, so that it is not the one that changes: another test covers the operator.
         let operators = fixtures[0].operators_node().await?;
         fixtures.sort_by_key(|f| f.host.name() != operators);
@@ -182,7 +186,7 @@ fn changes_of_one_node_do_not_affect_the_others() {
 
 #[test]
 fn hosts_of_three_kinds_get_their_own_variants_under_one_policy() {
-    everywhere(|fixtures| async move {
+    everywhere(async |fixtures| {
         let (old, new): (Vec<_>, Vec<_>) = fixtures.into_iter().partition(|f| f.host.containerd() == Containerd::One);
         let [plain, with_driver, ..] = new.as_slice() else { bail!("too few nodes with containerd 2") };
         let [old, ..] = old.as_slice() else { bail!("no node with containerd 1.7") };

@@ -2,7 +2,7 @@
 //! check them, shared GPUs, and a stack without NVIDIA's container toolkit.
 
 use anyhow::{Context, Result, ensure};
-use e2e::Gpu;
+use cluster::standin::Gpu;
 use gpu_operator_crd::{keys, policy::Stage};
 use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, ResourceExt, api::PostParams};
@@ -68,7 +68,7 @@ fn shows_one(log: &str, gpu: &str, driver: &str) -> Result<()> {
 
 #[test]
 fn a_job_passes_with_the_kubeadm_example() {
-    test(|f| async move {
+    test(async |f| {
         f.apply_example("kubeadm").await?;
         f.wait_until_ready().await?;
         let label = (keys::MODEL, "nvidia-h100-80gb");
@@ -86,7 +86,7 @@ fn a_job_passes_with_the_kubeadm_example() {
 
 #[test]
 fn a_job_passes_on_tesla_k80s_with_the_driver_of_an_old_host() {
-    test(|f| async move {
+    test(async |f| {
         const DRIVER: &str = "470.256.02";
         f.plug(&Gpu::several(4, "Tesla K80", 0x102d, 11_441)).await?;
         f.load_host_driver(DRIVER).await?;
@@ -101,7 +101,7 @@ fn a_job_passes_on_tesla_k80s_with_the_driver_of_an_old_host() {
 
 #[test]
 fn a_job_passes_with_googles_installer_and_plugin_on_gke_ubuntu() {
-    test(|f| async move {
+    test(async |f| {
         f.host.set_install_dir(true)?;
         f.plug(&Gpu::several(GPUS, "Tesla T4", 0x1eb8, 15_360)).await?;
         f.apply_example("gke-ubuntu").await?;
@@ -122,7 +122,7 @@ fn a_job_passes_with_googles_installer_and_plugin_on_gke_ubuntu() {
 
 #[test]
 fn a_job_selects_one_of_several_models_by_the_label_accelerator() {
-    test(|f| async move {
+    test(async |f| {
         f.plug(&Gpu::several(GPUS, "Tesla P100-PCIE-16GB", 0x15f8, 16_280)).await?;
         f.apply_example("mixed-models").await?;
         f.wait_until_ready().await?;
@@ -134,8 +134,8 @@ fn a_job_selects_one_of_several_models_by_the_label_accelerator() {
 }
 
 #[test]
-fn a_job_passes_on_bare_metal_with_a_run_file_and_a_custom_label() {
-    test(|f| async move {
+fn a_job_passes_with_a_run_file_and_a_custom_label() {
+    test(async |f| {
         f.host.set_install_dir(true)?;
         f.plug(&Gpu::several(GPUS, "Quadro K620", 0x13bb, 2_000)).await?;
         let node = &f.host.name();
@@ -153,8 +153,8 @@ fn a_job_passes_on_bare_metal_with_a_run_file_and_a_custom_label() {
 }
 
 #[test]
-fn the_policy_sets_how_many_pods_share_a_gpu_and_only_the_plugin_is_replaced() {
-    test(|f| async move {
+fn a_change_of_sharing_replaces_only_the_plugin() {
+    test(async |f| {
         // With a custom install folder, a pod that gets its GPU shows that the plugin finds the toolkit there.
         let policy = |sharing: &str| {
             format!(
@@ -188,7 +188,7 @@ fn the_policy_sets_how_many_pods_share_a_gpu_and_only_the_plugin_is_replaced() {
 
 #[test]
 fn a_run_file_and_googles_plugin_need_no_toolkit() {
-    test(|f| async move {
+    test(async |f| {
         f.host.set_install_dir(true)?;
         let image = "image: {repository: localhost:5999/google/stand-in, tag: dev}";
         f.apply(&format!(

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use e2e::eventually;
 use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
+use harness::wait::eventually;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{
     Api,
@@ -14,8 +14,8 @@ use kube::{
 use crate::support::{READY, alone, test};
 
 #[test]
-fn uninstalling_leaves_nothing_behind_and_installing_again_works() {
-    alone(|f| async move {
+fn uninstalling_leaves_nothing_and_installing_again_works() {
+    alone(async |f| {
         let keep = "example.com/mine";
         f.cluster.kubectl(&["label", "--overwrite", "node", &f.host.name(), &format!("{keep}=stays")])?;
         f.apply("{nodeLabels: [{key: accelerator}]}").await?;
@@ -70,7 +70,7 @@ fn uninstalling_leaves_nothing_behind_and_installing_again_works() {
 
 #[test]
 fn a_policy_without_any_pods_can_be_deleted() {
-    test(|f| async move {
+    test(async |f| {
         // That driver branch does not support an H100, so no pod is ever created whose deletion could trigger the
         // operator.
         f.apply("{defaults: {driver: {version: 470.256.02}}}").await?;
@@ -86,7 +86,7 @@ fn a_policy_without_any_pods_can_be_deleted() {
 
 #[test]
 fn third_party_daemon_sets_are_never_pruned() {
-    test(|f| async move {
+    test(async |f| {
         // NVIDIA's operator uses this label for its own objects, in a namespace of the same name.
         let third_party = serde_json::json!({
             "apiVersion": "apps/v1", "kind": "DaemonSet",

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::eventually;
 use gpu_operator_crd::{Phase, keys, reason::Reason, validated::ValidationResult};
+use harness::wait::eventually;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 
@@ -29,7 +29,7 @@ async fn wait_for_result(f: &Fixture, wanted: ValidationResult, within: Duration
 
 #[test]
 fn a_node_is_ready_once_a_pod_has_used_one_of_its_gpus() {
-    test(|f| async move {
+    test(async |f| {
         f.apply("{readiness: {validation: {mode: OnInstall}}}").await?;
         let message = wait_for_result(&f, ValidationResult::Passed, READY).await?;
         ensure!(message.contains("printed \"Test PASSED\""), "{message}");
@@ -43,8 +43,8 @@ fn a_node_is_ready_once_a_pod_has_used_one_of_its_gpus() {
 }
 
 #[test]
-fn a_failed_test_is_reported_with_its_output_and_another_image_is_tried_at_once() {
-    test(|f| async move {
+fn a_failed_test_is_reported_and_another_image_tried_at_once() {
+    test(async |f| {
         // The probe's program without arguments prints its usage, without any error, and fails.
         let image = "{repository: \"localhost:5999/nvml-probe\", tag: dev}";
         f.apply(&format!("{{readiness: {{validation: {{mode: OnInstall, image: {image}}}}}}}")).await?;
@@ -58,8 +58,8 @@ fn a_failed_test_is_reported_with_its_output_and_another_image_is_tried_at_once(
 }
 
 #[test]
-fn a_full_node_is_upgraded_without_a_test_and_its_pods_keep_running() {
-    long_test(|f| async move {
+fn a_full_node_is_upgraded_without_a_test_under_its_pods() {
+    long_test(async |f| {
         f.apply("{}").await?;
         f.wait_until_ready().await?;
         for number in 0..GPUS {

@@ -17,7 +17,7 @@ const OTHER_SYSFS: &str = "mount --bind \"$0\" /sys && exec \"$@\"";
 fn program() -> PathBuf {
     // Tests call this at the same time.
     static FOLDER: LazyLock<PathBuf> =
-        LazyLock::new(|| e2e::nvidia_plugin_programs().unwrap_or_else(|error| panic!("{error:#}")));
+        LazyLock::new(|| harness::tools::nvidia_plugin_programs().unwrap_or_else(|error| panic!("{error:#}")));
     FOLDER.join("gpu-feature-discovery")
 }
 

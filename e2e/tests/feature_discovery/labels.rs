@@ -67,7 +67,7 @@ fn differences(third_party: &Labels, operators: &Labels) -> Vec<String> {
 }
 
 #[test]
-fn the_labels_of_every_machine_are_those_of_gpu_feature_discovery() {
+fn every_machine_has_the_labels_of_gpu_feature_discovery() {
     let mut wrong = Vec::new();
     for (case, cards, plugin) in CASES {
         let (machine, offer) = (Machine::new(cards), offer(plugin));
@@ -80,7 +80,7 @@ fn the_labels_of_every_machine_are_those_of_gpu_feature_discovery() {
 }
 
 #[test]
-fn a_virtual_gpu_has_the_labels_that_gpu_feature_discovery_writes() {
+fn a_virtual_gpu_has_the_labels_of_gpu_feature_discovery() {
     let (machine, offer) = (Machine::new(&[whole(2, L40S)]), offer("{}"));
     machine.virtualise("550.90", "r550_00");
     let third_party = gfd::labels(&machine, &offer);
@@ -92,7 +92,7 @@ fn a_virtual_gpu_has_the_labels_that_gpu_feature_discovery_writes() {
 /// GPU feature discovery describes one of several models at random. The operator's labels must equal one of its
 /// results.
 #[test]
-fn with_several_models_the_labels_equal_one_of_the_results_of_gpu_feature_discovery() {
+fn several_models_have_one_of_the_label_sets_of_gfd() {
     for cards in [[whole(2, T4), whole(1, A100)], [whole(1, A100), whole(2, T4)]] {
         let (machine, offer) = (Machine::new(&cards), offer("{}"));
         let operators = operator_labels(&machine, &offer);

@@ -2,11 +2,11 @@
 
 use std::{fs, os::unix::fs::symlink, path::PathBuf};
 
-use e2e::{Gpu, Standin};
+use cluster::standin::{Gpu, Standin};
 use gpu_operator_crd::report::Report;
 use serde_json::{Map, Value, json};
 
-use crate::common::host::{Host, built};
+use e2e::host::{Host, built};
 
 const DRIVER: &str = "595.91.07";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";

@@ -3,8 +3,6 @@
 //! `cargo test -p e2e --test feature_discovery`, both as root.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod gfd;
 mod labels;
 mod machine;

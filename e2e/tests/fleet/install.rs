@@ -1,11 +1,10 @@
 //! From bare nodes to a ready fleet.
 
 use anyhow::{Context, Result, ensure};
-use e2e::{
-    HostDriver, eventually,
-    fleet::{DriverBehaviour, FleetNode},
-};
+use cluster::node::real_node::HostDriver;
+use fleet::{DriverBehaviour, FleetNode};
 use gpu_operator_crd::{Phase, reason::Reason};
+use harness::wait::eventually;
 
 use crate::support::{DEADLINE, Fixture, POLICY, QUIET, test};
 
@@ -42,7 +41,7 @@ async fn state_of(f: &Fixture, node: &str) -> Result<Option<(Phase, Reason)>> {
 }
 
 #[test]
-fn every_node_reaches_the_state_that_its_own_hardware_and_images_allow() {
+fn every_node_reaches_the_state_that_its_hardware_allows() {
     test(|f| async move {
         let kinds = kinds();
         f.fleet.join(kinds.iter().map(|(node, _)| node.clone())).await?;

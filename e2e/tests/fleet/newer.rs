@@ -1,13 +1,14 @@
 //! Objects as a newer version writes them: values that this version does not know keep no node from being served.
 
 use anyhow::{Context, Result, ensure};
-use e2e::{eventually, fleet::FleetNode};
+use fleet::FleetNode;
 use gpu_operator_crd::{
     GpuHealth, Phase,
     health::{Cause, HealthState, Severity},
     open::Open,
     reason::Reason,
 };
+use harness::wait::eventually;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
@@ -24,7 +25,7 @@ const REASON: &str = "WaitingForOptics";
 const PHASE: &str = "Remediation";
 
 #[test]
-fn values_of_a_newer_version_are_kept_and_shown_and_their_nodes_are_served() {
+fn values_of_a_newer_version_are_kept_and_nodes_are_served() {
     test(|f| async move {
         let mut known = FleetNode::with_gpus("known-model", "2330", 8);
         known.health.insert(3, health());

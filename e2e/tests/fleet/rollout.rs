@@ -6,11 +6,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use e2e::{
-    eventually,
-    fleet::{DriverBehaviour, FleetNode},
-};
+use fleet::{DriverBehaviour, FleetNode};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
+use harness::wait::eventually;
 use kube::{
     ResourceExt,
     api::{DeleteParams, ListParams},
@@ -45,7 +43,7 @@ async fn ready_fleet(f: &Fixture, driver: &str) -> Result<()> {
 }
 
 #[test]
-fn a_pool_is_updated_alone_one_node_at_a_time_halts_at_a_failure_and_can_be_rolled_back() {
+fn a_pool_is_updated_node_by_node_halts_and_is_rolled_back() {
     test(|f| async move {
         ready_fleet(&f, "595.91.07").await?;
         let (before, generations) = (revisions(&f), f.generations().await?);
@@ -146,7 +144,7 @@ async fn kill_twice(f: &Fixture, seed: u64, within: Duration) -> Result<()> {
 }
 
 #[test]
-fn an_operator_killed_at_any_time_reaches_the_same_state_as_an_undisturbed_one() {
+fn an_operator_killed_at_any_time_reaches_the_same_state() {
     const DRIVERS: [&str; 2] = ["595.91.07", "590.10.01"];
     test(|f| async move {
         // Without kills: an update and a rollback.

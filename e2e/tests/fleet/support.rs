@@ -10,14 +10,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use e2e::{
-    Build, Cluster, Fleet, OperatorProcess,
-    audit::OPERATOR,
-    eventually,
-    fleet::{MEMBER_LABEL, Published},
-};
+use cluster::users::OPERATOR;
+use cluster_client::{handle::Cluster, operator_process::OperatorProcess};
+use fleet::{Fleet, MEMBER_LABEL, Published};
 use futures::StreamExt;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys, policy::DeletionPolicy, reason::Reason};
+use harness::{cargo::Build, wait::eventually};
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::Node},
     jiff::SignedDuration,

@@ -7,13 +7,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use e2e::{
-    HostDriver,
-    audit::OPERATOR,
-    eventually,
-    fleet::{DriverBehaviour, FleetNode, os},
-};
+use cluster::{node::real_node::HostDriver, users::OPERATOR};
+use fleet::{DriverBehaviour, FleetNode, os};
 use gpu_operator_crd::{GpuNodeStatus, Phase, keys, policy::Stage, reason::Reason, report::NvmlState};
+use harness::wait::eventually;
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{Node, Pod},
@@ -85,7 +82,7 @@ fn node(index: usize) -> (FleetNode, Option<Reason>) {
 }
 
 #[test]
-fn a_fleet_is_installed_and_settles_and_then_changes_of_a_node_affect_only_that_node() {
+fn a_fleet_settles_and_a_change_of_a_node_affects_only_it() {
     test(|f| async move {
         let nodes = nodes();
         f.fleet.join(nodes.iter().map(|(node, _)| node.clone())).await?;

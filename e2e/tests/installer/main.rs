@@ -66,7 +66,7 @@ impl Host {
 
     /// Creates the content of the installer's image. The libraries are empty, because their content does not matter.
     fn artifacts(&self) {
-        let built = e2e::nvidia_programs().expect("NVIDIA's programs");
+        let built = harness::tools::nvidia_programs().expect("NVIDIA's programs");
         let (programs, libraries) = (self.at("src/usr/bin"), self.at("src/usr/lib/x86_64-linux-gnu"));
         fs::create_dir_all(&programs).expect("a folder");
         fs::create_dir_all(&libraries).expect("a folder");
@@ -98,7 +98,8 @@ impl Host {
     fn install(&self, known: Option<&Record>, default: bool) -> Record {
         let record = Record::snapshot(&self.files(), &self.texts(), known, &self.entries()).expect("a snapshot");
         let option = |name: &str, path: &Path| format!("--{name}={}", path.display());
-        let mut command = Command::new(e2e::nvidia_programs().expect("programs").join("nvidia-ctk-installer"));
+        let mut command =
+            Command::new(harness::tools::nvidia_programs().expect("programs").join("nvidia-ctk-installer"));
         command
             .args(["--no-daemon", "--restart-mode=none", "--nvidia-runtime-name=nvidia"])
             .arg(format!("--set-as-default={default}"))
@@ -161,7 +162,7 @@ const CASES: [(Kind, Option<&str>); 8] = [
 ];
 
 #[test]
-fn uninstalling_restores_every_file_byte_for_byte_after_an_upgrade() {
+fn uninstalling_after_an_upgrade_restores_every_byte() {
     for (kind, found) in CASES {
         for default in [false, true] {
             let host = Host::new(kind, found);
@@ -177,7 +178,7 @@ fn uninstalling_restores_every_file_byte_for_byte_after_an_upgrade() {
 }
 
 #[test]
-fn uninstalling_keeps_later_changes_by_users_and_removes_all_of_the_operators_entries() {
+fn uninstalling_keeps_users_changes_and_removes_the_entries() {
     for (kind, found) in CASES.into_iter().filter(|(_, found)| found.is_some()) {
         for default in [false, true] {
             let host = Host::new(kind, found);
@@ -213,7 +214,7 @@ fn hosts() -> impl Iterator<Item = (String, Host)> {
 }
 
 #[test]
-fn uninstalling_leaves_no_trace_of_upgrades_that_change_the_entries() {
+fn uninstalling_leaves_no_trace_of_changed_entries() {
     for (what, host) in hosts() {
         let found = host.main();
         let mut record = host.install(None, false);

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output},
 };
 
-use e2e::debian::Driver;
+use harness::debian::Driver;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use tempfile::TempDir;
 

@@ -16,8 +16,6 @@
 //! `/usr`.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod inject;
 mod mps;
 mod probe;

@@ -161,7 +161,7 @@ fn assert_only_a_gpu_is_missing(daemon: &Daemon, lines: &[LogLine], case: &str) 
 }
 
 #[test]
-fn with_an_injected_driver_mps_runs_and_its_server_fails_only_for_lack_of_a_gpu() {
+fn with_an_injected_driver_mps_lacks_only_a_gpu() {
     for branch in BRANCHES_WITH_MPS {
         let driver = Installed::of(&real(branch));
         let mut daemon = Daemon::injected(&driver);
@@ -178,7 +178,7 @@ fn with_an_injected_driver_mps_runs_and_its_server_fails_only_for_lack_of_a_gpu(
 }
 
 #[test]
-fn without_an_injected_driver_a_server_needs_the_paths_of_programs_and_libraries() {
+fn without_an_injected_driver_a_server_needs_paths() {
     for branch in BRANCHES_WITH_MPS {
         let root = real(branch).root;
         let programs = format!("PATH={0}/usr/bin:{0}/usr/sbin", root.display());

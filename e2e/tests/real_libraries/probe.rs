@@ -7,15 +7,15 @@ use std::{
     process::{Command, Stdio},
 };
 
-use e2e::debian::Driver;
 use gpu_host::{
     observe::driver::{HOST_ROOT, libraries},
     root::HostRoot,
 };
+use harness::debian::Driver;
 use nix::sys::stat::makedev;
 use serde_json::{Value, json};
 
-use crate::support::{BRANCHES, GPU, Host, built, library, real};
+use crate::support::{BRANCHES, GPU, Host, built, configure, host_with_gpu, library, real, unpack};
 
 /// The error of NVML without a loaded module, as formatted by the probe's bindings.
 const NOT_LOADED: &str = "NVIDIA driver is not loaded";
@@ -51,10 +51,10 @@ fn a_library_is_found_in_debians_folder_unpacked_and_configured() {
     for branch in BRANCHES {
         let driver = real(branch);
         for configured in [false, true] {
-            let host = Host::new();
-            host.unpack(&driver);
+            let host = host_with_gpu();
+            unpack(&host, &driver);
             if configured {
-                host.configure(&driver);
+                configure(&host, &driver);
             }
             let found = libraries(&HostRoot::new(host.root()), HOST_ROOT).expect("read");
             let found: Vec<_> = found.iter().map(|found| (found.version.as_str(), found.path.to_str())).collect();
@@ -67,8 +67,8 @@ fn a_library_is_found_in_debians_folder_unpacked_and_configured() {
 fn without_a_module_the_library_is_reported_and_not_loaded() {
     for branch in BRANCHES {
         let driver = real(branch);
-        let host = Host::new();
-        host.unpack(&driver);
+        let host = host_with_gpu();
+        unpack(&host, &driver);
         assert_eq!(facts(&host), expected(&[&driver], &json!({}), &json!({"state": "Absent"})));
         assert_eq!(
             fs::read_dir(host.path("dev")).expect("a folder").count(),
@@ -79,11 +79,13 @@ fn without_a_module_the_library_is_reported_and_not_loaded() {
 }
 
 #[test]
-fn with_a_module_but_no_device_the_library_reports_that_no_driver_is_loaded() {
+fn a_module_without_a_device_is_no_loaded_driver() {
     for branch in BRANCHES {
         let driver = real(branch);
-        let host = Host::new();
-        host.unpack(&driver).configure(&driver).load(&driver.version);
+        let host = host_with_gpu();
+        unpack(&host, &driver);
+        configure(&host, &driver);
+        host.load(&driver.version);
         let failing = json!({"state": "Failing", "message": NOT_LOADED});
         assert_eq!(facts(&host), expected(&[&driver], &json!({"loaded": driver.version}), &failing));
         // The library creates its own device node, if its process has the permission.
@@ -94,17 +96,21 @@ fn with_a_module_but_no_device_the_library_reports_that_no_driver_is_loaded() {
 }
 
 #[test]
-fn with_two_branches_installed_the_library_of_the_loaded_module_is_used() {
+fn of_two_branches_the_library_of_the_loaded_module_is_used() {
     let (old, new) = (real("470"), real("550"));
     for (loaded, other) in [(&old, &new), (&new, &old)] {
-        let host = Host::new();
-        host.unpack(&old).unpack(&new).load(&loaded.version);
+        let host = host_with_gpu();
+        unpack(&host, &old);
+        unpack(&host, &new);
+        host.load(&loaded.version);
         fs::write(host.path(&library(other)), "no library").expect("written");
         let failing = json!({"state": "Failing", "message": NOT_LOADED});
         assert_eq!(facts(&host), expected(&[&old, &new], &json!({"loaded": loaded.version}), &failing));
     }
-    let host = Host::new();
-    host.unpack(&old).unpack(&new).load("535.309.01");
+    let host = host_with_gpu();
+    unpack(&host, &old);
+    unpack(&host, &new);
+    host.load("535.309.01");
     let why = "the module of version 535.309.01 is loaded; no libnvidia-ml.so.535.309.01 is on the host";
     let absent = json!({"state": "Absent", "message": why});
     assert_eq!(facts(&host), expected(&[&old, &new], &json!({"loaded": "535.309.01"}), &absent));
@@ -114,8 +120,8 @@ fn with_two_branches_installed_the_library_of_the_loaded_module_is_used() {
 fn the_process_that_loads_a_library_survives_its_failure() {
     for branch in BRANCHES {
         let driver = real(branch);
-        let host = Host::new();
-        host.unpack(&driver);
+        let host = host_with_gpu();
+        unpack(&host, &driver);
         let mut child = Command::new(built("nvml-probe"));
         child.args(["nvml-child", "--parent", &std::process::id().to_string(), "--chroot"]).arg(host.root());
         child.args(["--library", &library(&driver)]).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -8,7 +8,7 @@ use std::{
     process::Output,
 };
 
-use e2e::debian::Driver;
+use harness::debian::Driver;
 
 use crate::support::{BRANCHES, built, confined, folder, library, real};
 
@@ -50,7 +50,7 @@ fn looked_up(output: &Output) -> Vec<String> {
 }
 
 #[test]
-fn nvidia_smi_distinguishes_a_missing_library_from_a_missing_driver() {
+fn nvidia_smi_tells_a_missing_library_from_a_missing_driver() {
     for branch in BRANCHES {
         let driver = real(branch);
         let own = driver.root.join(Path::new(&library(&driver)).strip_prefix("/").expect("absolute"));
@@ -68,7 +68,7 @@ fn nvidia_smi_distinguishes_a_missing_library_from_a_missing_driver() {
 }
 
 #[test]
-fn nvidia_smi_fails_with_the_stand_in_for_lack_of_an_export_table() {
+fn nvidia_smi_fails_because_the_stand_in_has_no_export_table() {
     for branch in BRANCHES {
         let driver = real(branch);
         let root = folder();

@@ -7,10 +7,10 @@ use std::{
     process::Command,
 };
 
-use e2e::debian::{Driver, driver};
+use harness::debian::{Driver, driver};
 use nix::unistd::Uid;
 
-pub use crate::common::host::{Host, Process, built, folder};
+pub use e2e::host::{Host, Process, built, folder};
 
 /// The branches that Debian packages.
 pub const BRANCHES: [&str; 3] = ["470", "535", "550"];
@@ -39,42 +39,38 @@ pub fn library(driver: &Driver) -> String {
     format!("/{LIBRARIES}/nvidia/{folder}/libnvidia-ml.so.{}", driver.version)
 }
 
-impl Host {
-    /// Creates a host with a GPU and without a loaded module.
-    pub fn new() -> Self {
-        let host = Self::bare();
-        for (name, value) in [("vendor", "0x10de"), ("device", "0x102d"), ("class", "0x030200")] {
-            host.write(&format!("sys/bus/pci/devices/{GPU}/{name}"), value);
-        }
-        host
+/// Returns a host with a GPU and without a loaded module.
+pub fn host_with_gpu() -> Host {
+    let host = Host::bare();
+    for (name, value) in [("vendor", "0x10de"), ("device", "0x102d"), ("class", "0x030200")] {
+        host.write(&format!("sys/bus/pci/devices/{GPU}/{name}"), value);
     }
+    host
+}
 
-    /// Copies a driver's NVML to the path that it has in its package.
-    pub fn unpack(&self, driver: &Driver) -> &Self {
-        let library = library(driver);
-        let folder = Path::new(&library).parent().expect("a folder");
-        let (from, to) =
-            (driver.root.join(folder.strip_prefix("/").expect("absolute")), self.path(&folder.to_string_lossy()));
-        fs::create_dir_all(&to).expect("folders");
-        let entries = fs::read_dir(from).expect("the package").flatten();
-        let of_nvml = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("libnvidia-ml.so"));
-        let files: Vec<PathBuf> = of_nvml.map(|entry| entry.path()).collect();
-        let status = Command::new("cp").arg("-a").args(&files).arg(&to).status().expect("cp");
-        assert!(status.success(), "copying {files:?} failed");
-        self
-    }
+/// Copies a driver's NVML to the path that it has in its package.
+pub fn unpack(host: &Host, driver: &Driver) {
+    let library = library(driver);
+    let folder = Path::new(&library).parent().expect("a folder");
+    let (from, to) =
+        (driver.root.join(folder.strip_prefix("/").expect("absolute")), host.path(&folder.to_string_lossy()));
+    fs::create_dir_all(&to).expect("folders");
+    let entries = fs::read_dir(from).expect("the package").flatten();
+    let of_nvml = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("libnvidia-ml.so"));
+    let files: Vec<PathBuf> = of_nvml.map(|entry| entry.path()).collect();
+    let status = Command::new("cp").arg("-a").args(&files).arg(&to).status().expect("cp");
+    assert!(status.success(), "copying {files:?} failed");
+}
 
-    /// Does the rest of an installation: creates the links of Debian's alternatives, and runs ldconfig.
-    pub fn configure(&self, driver: &Driver) -> &Self {
-        let library = library(driver);
-        let linked = library.trim_end_matches(&driver.version).to_owned() + "1";
-        let name = "libnvidia-ml.so.1";
-        alternative(self.root(), &format!("{LIBRARIES}/{name}"), &format!("{name}-x86_64-linux-gnu"), &linked);
-        self.write("etc/ld.so.conf", &format!("/{LIBRARIES}\n"));
-        let status = Command::new("/sbin/ldconfig").arg("-r").arg(self.root()).status().expect("ldconfig");
-        assert!(status.success() && self.path("etc/ld.so.cache").exists());
-        self
-    }
+/// Does the rest of an installation: creates the links of Debian's alternatives, and runs ldconfig.
+pub fn configure(host: &Host, driver: &Driver) {
+    let library = library(driver);
+    let linked = library.trim_end_matches(&driver.version).to_owned() + "1";
+    let name = "libnvidia-ml.so.1";
+    alternative(host.root(), &format!("{LIBRARIES}/{name}"), &format!("{name}-x86_64-linux-gnu"), &linked);
+    host.write("etc/ld.so.conf", &format!("/{LIBRARIES}\n"));
+    let status = Command::new("/sbin/ldconfig").arg("-r").arg(host.root()).status().expect("ldconfig");
+    assert!(status.success() && host.path("etc/ld.so.cache").exists());
 }
 
 /// Returns a command for one of NVIDIA's programs with its own /dev, because its libraries create device nodes there.

@@ -14,7 +14,7 @@ use gpu_host::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{GPU, Host, built, library, real};
+use crate::support::{GPU, Host, built, host_with_gpu, library, real};
 
 /// A function, and the values that are missing from the probe's answer without it: none if an older function replaces
 /// it.
@@ -54,7 +54,7 @@ fn exported(library: &Path) -> BTreeSet<String> {
 
 /// Returns a host with the stand-in as its driver and with a GPU that supports all values.
 fn host(version: &str) -> Host {
-    let host = Host::new();
+    let host = host_with_gpu();
     let at = |path: &str| format!("{CONTAINER_ROOT}/{path}");
     host.write(&at("etc/standin/module/nvidia/version"), version);
     host.write(&at("etc/standin/lock/nvml.lock"), "");
@@ -130,7 +130,7 @@ fn leaves(path: &str, value: &Value, paths: &mut BTreeSet<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_values_of_missing_functions_are_missing_with_an_older_library() {
+async fn an_older_library_lacks_only_what_its_functions_lack() {
     for (branch, lacking) in LACKING {
         let driver = real(branch);
         let has = exported(&driver.root.join(library(&driver).trim_start_matches('/')));

@@ -9,7 +9,7 @@ use std::{
     sync::LazyLock,
 };
 
-use e2e::actionlint;
+use harness::tools::actionlint;
 use serde_yaml::Value;
 
 /// Built once for all tests.
@@ -96,7 +96,7 @@ fn the_update_bot_finds_a_manifest_in_each_of_its_folders() {
 }
 
 #[test]
-fn every_field_of_an_issue_form_has_a_label_and_an_id_of_its_own() {
+fn each_field_of_an_issue_form_has_a_label_and_its_own_id() {
     for file in files("ISSUE_TEMPLATE").iter().filter(|file| !file.ends_with("config.yml")) {
         let form = read(file);
         assert!(form["name"].is_string() && form["description"].is_string(), "{}", file.display());

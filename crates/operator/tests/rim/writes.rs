@@ -14,8 +14,9 @@ use gpu_operator_plan::{
     carry::{Class, LoopState},
     catalogue::Catalogue,
     output::{
+        body::Body,
         events::{Subject, Transition},
-        write::{Body, Kind},
+        target::Kind,
     },
     pass::Pass,
     world::World,

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
-    output::write::{Kind, Target, Urgency, Write},
+    output::{
+        target::{Kind, Target},
+        write::{Urgency, Write},
+    },
     time::Uptime,
 };
 
@@ -77,7 +80,7 @@ impl Throttle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::write::Body;
+    use crate::output::body::Body;
 
     /// Returns the seconds in which a change of each second is written.
     fn writes(throttle: &mut Throttle, body: &Body, urgency: Urgency, seconds: u64) -> Vec<u64> {

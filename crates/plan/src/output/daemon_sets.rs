@@ -5,31 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpu_operator_crd::{keys, policy::Stage};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
-use serde::Serialize;
 
 use crate::{
     manifests::daemon_set,
     output::{
+        body::{Body, DaemonSetWrite},
         context::Context,
         drift,
         plan::Plan,
-        write::{Body, Kind, Write},
+        target::Kind,
+        write::Write,
     },
     revision,
     world::DaemonSetFacts,
 };
-
-/// One write of a DaemonSet.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct DaemonSetWrite {
-    /// The desired DaemonSet.
-    pub set: DaemonSet,
-    /// Whether third-party additions must be removed as well: applying restores only this operator's fields.
-    pub whole: bool,
-    /// The generation of the present DaemonSet.
-    #[serde(skip)]
-    pub generation: Option<i64>,
-}
 
 /// Adds the DaemonSets that are missing or differ from the desired ones, and the deletion of those that neither a node nor a policy
 /// needs any more, given the writes of labels in the plan.

@@ -1,8 +1,8 @@
 //! Spec and status of GpuNodes.
 
 use gpu_operator_crd::{
-    GpuNode, GpuNodeSpec, GpuNodeStatus, HealthRules, NodeConditionType, Phase, PolicyName, PoolName,
-    gpunode::{GpuCounts, StageRevisions},
+    GpuNode, GpuNodeSpec, GpuNodeStatus, HealthRules, NodeConditionType, Phase,
+    gpunode::GpuCounts,
     health::HealthState,
     keys,
     policy::{Labels, Stage},
@@ -13,7 +13,6 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 use kube::ResourceExt;
-use serde::Serialize;
 
 use crate::{
     assess::{assessment::Assessment, member::Member, verdict::Verdict},
@@ -28,8 +27,9 @@ use crate::{
     },
     note::{clip, listed},
     output::{
+        body::{Body, SpecWrite},
         node_conditions, offered_resources, urgency,
-        write::{Body, Write},
+        write::Write,
     },
     rollout::{
         decision::Decision,
@@ -38,25 +38,6 @@ use crate::{
     time::add,
     world::{HealthCondition, NodeFacts, World},
 };
-
-/// The write of a GpuNode's spec.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct SpecWrite {
-    /// The spec.
-    pub spec: GpuNodeSpec,
-    /// The owner: the Node.
-    pub owner: OwnerReference,
-    /// The UID of the GpuNode, because it may have been deleted and created again by the same name; `None` to create it.
-    #[serde(skip)]
-    pub uid: Option<String>,
-    /// The groups that `spec.current` did not name before. They are recorded only if their DaemonSets exist: groups that never had a
-    /// pod would later be restored.
-    #[serde(skip)]
-    pub records: StageRevisions,
-    /// The policy and pool whose update of this node ends with the write.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ends: Option<(PolicyName, PoolName)>,
-}
 
 /// What else is written for a node.
 #[derive(Debug)]

@@ -7,13 +7,14 @@ use super::merge_notes::merge_notes;
 use crate::{
     assess::{assessment::Assessment, broken_stage},
     output::{
+        body::Body,
         counted::Counted,
         events::{Subject, Transition, about, node_transitions},
         gpu_node::{self, Published},
         node_health, node_labels,
         plan::Plan,
         published_labels,
-        write::{Body, Write},
+        write::Write,
     },
     rollout::{decision::Decision, recreate_pods},
     settings::ASK_AGAIN,

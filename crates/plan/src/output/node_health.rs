@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     assess::member::Member,
     note::clip,
-    output::write::{Body, Write},
+    output::{body::Body, write::Write},
     settings::GRACE,
     time::older,
     world::{HealthCondition, NodeFacts, PodFacts, TaintFact},

@@ -9,20 +9,9 @@ use gpu_operator_crd::{
     keys,
     policy::{Labels, Stage},
 };
-use serde::Serialize;
 
+use super::body::LabelWrite;
 use crate::world::NodeFacts;
-
-/// One write to a Node: all the labels that this operator then owns.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LabelWrite {
-    /// The UID of the Node, because the Node may have been deleted or recreated by the same name.
-    pub uid: String,
-    /// The complete set; labels that were applied before and are not in it are removed.
-    pub labels: Labels,
-    /// Whether to take keys over from other writers. Never if a user's key is published for the first time.
-    pub force: bool,
-}
 
 /// The labels of a node, and the write that sets them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use crate::{
     assess::{PolicyMembers, pod_failure},
     inventory::{membership::name_of, pool_checks, unreadable},
     output::{
+        body::Body,
         context::Context,
         counted::Counted,
         events::policy_transitions,
@@ -17,7 +18,7 @@ use crate::{
         node,
         plan::Plan,
         policy, runtime_classes, urgency, validation_pods,
-        write::{self, Body, Write},
+        write::{self, Write},
     },
     settings::{ASK_AGAIN, PROGRESS_DEADLINE},
     time::later,

@@ -10,10 +10,7 @@ use crate::{
     desired::{toolkit::choice::is_class_name, variant::Variant},
     inventory::membership::name_of,
     manifests::runtime_class::runtime_class,
-    output::{
-        plan::Plan,
-        write::{Body, Kind, Write},
-    },
+    output::{body::Body, plan::Plan, target::Kind, write::Write},
     world::World,
 };
 

@@ -6,10 +6,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{
-    plan::Plan,
-    write::{Body, Kind, Write},
-};
+use super::{body::Body, plan::Plan, target::Kind, write::Write};
 use crate::{
     inventory::report::belongs_to,
     settings::NODE_GRACE,

@@ -3,13 +3,7 @@
 use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, gpunode::StageRevisions};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{
-    gpu_node,
-    leavers::Leavers,
-    node_health, node_labels,
-    plan::Plan,
-    write::{Body, Write},
-};
+use super::{body::Body, gpu_node, leavers::Leavers, node_health, node_labels, plan::Plan, write::Write};
 use crate::{
     inventory::{KnownNode, UnmanagedNode},
     rollout::{driver_removal, leaving::Leaving, toolkit_removal::Removals},

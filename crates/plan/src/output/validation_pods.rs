@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::{
     assess::{AssessedFleet, assessment::Assessment, member::Member, verdict::Verdict},
     manifests::validation,
-    output::write::{Body, Write},
+    output::{body::Body, write::Write},
     rollout::decision::PoolDecision,
     settings::Settings,
     world::{PodFacts, Role},

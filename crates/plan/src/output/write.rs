@@ -3,22 +3,22 @@
 use std::fmt;
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicyStatus, GROUP, GpuNode, GpuNodeStatus, NodeName, PolicyName, PoolName, VERSION,
-    keys, policy::Stage,
+    ClusterGpuPolicy, GROUP, GpuNode, NodeName, PolicyName, PoolName, VERSION, keys, policy::Stage,
 };
-use k8s_openapi::{
-    api::{core::v1::Pod, node::v1::RuntimeClass},
-    apimachinery::pkg::apis::meta::v1::Time,
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{daemon_sets::DaemonSetWrite, events::Transition, gpu_node::SpecWrite, node_labels::LabelWrite};
+use super::{
+    body::{Body, LabelWrite},
+    events::Transition,
+    target::{Kind, Part, Target},
+};
 use crate::{
     inventory::membership::name_of,
     revision::daemon_set_name,
-    world::{Concern, HealthCondition, PodFacts, Role, TaintFact},
+    world::{Concern, HealthCondition, PodFacts, Role},
 };
 
 /// One write of a plan.
@@ -37,78 +37,6 @@ pub struct Write {
     /// What the target is to its node, if its name is another one each time: the pod of an operand.
     #[serde(skip)]
     pub role: Option<String>,
-}
-
-/// What a write changes: an object, or a part of one that has its own field manager.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Target {
-    /// The object's kind.
-    pub kind: Kind,
-    /// The part of the object.
-    pub part: Part,
-    /// The object's name.
-    pub name: String,
-}
-
-/// The kind of an object. Namespaced ones are in the operator's namespace.
-#[derive(strum::IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[allow(missing_docs, reason = "Kubernetes' names")]
-pub enum Kind {
-    ClusterGpuPolicy,
-    DaemonSet,
-    GpuNode,
-    Node,
-    Pod,
-    RuntimeClass,
-}
-
-/// The part of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub enum Part {
-    /// The object as a whole, without its status.
-    Object,
-    /// The finalizer of this operator.
-    Finalizer,
-    /// The labels that this operator sets.
-    Labels,
-    /// The health condition.
-    Condition,
-    /// The health taint.
-    Taint,
-    /// The status.
-    Status,
-}
-
-/// What a write makes of its target.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub enum Body {
-    /// Sets or removes the finalizer of the policy with this uid.
-    Finalizer {
-        /// The UID of the policy, because it may have been deleted and created again by the same name.
-        uid: String,
-        /// Whether to add or remove it.
-        present: bool,
-    },
-    /// Applies the status of a policy.
-    PolicyStatus(Box<ClusterGpuPolicyStatus>),
-    /// Applies a DaemonSet.
-    DaemonSet(Box<DaemonSetWrite>),
-    /// Applies a RuntimeClass.
-    RuntimeClass(Box<RuntimeClass>),
-    /// Applies spec and owner of a GpuNode; creates it if it does not exist.
-    Spec(Box<SpecWrite>),
-    /// Applies the status of a GpuNode, without the probe's report.
-    Status(Box<GpuNodeStatus>),
-    /// Applies the labels of a Node.
-    Labels(LabelWrite),
-    /// Sets or removes the health condition of a Node.
-    Condition(Option<HealthCondition>),
-    /// Sets or removes the health taint of a Node.
-    Taint(Option<TaintFact>),
-    /// Creates a pod.
-    Pod(Box<Pod>),
-    /// Deletes the object, if it has this uid.
-    Delete(Option<String>),
 }
 
 /// How soon a write is worth a request. What is not written yet is planned again with the facts of that time.
@@ -156,23 +84,6 @@ pub enum Dependency {
     Record(NodeName),
     /// An update that has ended is no longer recorded in this pool.
     UpdateEnded(PolicyName, PoolName),
-}
-
-impl Body {
-    fn target(&self) -> (Kind, Part) {
-        match self {
-            Self::Finalizer { .. } => (Kind::ClusterGpuPolicy, Part::Finalizer),
-            Self::PolicyStatus(_) => (Kind::ClusterGpuPolicy, Part::Status),
-            Self::DaemonSet(_) => (Kind::DaemonSet, Part::Object),
-            Self::RuntimeClass(_) => (Kind::RuntimeClass, Part::Object),
-            Self::Spec(_) => (Kind::GpuNode, Part::Object),
-            Self::Status(_) => (Kind::GpuNode, Part::Status),
-            Self::Labels(_) => (Kind::Node, Part::Labels),
-            Self::Condition(_) => (Kind::Node, Part::Condition),
-            Self::Taint(_) => (Kind::Node, Part::Taint),
-            Self::Pod(_) | Self::Delete(_) => (Kind::Pod, Part::Object),
-        }
-    }
 }
 
 impl Write {
@@ -360,34 +271,6 @@ impl fmt::Display for Write {
             _ => "apply",
         };
         write!(f, "{action} {}", self.target)
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, part, name } = self;
-        let kind = match kind {
-            Kind::ClusterGpuPolicy => "policy",
-            Kind::Node => "node",
-            Kind::Pod => "pod",
-            kind => kind.as_str(),
-        };
-        match part {
-            Part::Object => write!(f, "{kind} {name}"),
-            Part::Finalizer => write!(f, "the finalizer of {kind} {name}"),
-            Part::Labels => write!(f, "this operator's labels of {kind} {name}"),
-            Part::Condition => write!(f, "condition {} of {kind} {name}", keys::HEALTH_CONDITION),
-            Part::Taint => write!(f, "this operator's taint of {kind} {name}"),
-            Part::Status => write!(f, "the status of {kind} {name}"),
-        }
-    }
-}
-
-impl Kind {
-    /// Returns the name, such as `DaemonSet`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
     }
 }
 

@@ -8,10 +8,7 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     inventory::report::belongs_to,
-    output::{
-        node_labels::LabelWrite,
-        write::{Body, Kind, Write},
-    },
+    output::{body::Body, body::LabelWrite, target::Kind, write::Write},
     world::{NodeFacts, PodFacts, Role},
 };
 

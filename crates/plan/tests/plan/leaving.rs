@@ -7,8 +7,10 @@ use test_support::planned::Planned;
 use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
 use gpu_operator_plan::{
     output::{
+        body::Body,
+        target::Kind,
         urgency,
-        write::{Body, Kind, Urgency, Write},
+        write::{Urgency, Write},
     },
     world::{ObservedTime, PodFacts, RuntimeClassFacts},
 };

@@ -3,7 +3,7 @@
 
 use crate::sim::{Faults, Sim, machine::MigOutcome};
 use gpu_operator_crd::{Phase, Report, keys, policy::Stage, reason::Reason, report::MigDevices};
-use gpu_operator_plan::output::write::Kind;
+use gpu_operator_plan::output::target::Kind;
 use test_support::planned::Planned;
 
 pub(crate) const SEVENTHS: &str = "[{profiles: [{profile: 1g.10gb, count: 7}]}]";

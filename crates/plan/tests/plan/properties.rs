@@ -18,7 +18,7 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     carry::LoopState,
-    output::write::{Body, Kind, Write},
+    output::{body::Body, target::Kind, write::Write},
     world::Role,
 };
 use k8s_openapi::{

@@ -10,7 +10,7 @@ use crate::{
 };
 use gpu_operator_crd::{NodeName, Phase, health::HealthState, keys, reason::Reason};
 use gpu_operator_plan::{
-    output::write::{Body, Kind},
+    output::{body::Body, target::Kind},
     world::Exit,
 };
 use k8s_openapi::jiff::SignedDuration;

@@ -1,7 +1,7 @@
 //! How containers get the driver: what is installed for which container runtime, and which failures are reported.
 
 use gpu_operator_plan::carry::LoopState;
-use gpu_operator_plan::output::write::Kind;
+use gpu_operator_plan::output::target::Kind;
 use std::time::Duration;
 use test_support::planned::Planned;
 

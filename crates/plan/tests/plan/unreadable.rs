@@ -1,6 +1,6 @@
 //! Objects that cannot be parsed: nothing becomes better because of them, and nothing is done to what they are about.
 
-use gpu_operator_plan::output::write::Kind;
+use gpu_operator_plan::output::target::Kind;
 use std::collections::BTreeSet;
 use test_support::planned::Planned;
 

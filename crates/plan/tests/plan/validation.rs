@@ -6,7 +6,7 @@ use gpu_operator_crd::{
     reason::Reason,
     validated::{Validated, ValidationResult},
 };
-use gpu_operator_plan::output::write::Kind;
+use gpu_operator_plan::output::target::Kind;
 use gpu_operator_plan::{
     Plan,
     output::events::{Subject, Transition},

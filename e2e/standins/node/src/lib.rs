@@ -1,8 +1,6 @@
-//! Stand-ins for two of NVIDIA's containers, for machines without a GPU: the driver container, which "loads" a kernel module
-//! by writing files, and the device plugin, which works with a real kubelet.
+//! The stand-in for NVIDIA's driver container, for machines without a GPU: it "loads" a kernel module by writing files.
 
 pub mod driver;
-pub mod plugin;
 
 use std::{env, fs::OpenOptions, io::Write};
 

@@ -2,24 +2,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests are tests too
 
 use std::{
-    env,
     fs::{self, File},
     io::{BufRead, BufReader},
     path::PathBuf,
     process::{Command, Stdio},
 };
 
-// Referenced so that cargo builds its shared object before this test.
-use standin_nvml as _;
+use standin_nvml::shared_object;
 
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-
-/// Returns the shared object, which cargo puts next to the tests that depend on its package.
-fn built_library() -> PathBuf {
-    let test = env::current_exe().unwrap();
-    let mut places = test.ancestors().skip(1).take(2).map(|folder| folder.join("libstandin_nvml.so"));
-    places.find(|file| file.exists()).expect("the shared object is built with this test")
-}
 
 /// A driver root with these GPUs, given as JSON.
 struct Root(tempfile::TempDir);
@@ -38,7 +29,11 @@ impl Root {
         ] {
             fs::write(root.path(file), text).unwrap();
         }
-        fs::copy(built_library(), root.path(LIBRARIES).join("libnvidia-ml.so.1")).unwrap();
+        fs::copy(
+            shared_object().expect("the shared object is built with this test"),
+            root.path(LIBRARIES).join("libnvidia-ml.so.1"),
+        )
+        .unwrap();
         root
     }
 

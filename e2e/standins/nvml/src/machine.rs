@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_notations_of_a_pci_address_are_parsed_to_the_same_address() {
+    fn both_notations_of_a_pci_address_are_the_same_address() {
         let short = PciAddress::parse("0001:0a:1f.0");
         assert_eq!(short, Some(PciAddress { domain: 1, bus: 10, device: 31 }));
         assert_eq!(short, PciAddress::parse("00000001:0A:1F.0"));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_xid_with_a_rate_is_repeated_and_one_without_is_delivered_once() {
+    fn only_an_xid_with_a_rate_is_repeated() {
         let xid = |per_second| Xid { xid: 31, per_second, id: 0 };
         assert_eq!(xid(0).due(Duration::from_mins(1)), 1);
         assert_eq!(xid(1000).due(Duration::from_secs(3)), 3000);

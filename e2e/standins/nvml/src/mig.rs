@@ -1,13 +1,8 @@
-//! The MIG instances of GPUs. They are stored in a file next to `gpus.json`, so that all programs see the same.
-
-use std::collections::BTreeMap;
+//! What MIG makes of a GPU: profiles, instances, and the state of a divided GPU.
 
 use serde::{Deserialize, Serialize};
 
-use crate::{library::Library, machine::Device, status::Status};
-
-/// The file in the stand-in's folder, with the MIG state of each GPU by PCI address.
-const FILE: &str = "mig.json";
+use crate::{model::Model, status::Status};
 
 /// The settings in `gpus.json` for a GPU that supports MIG.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -138,10 +133,10 @@ impl Profile {
         (memory_mib.div_ceil(1024) * 128 * u64::from(self.size)).saturating_sub(512)
     }
 
-    /// Returns the multiprocessors and engines of an instance on this GPU.
+    /// Returns the multiprocessors and engines of an instance on a GPU of this model.
     #[must_use]
-    pub fn engines(self, device: &Device) -> Engines {
-        let Some(parts) = device.model().mig else { return Engines::default() };
+    pub fn engines(self, model: &Model) -> Engines {
+        let Some(parts) = model.mig else { return Engines::default() };
         let place = PROFILES.iter().position(|profile| *profile == self).unwrap_or_default();
         let of = |all: [u32; 7]| all.get(place).copied().unwrap_or_default();
         Engines {
@@ -154,109 +149,11 @@ impl Profile {
         }
     }
 
-    fn overlaps(self, start: u32, other: &Instance) -> bool {
+    /// Returns whether an instance of this profile, starting at this memory slice, would overlap another instance.
+    pub(crate) fn overlaps(self, start: u32, other: &Instance) -> bool {
         let size = Self::numbered(other.profile).map_or(8, |profile| profile.size);
         start < other.start + size && other.start < start + self.size
     }
-}
-
-impl Library {
-    /// Returns the MIG state of a GPU.
-    ///
-    /// # Errors
-    /// [`Status::NotSupported`] for a GPU without MIG.
-    pub fn division(&self, device: &Device) -> Result<Division, Status> {
-        let Some(mig) = &device.mig else {
-            return if device.has_mig() { Ok(Division::default()) } else { Err(Status::NotSupported) };
-        };
-        let mut division = self.divisions()?.remove(&device.pci_address).unwrap_or_default();
-        if !mig.needs_reset && division.enabled != division.pending {
-            division = Division { enabled: division.pending, pending: division.pending, instances: Vec::new() };
-        }
-        Ok(division)
-    }
-
-    /// Turns MIG on or off. If the GPU needs a reset, the change is only pending.
-    ///
-    /// # Errors
-    /// [`Status::InUse`] while a program uses the GPU or it has an instance, and those of [`Library::division`].
-    pub fn set_mig_mode(&self, device: &Device, on: bool) -> Result<(), Status> {
-        let mig = device.mig.as_ref().ok_or(Status::NotSupported)?;
-        let division = self.division(device)?;
-        if !division.instances.is_empty() || !mig.clients.is_empty() {
-            return Err(Status::InUse);
-        }
-        let enabled = if mig.needs_reset { division.enabled } else { on };
-        self.keep(device, Division { enabled, pending: on, ..division })
-    }
-
-    /// Creates an instance and returns its id.
-    ///
-    /// # Errors
-    /// [`Status::InsufficientResources`] if there is no room, [`Status::NotSupported`] if MIG is off.
-    pub fn create_instance(&self, device: &Device, profile: u32, start: u32) -> Result<u32, Status> {
-        let mut division = self.division(device)?;
-        let profile = Profile::numbered(profile)?;
-        if !division.enabled {
-            return Err(Status::NotSupported);
-        }
-        if !profile.starts.contains(&start) || division.instances.iter().any(|other| profile.overlaps(start, other)) {
-            return Err(Status::InsufficientResources);
-        }
-        // A GPU has at most seven instances, so one of eight ids is free.
-        let free = |id: &u32| division.instances.iter().all(|other| other.id != *id);
-        let id = (1..=8).find(free).ok_or(Status::InsufficientResources)?;
-        division.instances.push(Instance { id, profile: profile.id, start, compute: false });
-        self.keep(device, division)?;
-        Ok(id)
-    }
-
-    /// Destroys an instance.
-    ///
-    /// # Errors
-    /// [`Status::InUse`] while it has a compute instance, [`Status::InvalidArgument`] if it does not exist.
-    pub fn destroy_instance(&self, device: &Device, id: u32) -> Result<(), Status> {
-        let mut division = self.division(device)?;
-        if instance(&mut division, id)?.compute {
-            return Err(Status::InUse);
-        }
-        division.instances.retain(|instance| instance.id != id);
-        self.keep(device, division)
-    }
-
-    /// Creates or destroys an instance's compute instance.
-    ///
-    /// # Errors
-    /// [`Status::InUse`] while a program uses it, [`Status::InsufficientResources`] if it already exists,
-    /// [`Status::InvalidArgument`] if the instance or the compute instance does not exist.
-    pub fn set_compute(&self, device: &Device, id: u32, compute: bool) -> Result<(), Status> {
-        let mut division = self.division(device)?;
-        let is_used = device.mig.iter().flat_map(|mig| &mig.clients).any(|client| client.instance == Some(id));
-        let instance = instance(&mut division, id)?;
-        if instance.compute == compute {
-            return Err(if compute { Status::InsufficientResources } else { Status::InvalidArgument });
-        }
-        if is_used {
-            return Err(Status::InUse);
-        }
-        instance.compute = compute;
-        self.keep(device, division)
-    }
-
-    fn divisions(&self) -> Result<BTreeMap<String, Division>, Status> {
-        let Ok(text) = self.read(FILE) else { return Ok(BTreeMap::new()) };
-        serde_json::from_str(&text).map_err(|_| Status::Unknown)
-    }
-
-    fn keep(&self, device: &Device, division: Division) -> Result<(), Status> {
-        let mut all = self.divisions()?;
-        all.insert(device.pci_address.clone(), division);
-        self.replace(FILE, &all)
-    }
-}
-
-fn instance(division: &mut Division, id: u32) -> Result<&mut Instance, Status> {
-    division.instances.iter_mut().find(|instance| instance.id == id).ok_or(Status::InvalidArgument)
 }
 
 #[cfg(test)]

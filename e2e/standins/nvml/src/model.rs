@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unlisted_model_gets_the_compute_capability_of_its_generation() {
+    fn an_unlisted_model_has_the_capability_of_its_generation() {
         for (name, id, capability) in [
             ("K40m", 0x1023, (3, 5)),
             ("M60", 0x13f2, (5, 2)),

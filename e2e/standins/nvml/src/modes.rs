@@ -1,8 +1,6 @@
 //! Modes of a GPU that programs can change. They are stored in a file next to `gpus.json`, so that all programs see the
 //! same.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use crate::{library::Library, machine::Device, status::Status};
@@ -29,7 +27,7 @@ impl Library {
     /// # Errors
     /// [`Status::Unknown`] if the file is broken.
     pub fn modes(&self, device: &Device) -> Result<(u32, bool), Status> {
-        let set = self.set_modes()?.remove(&device.pci_address).unwrap_or_default();
+        let set = self.stored::<Modes>(FILE)?.remove(&device.pci_address).unwrap_or_default();
         let compute = device.readings.compute_mode.or(set.compute).unwrap_or_default();
         let persistence = device.readings.persistence.or(set.persistence).unwrap_or(true);
         Ok((compute, persistence))
@@ -40,15 +38,10 @@ impl Library {
     /// # Errors
     /// [`Status::NoPermission`] if the stand-in's folder cannot be written, and those of [`Library::modes`].
     pub fn set(&self, device: &Device, modes: Modes) -> Result<(), Status> {
-        let mut all = self.set_modes()?;
+        let mut all = self.stored::<Modes>(FILE)?;
         let entry = all.entry(device.pci_address.clone()).or_default();
         entry.compute = modes.compute.or(entry.compute);
         entry.persistence = modes.persistence.or(entry.persistence);
         self.replace(FILE, &all)
-    }
-
-    fn set_modes(&self) -> Result<BTreeMap<String, Modes>, Status> {
-        let Ok(text) = self.read(FILE) else { return Ok(BTreeMap::new()) };
-        serde_json::from_str(&text).map_err(|_| Status::Unknown)
     }
 }

@@ -1,13 +1,22 @@
 //! Files that the library itself writes.
 
-use std::{fs::File, io::Write};
+use std::{collections::BTreeMap, fs::File, io::Write};
 
 use rustix::fs::{Mode, OFlags, openat, renameat};
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{library::Library, status::Status};
 
 impl Library {
+    /// Returns what a file of the stand-in's folder has for each GPU, by PCI address.
+    ///
+    /// # Errors
+    /// [`Status::Unknown`] if the file is invalid.
+    pub(crate) fn stored<T: DeserializeOwned>(&self, name: &str) -> Result<BTreeMap<String, T>, Status> {
+        let Ok(text) = self.read(name) else { return Ok(BTreeMap::new()) };
+        serde_json::from_str(&text).map_err(|_| Status::Unknown)
+    }
+
     /// Replaces a file of the stand-in's folder in one step, so that readers never see an incomplete file.
     ///
     /// # Errors

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_those_of_the_model_unless_the_file_lists_their_states() {
+    fn the_file_overrides_the_links_of_the_model() {
         let active = |id, first: &[bool]| {
             let mut machine = machine(id, 2);
             machine.devices[1].readings.nvlinks = first.to_vec();

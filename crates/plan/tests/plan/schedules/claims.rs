@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gpu_operator_crd::{GpuNodeStatus, NodeConditionType, NodeName};
 use gpu_operator_plan::{
-    output::write::{Body, Write},
+    output::{body::Body, write::Write},
     world::World,
 };
 

@@ -10,7 +10,11 @@ use std::{
 use gpu_operator_crd::NodeName;
 use gpu_operator_plan::{
     carry::Class,
-    output::write::{self, Body, Part, Write},
+    output::{
+        body::Body,
+        target::{self, Part},
+        write::Write,
+    },
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -350,12 +354,12 @@ impl Cluster {
 /// Returns the object that the answer to a write contains.
 fn key_of(write: &Write) -> Option<Key> {
     let kind = match (write.target.kind, &write.body) {
-        (_, Body::Delete(_) | Body::Finalizer { present: false, .. }) | (write::Kind::RuntimeClass, _) => return None,
-        (write::Kind::ClusterGpuPolicy, _) => Kind::Policy,
-        (write::Kind::DaemonSet, _) => Kind::DaemonSet,
-        (write::Kind::GpuNode, _) => Kind::GpuNode,
-        (write::Kind::Node, _) => Kind::Node,
-        (write::Kind::Pod, _) => Kind::Pod,
+        (_, Body::Delete(_) | Body::Finalizer { present: false, .. }) | (target::Kind::RuntimeClass, _) => return None,
+        (target::Kind::ClusterGpuPolicy, _) => Kind::Policy,
+        (target::Kind::DaemonSet, _) => Kind::DaemonSet,
+        (target::Kind::GpuNode, _) => Kind::GpuNode,
+        (target::Kind::Node, _) => Kind::Node,
+        (target::Kind::Pod, _) => Kind::Pod,
     };
     Some((kind, write.target.name.clone()))
 }

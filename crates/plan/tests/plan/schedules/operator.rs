@@ -9,7 +9,7 @@ use std::{
 use gpu_operator_crd::{GpuNode, NodeName};
 use gpu_operator_plan::{
     carry::{Class, Failure, LoopState},
-    output::write::{Body, Kind as Target, Write},
+    output::{body::Body, target::Kind as Target, write::Write},
     pass::{Answer, Pass, Request},
     time::Uptime,
     world::{DaemonSetFacts, ObservedTime, World, mirror::Mirror},

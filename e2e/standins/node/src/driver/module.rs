@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn every_load_is_counted_and_the_majors_are_listed_while_the_module_is_loaded() {
+    fn loads_are_counted_and_a_loaded_modules_majors_listed() {
         let folder = tempfile::tempdir().unwrap();
         let module = Module::new(folder.path());
         let majors = || fs::read_to_string(folder.path().join(proc_devices::FILE)).unwrap().contains("nvidia-uvm");

@@ -75,7 +75,7 @@ mod tests {
     const PLAIN: &str = "Character devices:\n  1 mem\n  7 vcs\n\nBlock devices:\n259 blkext\n";
 
     #[test]
-    fn the_drivers_majors_are_added_to_and_removed_from_the_character_devices() {
+    fn the_drivers_majors_are_added_and_removed() {
         let loaded = "Character devices:\n  1 mem\n  7 vcs\n195 nvidia\n195 nvidia-modeset\n195 nvidiactl\n  7 nvidia-uvm\n508 nvidia-caps\n\nBlock devices:\n259 blkext\n";
         for (text, is_loaded, expected) in
             [(PLAIN, true, loaded), (loaded, true, loaded), (loaded, false, PLAIN), (PLAIN, false, PLAIN)]

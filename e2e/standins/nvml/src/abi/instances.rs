@@ -204,7 +204,7 @@ export! {
 }
 
 fn gpu_profile(device: &Device, profile: Profile) -> GpuInstanceProfile {
-    let Engines { multiprocessors, copy, decoders, jpeg, ofa } = profile.engines(device);
+    let Engines { multiprocessors, copy, decoders, jpeg, ofa } = profile.engines(&device.model());
     let Profile { id, slices, most, .. } = profile;
     GpuInstanceProfile {
         numbers: [id, 0, slices, most, multiprocessors, copy, decoders, 0, jpeg, ofa],
@@ -239,7 +239,7 @@ fn compute_profile(device: &Device, instance: &Instance, index: c_uint) -> Resul
     if whole(profile.slices)? != index {
         return Err(Status::NotSupported);
     }
-    let Engines { multiprocessors, copy, decoders, jpeg, ofa } = profile.engines(device);
+    let Engines { multiprocessors, copy, decoders, jpeg, ofa } = profile.engines(&device.model());
     Ok([index, profile.slices, 1, multiprocessors, copy, decoders, 0, jpeg, ofa])
 }
 

@@ -72,7 +72,7 @@ export! {
         }
         let (_, device, instance) = instance_of(gpu)?;
         let profile = Profile::numbered(instance.profile)?;
-        let Engines { multiprocessors, copy, decoders, jpeg, ofa } = profile.engines(&device);
+        let Engines { multiprocessors, copy, decoders, jpeg, ofa } = profile.engines(&device.model());
         put(to, Attributes {
             multiprocessors,
             copy_engines: copy,

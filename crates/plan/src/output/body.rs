@@ -1,0 +1,106 @@
+//! What a write makes of its target.
+
+use gpu_operator_crd::{
+    ClusterGpuPolicyStatus, GpuNodeSpec, GpuNodeStatus, PolicyName, PoolName, gpunode::StageRevisions, policy::Labels,
+};
+use k8s_openapi::{
+    api::{apps::v1::DaemonSet, core::v1::Pod, node::v1::RuntimeClass},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+use serde::Serialize;
+
+use super::target::{Kind, Part};
+use crate::world::{HealthCondition, TaintFact};
+
+/// What a write makes of its target.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Body {
+    /// Sets or removes the finalizer of the policy with this uid.
+    Finalizer {
+        /// The UID of the policy, because it may have been deleted and created again by the same name.
+        uid: String,
+        /// Whether to add or remove it.
+        present: bool,
+    },
+    /// Applies the status of a policy.
+    PolicyStatus(Box<ClusterGpuPolicyStatus>),
+    /// Applies a DaemonSet.
+    DaemonSet(Box<DaemonSetWrite>),
+    /// Applies a RuntimeClass.
+    RuntimeClass(Box<RuntimeClass>),
+    /// Applies spec and owner of a GpuNode; creates it if it does not exist.
+    Spec(Box<SpecWrite>),
+    /// Applies the status of a GpuNode, without the probe's report.
+    Status(Box<GpuNodeStatus>),
+    /// Applies the labels of a Node.
+    Labels(LabelWrite),
+    /// Sets or removes the health condition of a Node.
+    Condition(Option<HealthCondition>),
+    /// Sets or removes the health taint of a Node.
+    Taint(Option<TaintFact>),
+    /// Creates a pod.
+    Pod(Box<Pod>),
+    /// Deletes the object, if it has this uid.
+    Delete(Option<String>),
+}
+
+/// One write of a DaemonSet.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DaemonSetWrite {
+    /// The desired DaemonSet.
+    pub set: DaemonSet,
+    /// Whether third-party additions must be removed as well: applying restores only this operator's fields.
+    pub whole: bool,
+    /// The generation of the present DaemonSet.
+    #[serde(skip)]
+    pub generation: Option<i64>,
+}
+
+/// The write of a GpuNode's spec.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SpecWrite {
+    /// The spec.
+    pub spec: GpuNodeSpec,
+    /// The owner: the Node.
+    pub owner: OwnerReference,
+    /// The UID of the GpuNode, because it may have been deleted and created again by the same name; `None` to create it.
+    #[serde(skip)]
+    pub uid: Option<String>,
+    /// The groups that `spec.current` did not name before. They are recorded only if their DaemonSets exist: groups that never had a
+    /// pod would later be restored.
+    #[serde(skip)]
+    pub records: StageRevisions,
+    /// The policy and pool whose update of this node ends with the write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ends: Option<(PolicyName, PoolName)>,
+}
+
+/// One write to a Node: all the labels that this operator then owns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LabelWrite {
+    /// The UID of the Node, because the Node may have been deleted or recreated by the same name.
+    pub uid: String,
+    /// The complete set; labels that were applied before and are not in it are removed.
+    pub labels: Labels,
+    /// Whether to take keys over from other writers. Never if a user's key is published for the first time.
+    pub force: bool,
+}
+
+impl Body {
+    /// Returns the kind of the object, and its part.
+    #[must_use]
+    pub fn target(&self) -> (Kind, Part) {
+        match self {
+            Self::Finalizer { .. } => (Kind::ClusterGpuPolicy, Part::Finalizer),
+            Self::PolicyStatus(_) => (Kind::ClusterGpuPolicy, Part::Status),
+            Self::DaemonSet(_) => (Kind::DaemonSet, Part::Object),
+            Self::RuntimeClass(_) => (Kind::RuntimeClass, Part::Object),
+            Self::Spec(_) => (Kind::GpuNode, Part::Object),
+            Self::Status(_) => (Kind::GpuNode, Part::Status),
+            Self::Labels(_) => (Kind::Node, Part::Labels),
+            Self::Condition(_) => (Kind::Node, Part::Condition),
+            Self::Taint(_) => (Kind::Node, Part::Taint),
+            Self::Pod(_) | Self::Delete(_) => (Kind::Pod, Part::Object),
+        }
+    }
+}

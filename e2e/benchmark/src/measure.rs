@@ -1,0 +1,221 @@
+//! Measures one fleet through all phases.
+
+use std::{future::Future, time::Duration};
+
+use anyhow::{Result, bail, ensure};
+use cluster::users::OPERATOR;
+use cluster_client::{audit::Requests, handle::Cluster, operator_process::OperatorProcess};
+use fleet::{Fleet, FleetNode, MEMBER_LABEL, Observed, Padding};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
+use harness::cargo::Build;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+    runtime::wait::await_condition,
+};
+use serde_json::json;
+use tokio::time::{Instant, timeout};
+
+use super::{
+    figures::Figures,
+    phase::{pause, print_requests, step},
+};
+
+pub(super) const POLICY: &str = "benchmark";
+/// The PCI device ids of V100, A100, H100 and L4, which differ in driver and kernel modules.
+const MODELS: [&str; 4] = ["1db1", "20b2", "2330", "27b8"];
+pub(super) const GPUS_PER_NODE: usize = 8;
+/// The time that each pod of a slow node takes to start.
+const SLOW_POD_SECONDS: u32 = 120;
+/// The time without changes after which a fleet is quiet: longer than any pause that the operator makes.
+const QUIET: Duration = Duration::from_secs(12);
+
+/// Measures a fleet of `nodes` nodes in a cluster without nodes.
+pub(super) async fn measure(cluster: &Cluster, nodes: u32, settled: Duration) -> Result<Figures> {
+    let (bench, mut figures) = Box::pin(Bench::installed(cluster, nodes)).await?;
+    figures.settled = bench.requests_while("settled", pause(settled)).await?;
+    figures.settled_for = settled;
+    let fast = Box::pin(bench.join("node-fast", nodes + 1, 0));
+    figures.join = bench.requests_while("a node joins", fast).await?;
+    let slow = Box::pin(bench.join("node-slow", nodes + 2, SLOW_POD_SECONDS));
+    figures.slow_join = bench.requests_while("a node joins whose pods take two minutes each", slow).await?;
+    figures.usage = bench.operator.usage()?;
+    Ok(figures)
+}
+
+/// Returns the name of a node of the fleet.
+pub(super) fn name(index: usize) -> String {
+    format!("node-{index:04}")
+}
+
+fn node(name: &str, model: &str, pod_seconds: u32) -> FleetNode {
+    let mut node = FleetNode::with_gpus(name, model, GPUS_PER_NODE);
+    node.padding = Padding::REALISTIC;
+    node.behaviour.pod_seconds = pod_seconds;
+    node
+}
+
+/// A fleet and its operator.
+pub(super) struct Bench<'a> {
+    cluster: &'a Cluster,
+    pub fleet: Fleet,
+    pub operator: OperatorProcess,
+    deadline: Duration,
+}
+
+impl<'a> Bench<'a> {
+    /// Installs a fleet of `nodes` nodes in a cluster without nodes, and returns it once it is ready and quiet, with the
+    /// figures of the installation.
+    pub(super) async fn installed(cluster: &'a Cluster, nodes: u32) -> Result<(Self, Figures)> {
+        let fleet = Fleet::start(cluster).await?;
+        let members = (0..nodes as usize).map(|index| node(&name(index), MODELS[index % MODELS.len()], 0));
+        // Enough for a slow node, which is the longest phase of a small fleet, and in proportion to the size.
+        let deadline = Duration::from_mins(10) + Duration::from_secs(1) * nodes;
+        let joined = register(cluster, &fleet, members, deadline);
+        step("nodes join and probes report", || progress(&fleet), joined).await?;
+
+        let begun = cluster.audit().mark()?;
+        let operator = OperatorProcess::start(cluster, Build::Release)?;
+        let bench = Self { cluster, fleet, operator, deadline };
+        bench.step("the operator starts", bench.quiet()).await?;
+        let start = cluster.audit().requests(OPERATOR, begun)?;
+        let install = bench.install(nodes).await?;
+        Ok((bench, Figures { start, ..install }))
+    }
+
+    /// Applies the policy, and waits until all nodes are ready and the fleet is quiet.
+    async fn install(&self, nodes: u32) -> Result<Figures> {
+        let mark = self.cluster.audit().mark()?;
+        let began = Instant::now();
+        let [labelled, ready, quiet] = self
+            .step("the policy is applied, until quiet", async {
+                self.apply().await?;
+                let labelled = async {
+                    let is_labelled = |_: &str, node: &Observed| node.labels.contains_key(keys::MODEL);
+                    self.fleet.until("labels", self.deadline, is_labelled).await?;
+                    Ok(began.elapsed())
+                };
+                let ready = async {
+                    self.ready(nodes).await?;
+                    anyhow::Ok(began.elapsed())
+                };
+                let (labelled, ready) = tokio::try_join!(labelled, ready)?;
+                Ok([labelled, ready, self.quiet().await?.duration_since(began)])
+            })
+            .await?;
+        let install = self.cluster.audit().requests(OPERATOR, mark)?;
+        print_requests(&install);
+        let managed = ListParams::default().labels(&format!("{}={}", keys::MANAGED_BY, keys::MANAGER));
+        let daemon_sets = Api::<DaemonSet>::all(self.cluster.client()).list_metadata(&managed).await?.items.len();
+        let gpus = nodes * u32::try_from(GPUS_PER_NODE)?;
+        Ok(Figures { nodes, gpus, daemon_sets, install, labelled, ready, quiet, ..Figures::default() })
+    }
+
+    async fn apply(&self) -> Result<()> {
+        let policy = json!({
+            "apiVersion": "gpu.nodestack.dev/v1alpha1",
+            "kind": "ClusterGpuPolicy",
+            "metadata": {"name": POLICY},
+            "spec": {"nodeSelector": {"matchLabels": {MEMBER_LABEL.0: MEMBER_LABEL.1}}},
+        });
+        let params = PatchParams::apply("benchmark").force();
+        self.policies().patch(POLICY, &params, &Patch::Apply(policy)).await?;
+        Ok(())
+    }
+
+    /// Adds a node to a ready fleet, and waits until all nodes are ready and the fleet is quiet again.
+    async fn join(&self, name: &str, nodes: u32, pod_seconds: u32) -> Result<()> {
+        self.fleet.join([node(name, MODELS[0], pod_seconds)]).await?;
+        self.ready(nodes).await?;
+        self.quiet().await.map(drop)
+    }
+
+    /// Waits until the policy reports `nodes` nodes as ready, and checks that they are.
+    async fn ready(&self, nodes: u32) -> Result<()> {
+        let all_ready = move |policy: Option<&ClusterGpuPolicy>| policy.is_some_and(|policy| is_ready(policy, nodes));
+        let waited = timeout(self.deadline, Box::pin(await_condition(self.policies(), POLICY, all_ready))).await;
+        let Ok(waited) = waited else {
+            let found = self.policies().get(POLICY).await?.status.map(|status| status.nodes);
+            bail!("not Ready within {} s: {found:?}", self.deadline.as_secs());
+        };
+        waited?;
+        let published = |name: &str| self.fleet.observe(name).and_then(|node| node.gpus).unwrap_or_default() > 0;
+        let early = self.fleet.names().into_iter().find(|name| !published(name));
+        early.map_or(Ok(()), |name| bail!("the policy was Ready before {name} was ready"))
+    }
+
+    /// Waits until nothing changes any more, and returns the time of the last change.
+    pub(super) async fn quiet(&self) -> Result<Instant> {
+        self.fleet.quiet(QUIET, self.deadline).await
+    }
+
+    pub(super) fn policies(&self) -> Api<ClusterGpuPolicy> {
+        Api::all(self.cluster.client())
+    }
+
+    /// Runs a phase and returns the operator's requests during it, without watches.
+    pub(super) async fn requests_while(&self, what: &str, phase: impl Future<Output = Result<()>>) -> Result<Requests> {
+        let mark = self.cluster.audit().mark()?;
+        self.step(what, phase).await?;
+        let all = self.cluster.audit().requests(OPERATOR, mark)?;
+        print_requests(&all);
+        Ok(all.without_watches())
+    }
+
+    async fn step<T>(&self, what: &str, phase: impl Future<Output = Result<T>>) -> Result<T> {
+        step(what, || progress(&self.fleet), phase).await
+    }
+}
+
+fn progress(fleet: &Fleet) -> String {
+    format!("GPUs published {} times", fleet.published().len())
+}
+
+/// Adds nodes and waits for the reports of all nodes.
+async fn register(
+    cluster: &Cluster,
+    fleet: &Fleet,
+    nodes: impl Iterator<Item = FleetNode>,
+    deadline: Duration,
+) -> Result<()> {
+    fleet.join(nodes).await?;
+    fleet.quiet(QUIET, deadline).await?;
+    let known = Api::<GpuNode>::all(cluster.client()).list(&ListParams::default()).await?.items;
+    let reported = |node: &&GpuNode| node.status.as_ref().is_some_and(|status| status.report.is_some());
+    let (reports, nodes) = (known.iter().filter(reported).count(), fleet.names().len());
+    ensure!(reports == nodes, "only {reports} of {nodes} nodes have a report");
+    Ok(())
+}
+
+/// Returns whether a policy is Ready at its current generation, with `nodes` nodes.
+fn is_ready(policy: &ClusterGpuPolicy, nodes: u32) -> bool {
+    let Some(status) = &policy.status else { return false };
+    let current = status.observed_generation == policy.metadata.generation;
+    let ready = status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    current && ready && status.nodes.ready == nodes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_ready_with_all_nodes_at_its_current_generation() {
+        let since = "2026-01-01T00:00:00Z";
+        let policy = |observed: i64, status: &str, ready: u32| -> ClusterGpuPolicy {
+            let condition =
+                json!({"type": "Ready", "status": status, "reason": "R", "message": "", "lastTransitionTime": since});
+            let policy = json!({
+                "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "ClusterGpuPolicy",
+                "metadata": {"name": "p", "generation": 2}, "spec": {},
+                "status": {"observedGeneration": observed, "conditions": [condition], "nodes": {"ready": ready}},
+            });
+            serde_json::from_value(policy).unwrap()
+        };
+        assert!(is_ready(&policy(2, "True", 3), 3));
+        assert!(!is_ready(&policy(1, "True", 3), 3));
+        assert!(!is_ready(&policy(2, "False", 3), 3));
+        assert!(!is_ready(&policy(2, "True", 2), 3));
+    }
+}

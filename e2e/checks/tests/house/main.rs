@@ -1,0 +1,171 @@
+//! Rules that hold for the sources of every crate of this workspace: how modules depend on each other, how long files are, how
+//! modules are laid out, and how long the names of tests are.
+//!
+//! A module depends on another if a `use` or a path in it leads there. A parent and a child that depend on each other form a
+//! circle like any other two modules; declaring a child is no dependency. Tests are left out of these two rules only.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod exceptions;
+mod functions;
+mod modules;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use exceptions::{CIRCLES, LAYOUTS, LONG_FILES, LONG_NAMES, TUPLES};
+use functions::Functions;
+use modules::Modules;
+use toml_edit::Document;
+
+/// The folders (or single modules) of some crates, in the order in which they may use each other: a module uses only those of
+/// its own and of earlier entries. Modules that are not listed are the crate's entry points.
+const ORDERS: [(&str, &[&str]); 4] = [
+    (
+        "crates/plan",
+        &[
+            "time",
+            "settings",
+            "note",
+            "container_names",
+            "int_or_percent",
+            "catalogue",
+            "world",
+            "revision",
+            "inventory",
+            "desired",
+            "assess",
+            "rollout",
+            "manifests",
+            "image_list",
+            "output",
+            "carry",
+            "plan",
+        ],
+    ),
+    ("crates/host", &["process", "root", "observe", "nvml"]),
+    ("crates/node-tools", &["mig", "runtime", "gates", "operands", "cli"]),
+    ("crates/nvml-probe", &["health", "report", "agent", "cli"]),
+];
+
+/// The longest file, in lines.
+const LONGEST_FILE: usize = 400;
+/// The longest name of a test, in characters.
+const LONGEST_NAME: usize = 60;
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Returns the folders of the workspace's crates.
+fn crates() -> Vec<String> {
+    let text = fs::read_to_string(workspace().join("Cargo.toml")).expect("Cargo.toml");
+    let manifest = Document::parse(text).expect("TOML");
+    let members = manifest["workspace"]["members"].as_array().expect("members");
+    members.iter().map(|member| member.as_str().expect("a folder").to_owned()).collect()
+}
+
+fn sources(of: &str) -> PathBuf {
+    workspace().join(of).join("src")
+}
+
+/// Returns the files of all crates, tests included, by their paths in the checkout.
+fn all_files() -> impl Iterator<Item = (String, PathBuf)> {
+    let folders =
+        crates().into_iter().flat_map(|name| ["src", "tests"].map(|folder| workspace().join(&name).join(folder)));
+    let files = folders.filter(|folder| folder.exists()).flat_map(|folder| modules::files(&folder, true));
+    files.map(|file| (file.strip_prefix(workspace()).expect("a file of the checkout").display().to_string(), file))
+}
+
+/// Fails unless `found` are the exceptions, so that a list of exceptions can only shrink.
+fn only_exceptions(what: &str, found: &BTreeSet<String>, exceptions: &[&str]) {
+    let exceptions = exceptions.iter().map(|exception| (*exception).to_owned()).collect();
+    let [new, gone] = [found.difference(&exceptions), exceptions.difference(found)].map(Vec::from_iter);
+    assert!(new.is_empty() && gone.is_empty(), "{what}: {new:#?}; no longer exceptions: {gone:#?}");
+}
+
+#[test]
+fn no_modules_depend_on_each_other_in_a_circle() {
+    let circles = crates().into_iter().filter(|name| sources(name).exists()).filter(|name| {
+        let modules = Modules::read(&sources(name));
+        let circles = modules.circles();
+        println!("{name}: {circles:#?}");
+        !circles.is_empty()
+    });
+    only_exceptions("crates with circles of modules", &circles.collect(), &CIRCLES);
+}
+
+#[test]
+fn no_module_uses_one_of_a_later_step() {
+    for (name, order) in ORDERS {
+        let modules = Modules::read(&sources(name));
+        let place = |module: &str| {
+            order.iter().position(|entry| module.split("::").next().is_some_and(|first| first == *entry))
+        };
+        let is_upward = |(from, to): &(&str, &str)| place(from).zip(place(to)).is_some_and(|(from, to)| to > from);
+        let upward: Vec<_> = modules.dependencies().filter(is_upward).collect();
+        assert!(upward.is_empty(), "{name}: {upward:#?}");
+        let listed: BTreeSet<&str> = order.iter().copied().collect();
+        let missing: Vec<_> = listed.iter().filter(|entry| !modules.contains(entry)).collect();
+        assert!(missing.is_empty(), "{name} has no {missing:?}");
+    }
+}
+
+#[test]
+fn no_file_is_longer_than_a_reader_wants() {
+    let lines = |file: &Path| fs::read_to_string(file).expect("a readable file").lines().count();
+    let long = all_files().map(|(name, file)| (name, lines(&file))).filter(|(_, lines)| *lines > LONGEST_FILE);
+    let long: BTreeSet<String> = long.map(|(name, lines)| format!("{lines} {name}")).collect();
+    only_exceptions("split these files", &long, &LONG_FILES);
+}
+
+#[test]
+fn a_module_is_a_file_beside_its_folder() {
+    let deviates = |name: &str, file: &Path| {
+        let text = fs::read_to_string(file).expect("a readable file");
+        name.ends_with("/mod.rs") || text.contains(concat!("#", "[path"))
+    };
+    let found = all_files().filter(|(name, file)| deviates(name, file)).map(|(name, _)| name).collect();
+    only_exceptions(
+        "no mod.rs, but a file beside its folder; no path, but a library for what is shared",
+        &found,
+        &LAYOUTS,
+    );
+}
+
+#[test]
+fn no_tuple_stands_for_several_parameters() {
+    let found = all_files().flat_map(|(name, file)| {
+        Functions::read(&file).with_tuples.into_iter().map(move |function| format!("{name}: {function}"))
+    });
+    only_exceptions("write a struct, or separate parameters", &found.collect(), &TUPLES);
+}
+
+#[test]
+fn the_name_of_a_test_is_short() {
+    let is_exempt = |name: &str| LONG_NAMES.iter().any(|exempt| name.starts_with(&format!("{exempt}/")));
+    let found = all_files().filter(|(name, _)| !is_exempt(name)).flat_map(|(name, file)| {
+        let tests = Functions::read(&file).tests.into_iter().filter(|test| test.chars().count() > LONGEST_NAME);
+        tests.map(move |test| format!("{name}: {test}"))
+    });
+    only_exceptions("shorten these names", &found.collect(), &[]);
+}
+
+#[test]
+fn circles_upward_uses_and_tuples_are_found() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("example");
+    let modules = Modules::read(&folder);
+    let dependencies: Vec<_> = modules.dependencies().collect();
+    let expected =
+        [("first", "second::inner"), ("second", "second::inner"), ("second::inner", "first"), ("third", "first")];
+    for expected in expected {
+        assert!(dependencies.contains(&expected), "{expected:?}: {dependencies:?}");
+    }
+    assert!(!dependencies.contains(&("second", "first")), "a test's: {dependencies:?}");
+    assert_eq!(modules.circles(), [vec!["first", "second::inner"]]);
+    let Functions { with_tuples, tests } = Functions::read(&folder.join("second.rs"));
+    assert_eq!((with_tuples, tests.len()), (vec!["pair".to_owned()], 0));
+}

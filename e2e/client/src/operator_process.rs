@@ -1,0 +1,217 @@
+//! The operator as a process of this machine, with the arguments of the chart's Deployment and the rights of its service
+//! account. It can be killed at any time, and its usage can be measured.
+
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::PathBuf,
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use cluster::{
+    chart::RELEASE,
+    clients::kubectl,
+    outside::{self, OPERATOR},
+};
+use harness::{cargo::Build, files::tail, paths::Paths, records::records, usage::Usage, wait::poll};
+use k8s_openapi::api::apps::v1::Deployment;
+
+use super::handle::Cluster;
+
+const DEPLOYMENT: &str = "deployment/nodestack-gpu-operator";
+
+/// The operator, running outside the cluster instead of its Deployment.
+#[derive(Debug)]
+pub struct OperatorProcess {
+    paths: Paths,
+    program: PathBuf,
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+    kubeconfig: PathBuf,
+    listen: SocketAddr,
+}
+
+impl OperatorProcess {
+    /// Scales the Deployment to zero and starts the operator instead. Stops an operator that an earlier run has left behind.
+    ///
+    /// # Errors
+    /// If the chart is not installed, if the program is not built, or if the operator exits or is not ready within a minute.
+    pub fn start(cluster: &Cluster, build: Build) -> Result<Self> {
+        let paths = cluster.paths().clone();
+        let program = build.file(&paths, "gpu-operator");
+        let text = kubectl(&paths, &["get", DEPLOYMENT, "--namespace", RELEASE, "-o", "json"])?;
+        let deployment: Deployment = serde_json::from_str(&text).context("reading the operator's Deployment")?;
+        let (mut args, mut env) = invocation(&deployment)?;
+        // As a process of the machine it uses the machine's network, and gets a port on loopback.
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.operator_port()));
+        *listen_address(&mut args)? = listen.to_string();
+        outside::stop(&paths, OPERATOR)?;
+        scale(&paths, 0)?;
+        let kubeconfig = cluster.service_account_kubeconfig("nodestack-gpu-operator", None)?;
+        // In a pod these variables have the API server's address; here it is in the kubeconfig.
+        env.retain(|(name, _)| !name.starts_with("KUBERNETES_SERVICE_"));
+        let operator = Self { paths, program, args, env, kubeconfig, listen };
+        operator.start_again()?;
+        Ok(operator)
+    }
+
+    /// Starts the operator again after it has ended, and waits until it is ready.
+    ///
+    /// # Errors
+    /// If it is already running, exits, or is not ready within a minute.
+    pub fn start_again(&self) -> Result<()> {
+        self.launch()?;
+        self.wait_ready()
+    }
+
+    /// Starts the operator again after it has ended, without waiting for it.
+    ///
+    /// # Errors
+    /// If it is already running or cannot be started.
+    pub fn launch(&self) -> Result<()> {
+        let records = records(&self.paths);
+        if records.alive(OPERATOR).is_some() {
+            bail!("the operator is already running");
+        }
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).envs(self.env.iter().cloned()).env("KUBECONFIG", &self.kubeconfig);
+        records
+            .spawn(OPERATOR, &mut command, &self.log())
+            .with_context(|| format!("{} (run cargo build first)", self.program.display()))
+    }
+
+    fn wait_ready(&self) -> Result<()> {
+        poll("the operator's readiness", Duration::from_mins(1), || {
+            if records(&self.paths).alive(OPERATOR).is_none() {
+                bail!("the operator ended; the end of its log:\n{}", tail(&self.log(), 3_000));
+            }
+            Ok(check_ready(self.listen).map_err(|error| format!("{error:#}")))
+        })
+    }
+
+    /// Kills the operator (SIGKILL).
+    ///
+    /// # Errors
+    /// If it does not end.
+    pub fn kill(&self) -> Result<()> {
+        records(&self.paths).stop(OPERATOR, Duration::ZERO)
+    }
+
+    /// Stops the operator (SIGTERM) and waits for its end.
+    ///
+    /// # Errors
+    /// If it does not end.
+    pub fn stop(&self) -> Result<()> {
+        outside::stop(&self.paths, OPERATOR)
+    }
+
+    /// Stops the operator and scales the Deployment back to one.
+    ///
+    /// # Errors
+    /// If it does not end, or if the API server rejects the request.
+    pub fn restore_deployment(self) -> Result<()> {
+        self.stop()?;
+        scale(&self.paths, 1)
+    }
+
+    /// Returns the process id, if the operator is running.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        records(&self.paths).alive(OPERATOR)
+    }
+
+    /// Returns the log file, which is kept across starts.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.paths.log(OPERATOR)
+    }
+
+    /// Returns memory and processor time since the start of the running process.
+    ///
+    /// # Errors
+    /// If it is not running.
+    pub fn usage(&self) -> Result<Usage> {
+        let id = self.id().context("the operator is not running")?;
+        Usage::of(id)
+    }
+}
+
+fn scale(paths: &Paths, replicas: u32) -> Result<()> {
+    kubectl(paths, &["scale", DEPLOYMENT, "--namespace", RELEASE, &format!("--replicas={replicas}")])?;
+    if replicas == 0 {
+        // Before the controllers have seen the change, they may still create pods.
+        kubectl(paths, &["rollout", "status", DEPLOYMENT, "--namespace", RELEASE, "--timeout=60s"])?;
+        let pods = "--selector=app.kubernetes.io/name=nodestack-gpu-operator";
+        kubectl(paths, &["wait", "--for=delete", "pods", pods, "--namespace", RELEASE, "--timeout=60s"])?;
+    }
+    Ok(())
+}
+
+type Environment = Vec<(String, String)>;
+
+/// Returns arguments and environment of the Deployment's container. References to the pod's own namespace are resolved.
+fn invocation(deployment: &Deployment) -> Result<(Vec<String>, Environment)> {
+    let pod = deployment
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref())
+        .context("the Deployment has no pod template")?;
+    let container = pod.containers.first().context("the Deployment has no container")?;
+    let namespace = deployment.metadata.namespace.as_deref().unwrap_or_default();
+    let environment: Environment = container
+        .env
+        .iter()
+        .flatten()
+        .map(|variable| (variable.name.clone(), variable.value.clone().unwrap_or_else(|| namespace.to_owned())))
+        .collect();
+    let expand = |arg: &String| {
+        environment.iter().fold(arg.clone(), |arg, (name, value)| arg.replace(&format!("$({name})"), value))
+    };
+    Ok((container.args.iter().flatten().map(expand).collect(), environment))
+}
+
+fn listen_address(args: &mut [String]) -> Result<&mut String> {
+    let at = args.iter().position(|arg| arg == "--listen").context("the Deployment has no argument --listen")?;
+    args.get_mut(at + 1).context("--listen without an address")
+}
+
+fn check_ready(address: SocketAddr) -> Result<()> {
+    let second = Duration::from_secs(1);
+    let mut stream = TcpStream::connect_timeout(&address, second)?;
+    stream.set_read_timeout(Some(second))?;
+    write!(stream, "GET /readyz HTTP/1.1\r\nHost: operator\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    if !answer.starts_with("HTTP/1.1 200") {
+        bail!("{}", answer.trim());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_deployments_arguments_are_expanded_as_in_a_pod() {
+        let deployment = serde_json::from_value(json!({
+            "metadata": {"namespace": "ns"},
+            "spec": {"selector": {}, "template": {"spec": {"containers": [{
+                "name": "gpu-operator",
+                "args": ["run", "--namespace", "$(POD_NAMESPACE)", "--listen", "127.0.0.1:99"],
+                "env": [
+                    {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+                    {"name": "RUST_LOG", "value": "info"},
+                ],
+            }]}}},
+        }));
+        let (mut args, environment) = invocation(&deployment.unwrap()).unwrap();
+        assert_eq!(args, ["run", "--namespace", "ns", "--listen", "127.0.0.1:99"]);
+        assert_eq!(environment[1], ("RUST_LOG".to_owned(), "info".to_owned()));
+        assert_eq!(listen_address(&mut args).unwrap(), "127.0.0.1:99");
+    }
+}

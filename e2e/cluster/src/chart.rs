@@ -1,0 +1,135 @@
+//! The chart of this repository and the example policy.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use harness::{
+    files::{copy, write},
+    node_id::NodeId,
+    paths::Paths,
+    process::{output, run_logged},
+    progress::Step,
+    wait::poll,
+};
+use serde_json::json;
+
+use super::{
+    clients::{helm, kubectl},
+    network,
+    node::containerd::Containerd,
+    state::State,
+};
+
+/// The name of the release and of its namespace.
+pub const RELEASE: &str = "gpu-operator";
+
+/// Installs or upgrades the chart, and waits until operator and probe are available.
+pub fn install(paths: &Paths, state: &State) -> Result<()> {
+    let step = Step::start("installing the chart");
+    let namespace = json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": RELEASE, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}},
+    });
+    let file = paths.cluster().join("namespace.json");
+    write(&file, &namespace.to_string())?;
+    kubectl(paths, &["apply", "-f", &file.display().to_string()])?;
+    write(&values_file(paths), &values(state).to_string())?;
+    let mut helm = helm(paths);
+    helm.args(["upgrade", "--install", RELEASE])
+        .arg(package(paths, &paths.cluster(), None)?)
+        .args(["--namespace", RELEASE, "--values"])
+        .arg(values_file(paths));
+    if state.nodes.is_real() {
+        helm.args(["--wait", "--timeout", "2m"]);
+    }
+    let pods = || kubectl(paths, &["get", "pods", "-n", RELEASE, "--no-headers"]).unwrap_or_default();
+    run_logged(&mut helm, &paths.log("helm"), || step.tick("waiting for operator and probe"))
+        .with_context(|| format!("pods in namespace {RELEASE}:\n{}", pods()))?;
+    step.done();
+    Ok(())
+}
+
+/// Packages the chart into a folder, and returns the archive. With `repository`, its images are there by default.
+pub fn package(paths: &Paths, folder: &Path, repository: Option<&str>) -> Result<PathBuf> {
+    let chart = tempfile::tempdir_in(&paths.base)?;
+    copy(&paths.root.join("charts/gpu-operator"), chart.path())?;
+    if let Some(repository) = repository {
+        let file = chart.path().join("values.yaml");
+        let values = fs::read_to_string(&file)?;
+        let (default, published) = ("\n  repository: \"\"\n", format!("\n  repository: {repository}\n"));
+        ensure!(values.matches(default).count() == 1, "values.yaml must contain repository: \"\" once");
+        write(&file, &values.replace(default, &published))?;
+    }
+    let mut helm = helm(paths);
+    let text = output(helm.arg("package").arg(chart.path()).arg("--destination").arg(folder))?;
+    let (_, archive) = text.trim().rsplit_once(": ").with_context(|| format!("helm package printed {text}"))?;
+    Ok(PathBuf::from(archive))
+}
+
+/// Restarts the pods of operator and probe if their images are among `images`: the tags are the same, so an upgrade would not.
+pub fn restart(paths: &Paths, images: &BTreeSet<String>) -> Result<()> {
+    for (image, workload) in [
+        ("localhost:5999/gpu-operator:dev", "deployment/nodestack-gpu-operator"),
+        ("localhost:5999/nvml-probe:dev", "daemonset/nodestack-nvml-probe"),
+    ] {
+        let exists = || kubectl(paths, &["get", workload, "--namespace", RELEASE]).is_ok();
+        if images.contains(image) && exists() {
+            kubectl(paths, &["rollout", "restart", workload, "--namespace", RELEASE])?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the file with the values for the local cluster, for tests that install the chart themselves.
+pub fn values_file(paths: &Paths) -> PathBuf {
+    paths.cluster().join("values.json")
+}
+
+fn values(state: &State) -> serde_json::Value {
+    json!({
+        "image": {"repository": "localhost:5999", "tag": "dev"},
+        // Pods reach the API server over their node's link: there is no service proxy, and a pod's own network has no route
+        // out of its node.
+        "hostNetwork": true,
+        // Shorter than on a fleet, because tests and people wait for it.
+        "probe": {"interval": "2s"},
+        "operator": {"affinity": affinity(state)},
+        "extraEnv": [
+            {"name": "KUBERNETES_SERVICE_HOST", "value": network::CONTROL_PLANE},
+            {"name": "KUBERNETES_SERVICE_PORT", "value": state.api_port.to_string()},
+        ],
+    })
+}
+
+/// Returns an affinity that keeps the operator away from nodes whose container runtime is restarted for their GPUs, so that
+/// the restart does not disturb it.
+fn affinity(state: &State) -> serde_json::Value {
+    let old = state.nodes.real().filter(|node| Containerd::of(*node) == Containerd::One);
+    let names: Vec<String> = old.map(NodeId::name).collect();
+    if names.is_empty() {
+        return json!({});
+    }
+    let elsewhere = json!({"key": "kubernetes.io/hostname", "operator": "NotIn", "values": names});
+    let terms = json!({"nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]});
+    json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})
+}
+
+/// Applies the example policy.
+pub fn apply_policy(paths: &Paths) -> Result<()> {
+    let file = policy_file(paths).display().to_string();
+    poll("the API's readiness for policies", Duration::from_secs(20), || {
+        Ok(kubectl(paths, &["apply", "-f", &file]).map_err(|error| error.to_string()))
+    })?;
+    Ok(())
+}
+
+/// Returns the file of the example policy.
+pub fn policy_file(paths: &Paths) -> PathBuf {
+    paths.root.join("e2e/policy.yaml")
+}

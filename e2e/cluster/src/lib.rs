@@ -1,0 +1,27 @@
+//! A real Kubernetes cluster on one machine: a control plane, real nodes, and the operator's chart.
+//!
+//! A node is containerd and kubelet in namespaces of their own, over a copy-on-write view of the machine's root, so that
+//! nothing outside `target/e2e` is written and everything vanishes with one process. The nodes and the control plane are
+//! connected by a network of their own. GPUs, driver and NVML are stand-ins, controlled through the files of
+//! [`standin::Standin`].
+#![allow(
+    clippy::missing_errors_doc,
+    clippy::must_use_candidate,
+    reason = "what can fail here is the machine, and the errors have the details"
+)]
+
+pub mod chart;
+pub mod clients;
+pub mod control_plane;
+mod demo_machines;
+pub mod diagnosis;
+pub mod hidden;
+pub mod kwok;
+pub mod lifecycle;
+mod network;
+pub mod node;
+pub mod outside;
+pub mod pki;
+pub mod standin;
+pub mod state;
+pub mod users;

@@ -1,0 +1,194 @@
+//! Starting and removing the whole cluster.
+
+use std::{collections::BTreeSet, fs, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use harness::{
+    cargo::build_workspace,
+    files::ignore_missing,
+    images,
+    interrupts::begin_cleanup,
+    node_id::{MAX_NODES, NodeId},
+    outln, packages,
+    paths::Paths,
+    progress::{Step, heading},
+    records::records,
+    tools,
+};
+use nix::unistd::Uid;
+
+use super::{
+    chart, control_plane, demo_machines, kwok,
+    node::{cgroups, control, image_import::import},
+    outside,
+    state::{Nodes, Purpose, State},
+};
+
+/// The parts of a cluster that a command needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extent {
+    /// Control plane and nodes.
+    Bare,
+    /// In addition, the chart.
+    Chart,
+    /// In addition, the example policy.
+    Policy,
+}
+
+/// Returns `count` real nodes if this user can run them; otherwise, and for a count of zero, the single kwok node.
+pub fn choose_nodes(count: u8) -> Nodes {
+    if count == 0 {
+        Nodes::Kwok
+    } else if Uid::effective().is_root() {
+        Nodes::Real(count)
+    } else {
+        outln!(
+            "! not root: containerd and kubelet cannot run, so the cluster gets one kwok node instead of real GPU nodes.\n\
+             ! Containers do not run on it, so no policy becomes Ready. Run as root for real nodes."
+        );
+        Nodes::Kwok
+    }
+}
+
+/// Installs missing packages and builds the tools.
+pub fn prepare(paths: &Paths, purpose: Purpose, nodes: Nodes) -> Result<()> {
+    let real = nodes.is_real();
+    packages::install(paths, real)?;
+    // Tests and people may add a fleet of simulated nodes to the real ones; the demo does not.
+    tools::build(paths, real, !real || purpose != Purpose::Demo)
+}
+
+/// Starts the cluster up to `extent`. A running cluster is kept.
+pub fn up(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Result<State> {
+    let state = if let Some(state) = running(paths) {
+        outln!("the cluster is already running");
+        if state.nodes.is_real() {
+            refresh(paths, &state, extent)?;
+        }
+        state
+    } else {
+        // A killed command or a restart of the machine may have left parts of a cluster.
+        down(paths)?;
+        fs::remove_dir_all(paths.logs()).or_else(ignore_missing)?;
+        prepare(paths, purpose, nodes)?;
+        if nodes.is_real() {
+            build(paths, extent)?;
+        }
+        heading("starting the cluster");
+        create(paths, purpose, nodes, extent)?
+    };
+    if extent >= Extent::Chart {
+        chart::install(paths, &state)?;
+    }
+    if extent >= Extent::Policy {
+        chart::apply_policy(paths)?;
+    }
+    Ok(state)
+}
+
+fn build(paths: &Paths, extent: Extent) -> Result<()> {
+    let all = extent > Extent::Bare;
+    build_workspace(paths, all)?;
+    images::build(paths, all)
+}
+
+/// Updates a running cluster to the current state of the checkout.
+fn refresh(paths: &Paths, state: &State, extent: Extent) -> Result<()> {
+    build(paths, extent)?;
+    let mut new = BTreeSet::new();
+    for node in state.nodes.real() {
+        new.extend(import(paths, state, node, extent > Extent::Bare)?);
+    }
+    chart::restart(paths, &new)
+}
+
+fn create(paths: &Paths, purpose: Purpose, nodes: Nodes, extent: Extent) -> Result<State> {
+    let state = control_plane::start(paths, purpose, nodes)?;
+    if nodes == Nodes::Kwok {
+        kwok::start(paths)?;
+        return Ok(state);
+    }
+    let step = Step::start("starting the nodes' container runtimes");
+    for node in nodes.real() {
+        fs::create_dir_all(paths.standin(node))?;
+        demo_machines::add_gpus(paths, node)?;
+        control::boot(paths, &state, node)?;
+        // Tests install the drivers that they need.
+        if extent > Extent::Bare && purpose != Purpose::Test {
+            demo_machines::install_host_driver(paths, &state, node)?;
+        }
+    }
+    step.done();
+    for node in nodes.real() {
+        import(paths, &state, node, extent > Extent::Bare)?;
+        control::start_kubelet(paths, &state, node)?;
+    }
+    for node in nodes.real() {
+        let step = Step::start(format!("waiting for node {}", node.name()));
+        control::wait_ready(paths, node)?;
+        step.done();
+    }
+    Ok(state)
+}
+
+/// Returns the cluster's state, if all of its parts are running.
+pub fn running(paths: &Paths) -> Option<State> {
+    let state = State::load(paths)?;
+    let nodes = match state.nodes {
+        Nodes::Real(_) => state.nodes.real().all(|node| control::is_running(paths, node)),
+        Nodes::Kwok => kwok::is_running(paths),
+    };
+    (nodes && control_plane::is_running(paths, &state)).then_some(state)
+}
+
+/// Returns the names of the cluster's real nodes; none if there is no cluster.
+pub fn real_nodes(paths: &Paths) -> Vec<String> {
+    State::load(paths).into_iter().flat_map(|state| state.nodes.real().map(NodeId::name)).collect()
+}
+
+/// Stops the cluster and removes all of it except caches and logs. Has no effect if there is no cluster.
+pub fn down(paths: &Paths) -> Result<()> {
+    if paths.cluster().exists() || paths.nodes().exists() {
+        let step = Step::start("taking the cluster down");
+        outside::stop(paths, outside::OPERATOR)?;
+        outside::stop(paths, outside::PROBE)?;
+        for node in NodeId::first(MAX_NODES) {
+            control::stop(paths, node)?;
+        }
+        cgroups::remove_all(paths)?;
+        kwok::stop(paths)?;
+        control_plane::stop(paths)?;
+        // A cluster that an earlier version started may have further programs.
+        for name in records(paths).names() {
+            records(paths).stop(&name, Duration::from_secs(5))?;
+        }
+        let left = records(paths).names();
+        if !left.is_empty() {
+            bail!("still recorded as processes of the cluster: {}", left.join(", "));
+        }
+        control::remove_disks(paths)?;
+        fs::remove_dir_all(paths.cluster()).or_else(ignore_missing)?;
+        fs::remove_file(paths.kubeconfig()).or_else(ignore_missing)?;
+        step.done();
+    }
+    Ok(())
+}
+
+/// Removes a cluster that tests or a demo have left, for a command that needs a new one. Fails if a person's cluster is
+/// running.
+pub fn remove_leftover(paths: &Paths) -> Result<()> {
+    if running(paths).is_some_and(|state| state.purpose == Purpose::Up) {
+        bail!(
+            "the cluster of `cargo xtask up` is running, and this command needs its own: run `cargo xtask down` first"
+        );
+    }
+    down(paths)
+}
+
+/// Runs `work` and then removes the cluster, whether `work` succeeded or not.
+pub fn then_down<T>(paths: &Paths, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let outcome = work();
+    begin_cleanup();
+    down(paths).context("taking the cluster down")?;
+    outcome
+}

@@ -1,0 +1,154 @@
+//! A node's containerd: its version, its configuration and its process.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::Result;
+use harness::{
+    files::{append, write},
+    images::PAUSE_IMAGE,
+    node_id::NodeId,
+    paths::Paths,
+    process::spawn_detached,
+};
+
+const PROGRAM: &str = "containerd";
+/// The path of its socket in its node.
+pub const SOCKET: &str = "/run/containerd/containerd.sock";
+/// The path of its configuration in its node, relative to the root. NVIDIA's installer expects it there.
+const CONFIG: &str = "etc/containerd/config.toml";
+/// The folder of the pod network's configuration in its node, relative to the root.
+const NETWORKS: &str = "etc/gpu-operator-e2e/cni";
+/// The file in its node with the process id of each start, one per line.
+pub const STARTS: &str = "/run/containerd.starts";
+
+/// The containerd version of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Containerd {
+    /// containerd 2, which supports CDI devices by default.
+    Two,
+    /// containerd 1.7, which supports them only if configured; here it is not.
+    One,
+}
+
+impl Containerd {
+    /// Returns the version that a node runs, in clusters for people as well as for tests: node 2 has the older one.
+    pub fn of(node: NodeId) -> Self {
+        if node.number() == 2 { Self::One } else { Self::Two }
+    }
+
+    /// Returns the folder of its programs.
+    fn programs(self, paths: &Paths) -> PathBuf {
+        match self {
+            Self::Two => paths.bin(),
+            Self::One => paths.containerd_1(),
+        }
+    }
+
+    /// Returns the `PATH` of a node that runs it.
+    pub fn search_path(self, paths: &Paths) -> String {
+        let (own, all) = (self.programs(paths), paths.bin());
+        format!("{}:{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", own.display(), all.display())
+    }
+
+    fn config(self, paths: &Paths) -> String {
+        let runc = paths.tool("runc");
+        let runc = runc.display();
+        // Without restrict_oom_score_adj no container starts on a machine that cannot lower its OOM score, such as a
+        // container.
+        match self {
+            Self::Two => format!(
+                r#"version = 3
+
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = "overlayfs"
+
+  [plugins.'io.containerd.cri.v1.images'.pinned_images]
+    sandbox = "{PAUSE_IMAGE}"
+
+[plugins.'io.containerd.cri.v1.runtime']
+  enable_cdi = true
+  cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
+  restrict_oom_score_adj = true
+
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = ["/usr/lib/cni"]
+    conf_dir = "/{NETWORKS}"
+
+  [plugins.'io.containerd.cri.v1.runtime'.containerd]
+    default_runtime_name = "runc"
+
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+
+      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+        BinaryName = "{runc}"
+        SystemdCgroup = false
+"#
+            ),
+            Self::One => format!(
+                r#"version = 2
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE_IMAGE}"
+  restrict_oom_score_adj = true
+
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "/{NETWORKS}"
+
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    default_runtime_name = "runc"
+
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        BinaryName = "{runc}"
+        SystemdCgroup = false
+"#
+            ),
+        }
+    }
+
+    /// Writes its configuration to the node's disk.
+    pub fn configure(self, paths: &Paths, node: NodeId) -> Result<()> {
+        let root = paths.node(node).join("upper");
+        if root.join(CONFIG).exists() {
+            // After a reboot the configuration keeps what was installed into it, as on a real machine.
+            return Ok(());
+        }
+        // No gateway: pods need an address but no connections, and the machine gets no route into their network.
+        let network = serde_json::json!({
+            "cniVersion": "1.0.0",
+            "name": "gpu-operator-e2e",
+            "plugins": [{
+                "type": "bridge",
+                "bridge": "pods",
+                "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.19.0.0/16"}]]},
+            }],
+        });
+        write(&root.join(NETWORKS).join("10-bridge.conflist"), &network.to_string())?;
+        write(&root.join(CONFIG), &self.config(paths))
+    }
+
+    /// Starts it in the node whose first process this is, and returns its process id.
+    pub fn start(self, paths: &Paths, node: NodeId) -> Result<u32> {
+        // If xtask was started with SIGHUP ignored, as by nohup, containerd would inherit that and would ignore
+        // requests to reload its configuration.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP").arg(self.programs(paths).join(PROGRAM));
+        let id = spawn_detached(command.env("PATH", self.search_path(paths)), append(&paths.log(&log(node)))?)?;
+        writeln!(append(Path::new(STARTS))?, "{id}")?;
+        Ok(id)
+    }
+}
+
+/// Returns the name of its log for a node.
+pub fn log(node: NodeId) -> String {
+    format!("{PROGRAM}.{}", node.name())
+}

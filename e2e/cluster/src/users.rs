@@ -1,0 +1,8 @@
+//! The names of the API server's users in its audit log.
+
+/// The operator.
+pub const OPERATOR: &str = "system:serviceaccount:gpu-operator:nodestack-gpu-operator";
+/// The probe.
+pub const PROBE: &str = "system:serviceaccount:gpu-operator:nodestack-nvml-probe";
+/// The user of the cluster's kubeconfig, which a fleet's agent uses too. It has all rights.
+pub const ADMIN: &str = "admin";

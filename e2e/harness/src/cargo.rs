@@ -1,0 +1,133 @@
+//! Building the workspace's programs, and where cargo puts them.
+
+use std::{
+    env,
+    ffi::OsStr,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+
+use serde::Deserialize;
+
+use super::{
+    files::tail,
+    paths::Paths,
+    process::{output, run_logged},
+    progress::Step,
+};
+
+/// The cargo profile of the workspace's programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Build {
+    /// As built by `cargo build`.
+    #[default]
+    Debug,
+    /// As users run it.
+    Release,
+}
+
+impl Build {
+    /// Returns the path of one of its programs or libraries.
+    pub fn file(self, paths: &Paths, name: &str) -> PathBuf {
+        let profile = match self {
+            Self::Debug => "debug",
+            Self::Release => "release",
+        };
+        let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| paths.root.join("target"), PathBuf::from);
+        target.join(profile).join(name)
+    }
+}
+
+/// Returns a cargo command for the checkout. Variables that the cargo that runs xtask has set for this package are removed:
+/// build scripts that read them, and everything that depends on those, would be built again whenever a person and xtask call
+/// cargo in turn.
+pub fn command(checkout: &Path) -> Command {
+    let mut command = Command::new("cargo");
+    command.current_dir(checkout);
+    let is_of_package = |name: &str| ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|prefix| name.starts_with(prefix));
+    for name in env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| is_of_package(name)) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Builds the workspace's programs and libraries as the tests use them; without `all`, only those that every pod needs.
+pub fn build_workspace(paths: &Paths, all: bool) -> Result<()> {
+    build(paths, "building the workspace", if all { &["--workspace"] } else { &["--package=cluster"] })
+}
+
+/// Replaces this process by a program of the workspace, which cargo builds first. It returns only if that fails.
+pub fn exec(paths: &Paths, package: &str, args: &[String]) -> Result<()> {
+    let mut cargo = command(&paths.root);
+    cargo.args(["run", "--quiet", "--package", package, "--bin", package, "--"]).args(args);
+    Err(cargo.exec()).context("starting cargo")
+}
+
+/// Builds packages as users run them.
+pub fn build_release(paths: &Paths, packages: &[&str]) -> Result<()> {
+    let packages: Vec<String> = packages.iter().map(|package| format!("--package={package}")).collect();
+    let args: Vec<&str> = std::iter::once("--release").chain(packages.iter().map(String::as_str)).collect();
+    build(paths, "building the measured programs", &args)
+}
+
+fn build(paths: &Paths, step: &str, args: &[&str]) -> Result<()> {
+    let step = Step::start(step);
+    let log = paths.log("cargo-build");
+    let mut cargo = command(&paths.root);
+    cargo.arg("build").args(args);
+    run_logged(&mut cargo, &log, || {
+        let text = tail(&log, 400);
+        step.tick(text.lines().last().unwrap_or_default().trim());
+    })?;
+    step.done();
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+/// A package, as described by `cargo metadata`.
+#[derive(Deserialize)]
+pub struct Package {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) manifest_path: PathBuf,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+/// Returns the packages that `cargo metadata` lists with these arguments.
+pub(crate) fn packages(checkout: &Path, args: &[impl AsRef<OsStr>]) -> Result<Vec<Package>> {
+    let mut metadata = command(checkout);
+    metadata.args(["metadata", "--locked", "--quiet", "--format-version=1"]).args(args);
+    let Metadata { packages } = serde_json::from_str(&output(&mut metadata)?)?;
+    Ok(packages)
+}
+
+/// Returns the names of the integration tests of those packages of the workspace that `is_wanted` accepts.
+pub fn test_targets(checkout: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
+    let packages = packages(checkout, &["--no-deps"])?.into_iter().filter(|package| is_wanted(&package.name));
+    let tests = packages.flat_map(|package| package.targets).filter(|target| target.kind == ["test"]);
+    Ok(tests.map(|target| target.name).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tests_of_a_package_are_found() {
+        let tests = test_targets(&Paths::new().root, |package| package == "standin-plugin").unwrap();
+        assert_eq!(tests, ["plugins"]);
+    }
+}

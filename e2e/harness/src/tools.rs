@@ -1,0 +1,250 @@
+//! The cluster's programs. They are built from Go modules and kept until their sources change.
+
+use std::{fs, path::PathBuf, process::Command};
+
+use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
+
+use super::{
+    files::{hex, tail},
+    paths::Paths,
+    process::{output, run_logged},
+    progress::{Step, heading},
+};
+
+/// One Go module in `e2e/tools`, and the programs that are built from it.
+struct Tool {
+    module: &'static str,
+    flags: &'static [&'static str],
+    /// The package to build; `tool` stands for all tools that the module lists.
+    package: &'static str,
+    /// The folder of its programs.
+    folder: fn(&Paths) -> PathBuf,
+    programs: &'static [&'static str],
+}
+
+const STRIP: &[&str] = &["-ldflags", "-s -w"];
+
+const KUBERNETES: Tool = Tool {
+    module: "kubernetes",
+    // Without these flags the server reports version v0.0.0, from which clients draw wrong conclusions.
+    flags: &[
+        "-ldflags",
+        "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3",
+    ],
+    package: "tool",
+    folder: Paths::bin,
+    programs: &["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"],
+};
+const ETCD: Tool = Tool {
+    module: "etcd",
+    flags: STRIP,
+    package: "go.etcd.io/etcd/server/v3",
+    folder: Paths::bin,
+    programs: &["etcd"],
+};
+const HELM: Tool = Tool { module: "helm", flags: STRIP, package: "tool", folder: Paths::bin, programs: &["helm"] };
+const CONTAINERD: Tool = Tool {
+    module: "containerd",
+    flags: STRIP,
+    package: "tool",
+    folder: Paths::bin,
+    programs: &["containerd", "containerd-shim-runc-v2", "ctr"],
+};
+const CONTAINERD_1: Tool = Tool {
+    module: "containerd-1",
+    flags: STRIP,
+    package: "tool",
+    folder: Paths::containerd_1,
+    programs: &["containerd", "containerd-shim-runc-v2"],
+};
+const RUNC: Tool = Tool {
+    module: "runc",
+    // Without seccomp every unprivileged pod is rejected.
+    flags: &["-tags", "seccomp", "-ldflags", "-s -w"],
+    package: "tool",
+    folder: Paths::bin,
+    programs: &["runc"],
+};
+/// Flags for programs that call functions of NVML, which are resolved at run time only.
+const NVML_FLAGS: &[&str] = &[
+    "-ldflags",
+    "-s -w -extldflags=-Wl,--export-dynamic -extldflags=-Wl,--unresolved-symbols=ignore-in-object-files \
+     -extldflags=-Wl,-z,lazy",
+];
+const NVIDIA: Tool = Tool {
+    module: "nvidia-toolkit",
+    flags: NVML_FLAGS,
+    package: "tool",
+    folder: Paths::nvidia,
+    programs: &[
+        "nvidia-cdi-hook",
+        "nvidia-container-runtime",
+        "nvidia-container-runtime-hook",
+        "nvidia-container-runtime.cdi",
+        "nvidia-container-runtime.legacy",
+        "nvidia-ctk",
+        "nvidia-ctk-installer",
+    ],
+};
+const NVIDIA_PLUGIN: Tool = Tool {
+    module: "nvidia-device-plugin",
+    flags: NVML_FLAGS,
+    package: "tool",
+    folder: Paths::nvidia_plugin,
+    programs: &["config-manager", "gpu-feature-discovery", "mps-control-daemon", "nvidia-device-plugin"],
+};
+const ACTIONLINT: Tool =
+    Tool { module: "actionlint", flags: STRIP, package: "tool", folder: Paths::bin, programs: &["actionlint"] };
+const KWOK: Tool = Tool { module: "kwok", flags: STRIP, package: "tool", folder: Paths::bin, programs: &["kwok"] };
+
+/// Builds the programs of NVIDIA's container toolkit, for tests that need no cluster, and returns their folder.
+///
+/// # Errors
+/// If they cannot be built.
+pub fn nvidia_programs() -> Result<PathBuf> {
+    let paths = Paths::new();
+    build_all(&paths, &[&NVIDIA])?;
+    Ok(paths.nvidia())
+}
+
+/// Builds NVIDIA's device plugin and the programs of its module, such as GPU feature discovery, and returns their folder.
+///
+/// # Errors
+/// If they cannot be built.
+pub fn nvidia_plugin_programs() -> Result<PathBuf> {
+    let paths = Paths::new();
+    build_all(&paths, &[&NVIDIA_PLUGIN])?;
+    Ok(paths.nvidia_plugin())
+}
+
+/// Builds helm if it is missing or outdated.
+pub fn build_helm(paths: &Paths) -> Result<()> {
+    build_all(paths, &[&HELM])
+}
+
+/// Builds actionlint, which checks workflows, and returns its path.
+///
+/// # Errors
+/// If it cannot be built.
+pub fn actionlint() -> Result<PathBuf> {
+    let paths = Paths::new();
+    build_all(&paths, &[&ACTIONLINT])?;
+    Ok(paths.tool("actionlint"))
+}
+
+/// Builds missing and outdated programs; with `real` also those for real nodes, with `simulated` those for simulated nodes.
+pub fn build(paths: &Paths, real: bool, simulated: bool) -> Result<()> {
+    let mut tools = vec![&KUBERNETES, &ETCD, &HELM];
+    if real {
+        tools.extend([&CONTAINERD, &CONTAINERD_1, &RUNC, &NVIDIA, &NVIDIA_PLUGIN]);
+    }
+    if simulated {
+        tools.push(&KWOK);
+    }
+    build_all(paths, &tools)
+}
+
+fn build_all(paths: &Paths, tools: &[&Tool]) -> Result<()> {
+    let version = output(Command::new("go").arg("version"))?;
+    let mut outdated = Vec::new();
+    for tool in tools {
+        let stamp = tool.stamp(paths, &version)?;
+        if !tool.is_current(paths, &stamp) {
+            outdated.push((tool, stamp));
+        }
+    }
+    if outdated.is_empty() {
+        return Ok(());
+    }
+    heading("building the cluster's tools (kept for later runs)");
+    for (n, (tool, stamp)) in outdated.iter().enumerate() {
+        let step = Step::start(format!("building {} ({} of {})", tool.module, n + 1, outdated.len()));
+        tool.build(paths, &step).with_context(|| format!("building e2e/tools/{}", tool.module))?;
+        fs::create_dir_all(paths.stamps())?;
+        fs::write(paths.stamps().join(tool.module), stamp)?;
+        step.done();
+    }
+    Ok(())
+}
+
+impl Tool {
+    fn stamp(&self, paths: &Paths, version: &str) -> Result<String> {
+        let dir = paths.root.join("e2e/tools").join(self.module);
+        let mut hash = Sha256::new();
+        for file in ["go.mod", "go.sum"] {
+            let path = dir.join(file);
+            hash.update(fs::read(&path).with_context(|| format!("reading {}", path.display()))?);
+        }
+        hash.update(format!("{:?} {} {version}", self.flags, self.package));
+        Ok(hex(&hash.finalize()))
+    }
+
+    fn is_current(&self, paths: &Paths, stamp: &str) -> bool {
+        let folder = (self.folder)(paths);
+        fs::read_to_string(paths.stamps().join(self.module)).is_ok_and(|old| old == stamp)
+            && self.programs.iter().all(|program| folder.join(program).is_file())
+    }
+
+    fn build(&self, paths: &Paths, step: &Step) -> Result<()> {
+        let folder = (self.folder)(paths);
+        fs::create_dir_all(&folder)?;
+        let target = match self.programs {
+            [one] => folder.join(one),
+            _ => folder.join(""),
+        };
+        let log = paths.log(&format!("build-{}", self.module));
+        let mut command = Command::new("go");
+        command
+            .current_dir(paths.root.join("e2e/tools").join(self.module))
+            .args(["build", "-v"])
+            .args(self.flags)
+            .arg("-o")
+            .arg(target)
+            .arg(self.package);
+        run_logged(&mut command, &log, || {
+            let text = tail(&log, 400);
+            step.tick(text.lines().last().unwrap_or_default());
+        })?;
+        if let Some(missing) = self.programs.iter().find(|program| !folder.join(program).is_file()) {
+            bail!("the build did not produce {missing}");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the major and minor version of a Go module that a tool's module requires.
+    fn minor(tool: &Tool, module: &str) -> String {
+        let file = Paths::new().root.join("e2e/tools").join(tool.module).join("go.mod");
+        let text = fs::read_to_string(file).unwrap();
+        let version = text.lines().find_map(|line| line.trim().strip_prefix(module)?.strip_prefix(" v")).unwrap();
+        version.split('.').take(2).collect::<Vec<_>>().join(".")
+    }
+
+    #[test]
+    fn the_documentation_names_the_versions_that_the_tests_use() {
+        let read = |path: &str| fs::read_to_string(Paths::new().root.join("docs/operate").join(path)).unwrap();
+        let (versions, matrix) = (read("versions.md"), read("support-matrix.md"));
+        let kubernetes = minor(&KUBERNETES, "k8s.io/kubernetes");
+        assert!(KUBERNETES.flags[1].contains(&format!("version.gitVersion=v{kubernetes}.")));
+        let [helm, containerd, older] = [
+            minor(&HELM, "helm.sh/helm/v4"),
+            minor(&CONTAINERD, "github.com/containerd/containerd/v2"),
+            minor(&CONTAINERD_1, "github.com/containerd/containerd"),
+        ];
+        for (row, part) in [
+            ("| Kubernetes |", format!("Tested with {kubernetes} |")),
+            ("| Helm |", format!("tested with {helm};")),
+            ("| Container runtimes |", format!("Tested with containerd {containerd} and {older} |")),
+        ] {
+            let line = versions.lines().find(|line| line.starts_with(row)).unwrap();
+            assert!(line.contains(&part), "docs/operate/versions.md: {line} lacks {part}");
+        }
+        let row = format!("| Kubernetes | {kubernetes} |");
+        assert!(matrix.contains(&row), "docs/operate/support-matrix.md lacks {row}");
+    }
+}

@@ -1,0 +1,97 @@
+//! Running a test on the nodes that it needs.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
+
+use anyhow::{Context, Result, ensure};
+use cluster::{
+    diagnosis::HEADING,
+    node::{containerd::Containerd, real_node::RealNode},
+};
+use cluster_client::handle::Cluster;
+
+use super::Fixture;
+use crate::nodes::{self, Hold, Need};
+
+/// Runs a test on its own node from a clean start; a failure prints the state of the cluster. Other tests run on other
+/// nodes at the same time.
+pub fn test(body: impl AsyncFnOnce(Fixture) -> Result<()>) {
+    test_with(|_| Ok(Need::default()), body);
+}
+
+/// Like [`test`], for tests that take more than a minute.
+pub fn long_test(body: impl AsyncFnOnce(Fixture) -> Result<()>) {
+    test_with(|_| Ok(Need { long: true, ..Need::default() }), body);
+}
+
+/// Like [`test`], on a node with containerd 1.7.
+pub fn test_on_containerd_1(body: impl AsyncFnOnce(Fixture) -> Result<()>) {
+    test_with(|_| Ok(Need { containerd: Containerd::One, ..Need::default() }), body);
+}
+
+/// Like [`test`], on a node without the operator's pod, which can be switched off while other tests run.
+pub fn test_beside_the_operator(body: impl AsyncFnOnce(Fixture) -> Result<()>) {
+    let elsewhere = |cluster: &Cluster| {
+        install_chart(cluster)?;
+        let operator = ["-l", "app.kubernetes.io/name=nodestack-gpu-operator", "-o=jsonpath={.items[*].spec.nodeName}"];
+        let node = cluster.kubectl(&[&["get", "pods", "-n", cluster.namespace()], &operator[..]].concat())?;
+        ensure!(!node.is_empty() && !node.contains(' '), "the operator runs on {node:?}");
+        Ok(Need { except: Some(node), ..Need::default() })
+    };
+    test_with(elsewhere, body);
+}
+
+fn test_with(need: impl FnOnce(&Cluster) -> Result<Need>, body: impl AsyncFnOnce(Fixture) -> Result<()>) {
+    let take = |cluster: &Cluster| nodes::one(cluster, &need(cluster).expect("the requirements of the test"));
+    run(take, async |mut fixtures: Vec<Fixture>| body(fixtures.remove(0)).await);
+}
+
+/// Runs a test on the node of the operator's pod while no other test runs: for tests that change or check cluster-wide
+/// objects. The other nodes are clean.
+pub fn alone(body: impl AsyncFnOnce(Fixture) -> Result<()>) {
+    run(nodes::all, async |mut fixtures: Vec<Fixture>| {
+        let operators = fixtures[0].operators_node().await?;
+        let own = fixtures.iter().position(|fixture| fixture.host.name() == operators).context("no such node")?;
+        body(fixtures.swap_remove(own)).await
+    });
+}
+
+/// Runs a test on all nodes, while no other test runs.
+pub fn everywhere(body: impl AsyncFnOnce(Vec<Fixture>) -> Result<()>) {
+    run(nodes::all, body);
+}
+
+fn run(take: impl FnOnce(&Cluster) -> Hold, test: impl AsyncFnOnce(Vec<Fixture>) -> Result<()>) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let connected = runtime.block_on(Cluster::connect());
+    let cluster = connected.expect("a cluster");
+    // Waits until other tests have released the nodes.
+    let hold = take(&cluster);
+    let began = Instant::now();
+    let outcome: Result<()> = runtime.block_on(async {
+        install_chart(&cluster)?;
+        let clean = hold.nodes.iter().map(|host| Fixture::clean(&cluster, host.clone()));
+        let fixtures = futures::future::try_join_all(clean).await.context("a clean start")?;
+        eprintln!("clean after {:.1} s", began.elapsed().as_secs_f32());
+        test(fixtures).await
+    });
+    let names: Vec<String> = hold.nodes.iter().map(RealNode::name).collect();
+    eprintln!("on {} for {:.1} s", names.join(", "), began.elapsed().as_secs_f32());
+    if let Err(error) = outcome {
+        panic!("{error:?}\n{HEADING}\n{}", cluster.diagnosis(&hold.nodes));
+    }
+}
+
+/// Installs the chart if a failed test has left no chart or no running operator.
+pub fn install_chart(cluster: &Cluster) -> Result<()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let available = "-o=jsonpath={.status.availableReplicas}";
+    let found = cluster.kubectl(&["get", "deployment/nodestack-gpu-operator", "-n", cluster.namespace(), available]);
+    if found.is_ok_and(|available| !available.is_empty()) {
+        return Ok(());
+    }
+    cluster.install_chart()
+}

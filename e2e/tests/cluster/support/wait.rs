@@ -1,0 +1,121 @@
+//! Waiting for the state of node and policy.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use gpu_operator_common::quantity;
+use gpu_operator_crd::{GpuNodeStatus, Phase, keys, policy::Stage, reason::Reason};
+use harness::wait::eventually;
+use kube::ResourceExt;
+
+use super::{Fixture, GPUS, READY, SHOWN};
+
+impl Fixture {
+    /// Waits until this number of GPUs is allocatable.
+    pub async fn wait_for_allocatable(&self, gpus: u32, within: Duration) -> Result<()> {
+        eventually(within, &format!("{gpus} allocatable GPUs"), || async move {
+            let allocatable = self.allocatable().await?;
+            ensure!(allocatable == gpus, "{allocatable} allocatable GPUs");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until the node's status passes a check.
+    pub async fn wait_for_status(&self, what: &str, check: impl Fn(&GpuNodeStatus) -> Result<()>) -> Result<()> {
+        let check = &check;
+        eventually(READY, what, || async move { check(&self.status().await?) }).await
+    }
+
+    /// Waits until the node and the policy are ready.
+    pub async fn wait_until_ready(&self) -> Result<()> {
+        self.wait_for_status("a ready node", |status| {
+            ensure!(status.phase == Phase::Ready, "{:?} {:?}: {}", status.phase, status.reason, status.message);
+            Ok(())
+        })
+        .await?;
+        ensure!(self.allocatable().await? == GPUS, "Ready, but allocatable is {}", self.allocatable().await?);
+        self.wait_for_condition("Ready", "True").await
+    }
+
+    /// Waits until the node and the policy are ready with this quantity of a resource.
+    pub async fn wait_until_ready_with(&self, resource: &str, count: u32) -> Result<()> {
+        eventually(READY, &format!("{count} of {resource}"), || async move {
+            let allocatable = self.node().await?.status.and_then(|status| status.allocatable).unwrap_or_default();
+            let found = allocatable.get(resource).map(|quantity| quantity::count(&quantity.0)).transpose()?;
+            ensure!(found == Some(count), "{found:?}");
+            let status = self.status().await?;
+            ensure!(status.is_ready(), "{:?} {:?}: {}", status.phase, status.reason, status.message);
+            Ok(())
+        })
+        .await?;
+        self.wait_for_condition("Ready", "True").await
+    }
+
+    /// Waits until a condition of the policy has this status.
+    pub async fn wait_for_condition(&self, kind: &str, wanted: &str) -> Result<()> {
+        eventually(READY, &format!("condition {kind}={wanted}"), || async move {
+            let status = self.policies().get(&self.policy).await?.status.context("no status")?;
+            let condition =
+                status.conditions.iter().find(|condition| condition.type_ == kind).context("no such condition")?;
+            ensure!(condition.status == wanted, "{condition:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until the node's status has a reason, for at most [`SHOWN`], and returns its message.
+    pub async fn wait_for_reason(&self, reason: Reason) -> Result<String> {
+        eventually(SHOWN, &format!("reason {reason}"), || async move {
+            let status = self.status().await?;
+            ensure!(status.reason() == Some(reason), "{:?} {:?}: {}", status.phase, status.reason(), status.message);
+            Ok(status.message)
+        })
+        .await
+    }
+
+    /// Waits until no operand is left.
+    pub async fn wait_for_no_operands(&self) -> Result<()> {
+        eventually(READY, "no operand pods", || async move {
+            for stage in Stage::ALL {
+                let left: Vec<_> = self.operands(stage).await?.iter().map(ResourceExt::name_any).collect();
+                ensure!(left.is_empty(), "{left:?}");
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until nothing has been written to the node's objects and its policy for this time.
+    pub async fn wait_until_settled(&self, quiet: Duration) -> Result<()> {
+        self.wait_until_quiet(&self.policy, quiet).await
+    }
+
+    /// Waits until nothing has been written to the node's objects and this policy for this time.
+    pub async fn wait_until_quiet(&self, policy: &str, quiet: Duration) -> Result<()> {
+        let versions = || {
+            let version = "-o=jsonpath={.metadata.resourceVersion}";
+            let gpu_node = self.cluster.kubectl(&["get", "gpunode", &self.host.name(), version])?;
+            let policy = self.cluster.kubectl(&["get", "clustergpupolicy", policy, version])?;
+            let generation = "-o=jsonpath={.items[*].metadata.generation}";
+            let sets = self.cluster.kubectl(&[
+                "get",
+                "daemonsets",
+                "-A",
+                "-l",
+                &format!("{}={policy}", keys::POLICY),
+                generation,
+            ])?;
+            anyhow::Ok((gpu_node, policy, sets))
+        };
+        eventually(READY, "a time without a write", || async {
+            let before = versions()?;
+            // The absence of writes has no event to wait for.
+            tokio::time::sleep(quiet).await;
+            let after = versions()?;
+            ensure!(before == after, "{before:?} {after:?}");
+            Ok(())
+        })
+        .await
+    }
+}

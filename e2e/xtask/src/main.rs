@@ -1,0 +1,16 @@
+//! `cargo xtask up | down | demo | test`: see `cargo xtask --help`.
+
+mod cli;
+mod demo;
+mod leftovers;
+mod picture;
+mod release;
+mod simulate;
+mod test_failures;
+mod test_run;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

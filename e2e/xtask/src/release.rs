@@ -1,0 +1,64 @@
+//! `release`: what a version of the product consists of, all in `target/release-files`.
+//!
+//! | File | Content |
+//! |---|---|
+//! | `gpu-operator-VERSION.oci.tar`, `nvml-probe-VERSION.oci.tar` | the images, for amd64 and arm64 |
+//! | `gpu-operator-VERSION.tgz` | the chart, which uses these images |
+//! | `install.yaml` | the chart's objects with its defaults, for clusters without Helm |
+//! | `gpu-operator-VERSION.cdx.json`, `nvml-probe-VERSION.cdx.json` | the dependencies of each program (CycloneDX) |
+//! | `licenses.txt` | the licences of these dependencies |
+//! | `SHA256SUMS` | the checksums of all other files |
+
+mod check;
+mod checksums;
+mod files;
+mod images;
+mod manifests;
+mod options;
+mod sbom;
+
+use std::{fs, path::Path, process::Command};
+
+use anyhow::{Context, Result};
+use files::files;
+use harness::{
+    files::{ignore_missing, write},
+    licences, outln, packages,
+    paths::Paths,
+    process::output,
+    progress::{Step, heading},
+    tools,
+};
+pub(crate) use options::Options;
+
+/// Makes and verifies the files of a release, or only verifies them.
+pub(crate) fn run(paths: &Paths, options: &Options) -> Result<()> {
+    let folder = paths.root.join("target/release-files");
+    packages::install(paths, true)?;
+    tools::build_helm(paths)?;
+    if !options.check {
+        fs::remove_dir_all(&folder).or_else(ignore_missing)?;
+        fs::create_dir_all(&folder)?;
+        heading("making the release");
+        manifests::make(paths, &folder, &options.repository)?;
+        sbom::make(paths, &folder)?;
+        write(&folder.join("licenses.txt"), &licences::licence_texts(&paths.root)?)?;
+        images::make(paths, &folder, options, &revision(&paths.root))?;
+        checksums::write(&folder)?;
+    }
+    let step = Step::start("verifying the release");
+    check::run(paths, &folder, &options.architectures).context("the release is not valid")?;
+    step.done();
+    outln!("\n{}", folder.display());
+    for (file, size) in files(&folder)? {
+        outln!("  {:>9} KiB  {file}", size / 1024);
+    }
+    Ok(())
+}
+
+/// Returns the commit of the sources, with `-modified` if files differ from it; `unknown` without git.
+fn revision(checkout: &Path) -> String {
+    let mut git = Command::new("git");
+    git.current_dir(checkout).args(["describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=-modified"]);
+    output(&mut git).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
