@@ -66,6 +66,8 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub const MANAGER: &str = "gpu-operator";
 /// Field manager of labels on Nodes. It owns nothing else, so that the owned labels are exactly the applied ones.
 pub const LABEL_MANAGER: &str = "gpu-operator/labels";
+/// Field manager of the finalizers of policies: the next apply by [`MANAGER`] would otherwise remove them.
+pub const FINALIZER_MANAGER: &str = "gpu-operator/finalizer";
 /// Field manager of `GpuNode.status.report`.
 pub const PROBE_MANAGER: &str = "nvml-probe";
 

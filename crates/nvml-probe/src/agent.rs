@@ -12,6 +12,20 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gpu_host::{
+    nvml::{
+        supervisor::{NvmlStatus, Supervisor},
+        target::Target,
+    },
+    observe::{
+        driver::{self, Library},
+        kernel_log::KernelLog,
+        os,
+        pci::{self, Bus},
+    },
+    process::error_chain,
+    root::HostRoot,
+};
 use gpu_operator_crd::report::Report;
 use k8s_openapi::jiff::Timestamp;
 use tokio::{
@@ -26,18 +40,6 @@ use crate::{
         rules::Rules,
         xid_deduplicator::XidDeduplicator,
     },
-    host::HostRoot,
-    nvml::{
-        supervisor::{NvmlStatus, Supervisor},
-        target::Target,
-    },
-    observe::{
-        driver::{self, Library},
-        kernel_log::KernelLog,
-        os,
-        pci::{self, Bus},
-    },
-    process::error_chain,
     report::{
         build::{build_report, with_health},
         gpu_node::{GpuNodeView, Requests},

@@ -3,7 +3,8 @@
 use std::{io, process::ExitCode};
 
 use clap::Parser;
-use nvml_probe::{cli::Cli, process::error_chain};
+use gpu_host::process::error_chain;
+use nvml_probe::cli::Cli;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {

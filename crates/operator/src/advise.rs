@@ -6,12 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gpu_operator_diagnose::{Journal, PendingPod, PodEvent, Symptoms, diagnose};
 use gpu_operator_plan::world::World;
 use k8s_openapi::api::core::v1;
 use kube::{Api, Client, api::ListParams};
 
 use crate::{
-    diagnose::{self, Journal, PendingPod, PodEvent, Symptoms},
     error::{Error, request},
     events::Publisher,
     metrics::Metrics,
@@ -70,7 +70,7 @@ impl Adviser {
         journal.keep(&symptoms);
         symptoms.pod_events = journal.pod_events();
         let started = Instant::now();
-        let mut diagnosis = diagnose::diagnose(&symptoms, world, now);
+        let mut diagnosis = diagnose(&symptoms, world, now);
         let gather = GATHER.max(started.elapsed() * SPARING);
         let asked = diagnosis.questions.iter().filter_map(|key| Some(&**symptoms.pods.get(key)?));
         let (asked, ask_again) = journal.to_ask(asked, now);
@@ -83,14 +83,14 @@ impl Adviser {
                 journal.answered(&pod.uid, answer.ok(), now);
             }
             symptoms.pod_events = journal.pod_events();
-            diagnosis = diagnose::diagnose(&symptoms, world, now);
+            diagnosis = diagnose(&symptoms, world, now);
         }
         self.metrics.show_findings(&diagnosis.findings);
-        let (telling, tell_again) = journal.to_tell(&diagnosis.findings, now);
-        for finding in &telling {
+        let (unpublished, publish_again) = journal.to_publish(&diagnosis.findings, now);
+        for finding in &unpublished {
             self.publisher.publish_finding(finding);
         }
-        let again = [diagnosis.check_again, ask_again, tell_again].into_iter().flatten().min();
+        let again = [diagnosis.check_again, ask_again, publish_again].into_iter().flatten().min();
         let pause = again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
         (pause.map_or(IDLE, |pause| pause.max(gather)), gather)
     }
@@ -102,11 +102,5 @@ async fn pod_events(client: &Client, pod: &PendingPod) -> Result<Vec<PodEvent>, 
     let params = ListParams::default().fields(&format!("involvedObject.uid={}", pod.uid)).limit(MAX_EVENTS);
     let what = format!("list the events of pod {}/{}", pod.namespace, pod.name);
     let found = request(what, events.list(&params)).await?;
-    let voice = |event: v1::Event| {
-        Some(PodEvent {
-            reason: event.reason?,
-            message: event.message.unwrap_or_default().chars().take(1000).collect(),
-        })
-    };
-    Ok(found.items.into_iter().filter_map(voice).collect())
+    Ok(found.items.into_iter().filter_map(PodEvent::of).collect())
 }

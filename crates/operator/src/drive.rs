@@ -6,7 +6,7 @@ use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use gpu_operator_plan::{
     carry::LoopState,
     catalogue::Catalogue,
-    output::writes::Write,
+    output::write::Write,
     pass::{Answer, Around, Pass, Request},
     settings::Settings,
     time::Uptime,
@@ -27,8 +27,8 @@ const SLOW: Duration = Duration::from_secs(1);
 /// The result of one write.
 #[derive(Debug)]
 pub struct Written {
-    /// The kind of the object, a label value of a metric.
-    pub kind: &'static str,
+    /// The write.
+    pub write: Arc<Write>,
     /// Whether the write succeeded.
     pub result: Result<(), Error>,
 }
@@ -96,7 +96,7 @@ impl Driver {
                 }
                 Outcome::Written(write, result) => {
                     let failure = result.as_ref().copied().map_err(Error::failure);
-                    written.push(Written { kind: write.kind(), result });
+                    written.push(Written { write: Arc::clone(&write), result });
                     Answer::Written(write, failure)
                 }
             };

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use gpu_operator_crd::{GROUP, VERSION, reason::Reason};
+use gpu_operator_diagnose::Finding;
 use gpu_operator_plan::output::events::{Subject, Transition};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
@@ -13,7 +14,7 @@ use kube::{
 
 use tokio::{sync::mpsc, time::timeout};
 
-use crate::{diagnose::Finding, metrics::Metrics};
+use crate::metrics::Metrics;
 
 /// The maximum number of Events that wait to be published. At most this many are lost with the process, and their memory is bounded.
 const WAITING: usize = 4096;

@@ -15,7 +15,6 @@ pub mod advise;
 pub mod apply;
 pub mod check;
 pub mod cli;
-pub mod diagnose;
 pub mod drive;
 pub mod error;
 pub mod events;

@@ -4,6 +4,7 @@ use std::sync::{Mutex, PoisonError, atomic::AtomicU64};
 
 use gpu_operator_common::build_info;
 use gpu_operator_crd::policy_status::PoolStatus;
+use gpu_operator_diagnose::{Finding, Mistake};
 use gpu_operator_plan::Plan;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
@@ -13,10 +14,7 @@ use prometheus_client::{
 
 use strum::IntoEnumIterator;
 
-use crate::{
-    diagnose::{Finding, Mistake},
-    drive::Written,
-};
+use crate::drive::Written;
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
 struct ConditionLabels {
@@ -199,9 +197,9 @@ impl Metrics {
 
     /// Counts writes by kind and result.
     pub fn count(&self, written: &[Written]) {
-        for write in written {
-            let result = write.result.as_ref().err().map_or("Written", |error| error.class().as_str());
-            self.writes.get_or_create(&WriteLabels { kind: write.kind, result }).inc();
+        for written in written {
+            let result = written.result.as_ref().err().map_or("Written", |error| error.class().as_str());
+            self.writes.get_or_create(&WriteLabels { kind: written.write.target.kind.as_str(), result }).inc();
         }
     }
 

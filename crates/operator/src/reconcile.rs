@@ -61,8 +61,9 @@ impl Loop {
         let written = self.driver.drive(&mut pass, requests, carry).await;
         if let Some(plan) = pass.plan() {
             self.metrics.show(plan);
-            plan.events.iter().for_each(|transition| self.publisher.publish(transition));
         }
+        let made = written.iter().filter(|written| written.result.is_ok());
+        made.flat_map(|written| &written.write.events).for_each(|transition| self.publisher.publish(transition));
         self.metrics.count(&written);
         self.metrics.passed(planning, now.as_duration().as_secs_f64());
         // A mirror that was updated from the answer to a write does not wake the loop when the watch reports the same change.

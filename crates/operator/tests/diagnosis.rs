@@ -14,11 +14,11 @@ use axum::{
 use futures::{StreamExt, channel::mpsc, future::BoxFuture, stream};
 use gpu_operator::{
     advise::Adviser,
-    diagnose::Mistake,
     events::Publisher,
     metrics::Metrics,
     watch::{self, Mirrors},
 };
+use gpu_operator_diagnose::Mistake;
 use kube::Client;
 use serde_json::{Value, json};
 use strum::IntoEnumIterator;

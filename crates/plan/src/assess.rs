@@ -31,8 +31,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     catalogue::Catalogue,
-    desired::{DesiredFleet, variants::Variants},
-    inventory::{UnmanagedNode, membership::name_of},
+    desired::{node::DesiredNode, variants::Variants},
+    inventory::{Fleet, UnmanagedNode, membership::name_of},
     world::World,
 };
 
@@ -81,15 +81,15 @@ impl AssessedFleet<'_> {
     }
 }
 
-/// Assesses every governed node.
+/// Assesses every governed node. `variants` are those that nodes need.
 #[must_use]
-pub fn assess(desired: DesiredFleet<'_>, now: Timestamp) -> AssessedFleet<'_> {
-    let DesiredFleet { world, catalogue, nodes, unmanaged, variants } = desired;
+pub fn assess<'w>(fleet: Fleet<'w, DesiredNode<'w>>, variants: Variants<'w>, now: Timestamp) -> AssessedFleet<'w> {
+    let Fleet { world, catalogue, governed, unmanaged } = fleet;
     let mut policies: BTreeMap<PolicyName, PolicyMembers<'_>> = BTreeMap::new();
     for policy in unmanaged.iter().filter_map(|node| node.selected_by) {
         policies.entry(name_of(policy)).or_default().opted_out += 1;
     }
-    for node in nodes {
+    for node in governed {
         let assessment = Assessment::of(node, catalogue, world, now);
         let policy = name_of(assessment.member.policy);
         for other in &assessment.member.others {
@@ -97,7 +97,7 @@ pub fn assess(desired: DesiredFleet<'_>, now: Timestamp) -> AssessedFleet<'_> {
             policies.entry(other.clone()).or_default().overlap(&policy, &policy);
         }
         let pools = &mut policies.entry(policy).or_default().pools;
-        pools.entry(assessment.member.pool.clone()).or_default().push(assessment);
+        pools.entry(assessment.member.pool.name.clone()).or_default().push(assessment);
     }
     AssessedFleet { world, catalogue, policies, unmanaged, variants }
 }

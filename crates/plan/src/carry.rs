@@ -1,17 +1,15 @@
 //! What the reconcile loop carries over from one pass to the next, because the API server does not store it: recent failures and
 //! the times of writes. A pure step function: time is an argument.
 
-pub mod backoff;
 pub mod busy;
 pub mod failure;
-pub mod pace;
-pub mod repairs;
+pub mod retry;
+pub mod throttle;
 pub mod unanswered;
 pub mod unread;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
     time::Duration,
 };
 
@@ -19,18 +17,16 @@ use gpu_operator_crd::NodeName;
 
 pub use failure::{Class, Failure};
 
-use backoff::Backoff;
 use busy::Busy;
-use pace::StatusThrottle;
-use repairs::Repairs;
+use retry::Retry;
+use throttle::Throttle;
 use unanswered::Unanswered;
 use unread::Unread;
 
 use crate::{
     output::{
-        events::Subject,
-        plan::Plan,
-        writes::{Stages, Write},
+        plan::{Plan, Steps},
+        write::Write,
     },
     time::Uptime,
     world::{GpuPods, LogTails, World},
@@ -39,13 +35,13 @@ use crate::{
 /// The state that one pass leaves for the next.
 ///
 /// A [`Pass`](crate::pass::Pass) calls [`Self::enrich`] before it plans, [`Self::unreadable`] and [`Self::read`] around the reading
-/// of logs, [`Self::listed`] and [`Self::postpone`] around the listing of pods, [`Self::begin`] with the final plan, and [`Self::holds`] and [`Self::settled`] around each write.
+/// of logs, [`Self::listed`] and [`Self::postpone`] around the listing of pods, [`Self::begin`] with the final plan, and
+/// [`Self::holds`] and [`Self::settled`] around each write.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LoopState {
-    backoff: Backoff,
     busy: Busy,
-    pace: StatusThrottle,
-    repairs: Repairs,
+    retry: Retry,
+    throttle: Throttle,
     unanswered: Unanswered,
     unread: Unread,
     /// When the first of the statuses that the current plan wanted too soon may be written.
@@ -58,12 +54,11 @@ impl LoopState {
     /// Adds to the world what earlier passes have found out.
     pub fn enrich(&mut self, world: &mut World, now: Uptime) {
         self.busy.report(world, now);
-        world.held_writes = self.backoff.refused();
-        self.repairs.report(world);
+        self.retry.report(world);
         self.unanswered.report(world, now);
     }
 
-    /// Returns the errors of those of these validation pods whose logs could not be read recently.
+    /// Returns the cached read errors of those of these validation pods that are still in back-off.
     #[must_use]
     pub fn unreadable(&self, pods: &BTreeSet<String>, now: Uptime) -> LogTails {
         self.unread.errors(pods, now)
@@ -84,49 +79,40 @@ impl LoopState {
         self.busy.postpone(nodes);
     }
 
-    /// Takes the writes out of a plan, without the policy statuses that come too soon after the last write, whose transitions are
-    /// removed as well, and without the repairs of existing DaemonSets that are held. Records the other statuses as written.
-    pub fn begin(&mut self, plan: &mut Plan, world: &World, now: Uptime) -> Stages {
-        let mut waits = BTreeMap::new();
-        plan.policies.retain(|name, status| {
-            let before = world.policies.get(name).and_then(|policy| policy.status.as_ref());
-            let wait = self.pace.wait(name, before, status, now);
-            match wait {
-                Some(wait) => drop(waits.insert(name.clone(), wait)),
-                None => self.pace.written(name, now),
-            }
+    /// Takes the writes out of a plan, without the statuses that come too soon after the last write and the repairs of existing
+    /// DaemonSets that are held.
+    pub fn begin(&mut self, plan: &mut Plan, world: &World, now: Uptime) -> Steps {
+        self.throttle.begin(&plan.writes, now);
+        self.next_status = None;
+        plan.writes.retain(|write| {
+            let wait = self.throttle.wait(write, now);
+            self.next_status = self.next_status.into_iter().chain(wait.map(|wait| now + wait)).min();
             wait.is_none()
         });
-        // A transition is published together with the status that shows it, and therefore only once.
-        plan.events.retain(|event| !matches!(&event.subject, Subject::Policy(name, _) if waits.contains_key(name)));
-        self.pace.keep(|name| plan.statuses.contains_key(name));
-        self.next_status = waits.into_values().min().map(|wait| now + wait);
-        let mut stages = plan.take_writes();
-        self.repairs.begin(&mut stages, world, now);
-        let resolved = self.backoff.keep(stages.iter().flatten().map(Arc::as_ref));
+        let resolved = self.retry.begin(&mut plan.writes, world, now);
         self.resolved = resolved.then_some(now);
         self.unanswered.begin(world);
-        stages
+        plan.take_writes()
     }
 
     /// Returns whether a write is not to be made yet.
     #[must_use]
     pub fn holds(&self, write: &Write, now: Uptime) -> bool {
-        self.backoff.holds(write, now) || self.repairs.holds(write, now)
+        self.retry.holds(write, now)
     }
 
     /// Records the result of a write.
     pub fn settled(&mut self, write: &Write, result: Result<(), Failure>, now: Uptime) {
         match result {
             Ok(()) => {
-                if self.backoff.succeeded(write) {
+                if self.retry.succeeded(write, now) {
                     self.resolved = Some(now);
                 }
-                self.repairs.succeeded(write, now);
+                self.throttle.written(write, now);
             }
             Err(failure) => {
                 self.unanswered.failed(write, &failure, now);
-                self.backoff.failed(write, failure, now);
+                self.retry.failed(write, failure, now);
             }
         }
     }
@@ -134,8 +120,7 @@ impl LoopState {
     /// Returns how soon to plan again, if something is held or a message is to change.
     #[must_use]
     pub fn next(&self, now: Uptime) -> Option<Duration> {
-        let writes =
-            [self.backoff.next(), self.repairs.next(), self.unanswered.next(), self.next_status, self.resolved];
+        let writes = [self.retry.next(), self.unanswered.next(), self.next_status, self.resolved];
         let next = writes.into_iter().chain([self.busy.next(now)]).flatten().min();
         next.map(|next| next.saturating_sub(now))
     }
@@ -143,45 +128,32 @@ impl LoopState {
 
 #[cfg(test)]
 mod tests {
-    use gpu_operator_crd::{ClusterGpuPolicyStatus, reason::Reason};
-
     use super::*;
-    use crate::output::events::Transition;
-
-    fn plan_with_status() -> Plan {
-        let status = ClusterGpuPolicyStatus::default();
-        let subject = Subject::Policy("all".into(), "uid".into());
-        Plan {
-            policies: [("all".into(), status.clone())].into(),
-            statuses: [("all".into(), status)].into(),
-            events: vec![Transition { subject, reason: Reason::NodesNotReady, message: String::new() }],
-            ..Plan::default()
-        }
-    }
+    use crate::output::write::{Body, Urgency};
 
     #[test]
-    fn a_policys_status_that_comes_too_soon_is_delayed_together_with_its_events() {
+    fn a_status_that_comes_too_soon_is_delayed() {
         let (mut carry, world, now) = (LoopState::default(), World::default(), Uptime::ZERO);
-        let mut first = plan_with_status();
-        let writes = carry.begin(&mut first, &world, now);
-        assert_eq!((writes.len(), first.events.len(), carry.next(now)), (1, 1, None));
-        let mut second = plan_with_status();
-        let writes = carry.begin(&mut second, &world, now);
-        assert_eq!((writes.len(), second.events.len()), (0, 0));
+        let status = Body::PolicyStatus(Box::default());
+        let write = Write { urgency: Urgency::Prompt, ..Write::new("all", status) };
+        let plan = || Plan { writes: vec![write.clone()], ..Plan::default() };
+        assert_eq!((carry.begin(&mut plan(), &world, now).len(), carry.next(now)), (1, None));
+        carry.settled(&write, Ok(()), now);
+        assert_eq!(carry.begin(&mut plan(), &world, now).len(), 0);
         assert_eq!(carry.next(now), Some(Duration::from_secs(1)));
     }
 
     #[test]
     fn that_a_failure_is_resolved_is_reported_at_once() {
         let (mut carry, world, now) = (LoopState::default(), World::default(), Uptime::ZERO);
-        let write = Write::Taint("a".into(), None);
+        let write = Write::new("a", Body::Taint(None));
         let failure = || Failure { class: Class::Forbidden, message: "no".into() };
         carry.settled(&write, Err(failure()), now);
         assert_eq!(carry.next(now), Some(Duration::from_secs(30)));
         // The write is not needed any more.
-        carry.begin(&mut Plan::default(), &world, now);
+        let _ = carry.begin(&mut Plan::default(), &world, now);
         assert_eq!(carry.next(now), Some(Duration::ZERO));
-        carry.begin(&mut Plan::default(), &world, now);
+        let _ = carry.begin(&mut Plan::default(), &world, now);
         assert_eq!(carry.next(now), None);
         carry.settled(&write, Err(failure()), now);
         carry.settled(&write, Ok(()), now);

@@ -19,32 +19,13 @@ pub mod variants;
 use node::DesiredNode;
 use variants::Variants;
 
-use crate::{
-    catalogue::Catalogue,
-    inventory::{Inventory, UnmanagedNode},
-    world::World,
-};
+use crate::inventory::{Fleet, GovernedNode};
 
-/// The fleet with the desired state of every node.
-#[derive(Debug)]
-pub struct DesiredFleet<'w> {
-    /// What was observed.
-    pub world: &'w World,
-    /// The catalogue, with the models that policies add.
-    pub catalogue: &'w Catalogue,
-    /// Nodes that a policy governs.
-    pub nodes: Vec<DesiredNode<'w>>,
-    /// Nodes that no policy governs.
-    pub unmanaged: Vec<UnmanagedNode<'w>>,
-    /// The variants that nodes need.
-    pub variants: Variants<'w>,
-}
-
-/// Resolves the desired state of every governed node.
+/// Resolves the desired state of every governed node, and the variants that nodes need.
 #[must_use]
-pub fn resolve(inventory: Inventory<'_>) -> DesiredFleet<'_> {
-    let Inventory { world, catalogue, governed, unmanaged } = inventory;
+pub fn resolve<'w>(fleet: Fleet<'w, GovernedNode<'w>>) -> (Fleet<'w, DesiredNode<'w>>, Variants<'w>) {
+    let Fleet { world, catalogue, governed, unmanaged } = fleet;
     let mut variants = Variants::default();
-    let nodes = governed.into_iter().map(|node| node::resolve(node, catalogue, world, &mut variants)).collect();
-    DesiredFleet { world, catalogue, nodes, unmanaged, variants }
+    let governed = governed.into_iter().map(|node| node::resolve(node, catalogue, world, &mut variants)).collect();
+    (Fleet { world, catalogue, governed, unmanaged }, variants)
 }

@@ -13,33 +13,34 @@ pub mod published_keys;
 pub mod report;
 pub mod unreadable;
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Deref};
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, Report, gpunode::StageRevisions};
 use gpus::Discovery;
 use membership::{Unmanaged, by_precedence, governs, name_of, opted_out};
+use pools::GoverningPool;
 
 use crate::{
     catalogue::Catalogue,
     world::{NodeFacts, PodFacts, World},
 };
 
-/// The nodes whose state is known well enough to be planned for, sorted by name.
+/// The fleet at one step of the plan: the nodes whose state is known well enough to be planned for, in the order of their names.
 #[derive(Debug)]
-pub struct Inventory<'w> {
+pub struct Fleet<'w, N> {
     /// What was observed.
     pub world: &'w World,
     /// The catalogue, with the models that policies add.
     pub catalogue: &'w Catalogue,
     /// Nodes that a policy governs.
-    pub governed: Vec<GovernedNode<'w>>,
+    pub governed: Vec<N>,
     /// Nodes that no policy governs.
     pub unmanaged: Vec<UnmanagedNode<'w>>,
 }
 
-/// A GPU node that a policy governs.
+/// A node with what belongs to it. Each step of the plan wraps the node of the step before, to which it dereferences.
 #[derive(Debug)]
-pub struct GovernedNode<'w> {
+pub struct KnownNode<'w> {
     /// The Node.
     pub node: &'w NodeFacts,
     /// Its GpuNode, if it exists.
@@ -50,27 +51,26 @@ pub struct GovernedNode<'w> {
     pub have: StageRevisions,
     /// This operator's pods on the node.
     pub pods: Vec<&'w PodFacts>,
+}
+
+/// A GPU node that a policy governs.
+#[derive(Debug)]
+pub struct GovernedNode<'w> {
+    known: KnownNode<'w>,
     /// What is known of its GPUs.
     pub discovery: Discovery<'w>,
     /// The policy that governs the node: the first in the order of precedence that selects it.
     pub policy: &'w ClusterGpuPolicy,
     /// The names of the other policies that select it.
     pub others: Vec<PolicyName>,
+    /// Its pool.
+    pub pool: GoverningPool<'w>,
 }
 
 /// A node that no policy governs.
 #[derive(Debug)]
 pub struct UnmanagedNode<'w> {
-    /// The Node.
-    pub node: &'w NodeFacts,
-    /// Its GpuNode, if it exists.
-    pub gpu_node: Option<&'w GpuNode>,
-    /// The probe's report, if it is of the node's current boot.
-    pub report: Option<&'w Report>,
-    /// The groups that it still has.
-    pub have: StageRevisions,
-    /// This operator's remaining pods on the node.
-    pub pods: Vec<&'w PodFacts>,
+    known: KnownNode<'w>,
     /// Why no policy governs it.
     pub why: Unmanaged,
     /// The model of its GPUs, if known.
@@ -79,45 +79,50 @@ pub struct UnmanagedNode<'w> {
     pub selected_by: Option<&'w ClusterGpuPolicy>,
 }
 
+impl<'w> Deref for GovernedNode<'w> {
+    type Target = KnownNode<'w>;
+
+    fn deref(&self) -> &KnownNode<'w> {
+        &self.known
+    }
+}
+
+impl<'w> Deref for UnmanagedNode<'w> {
+    type Target = KnownNode<'w>;
+
+    fn deref(&self) -> &KnownNode<'w> {
+        &self.known
+    }
+}
+
 /// Returns the inventory of the fleet. Nodes with objects that cannot be parsed are left out, and so left unchanged.
 #[must_use]
-pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Inventory<'w> {
+pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Fleet<'w, GovernedNode<'w>> {
     let policies = by_precedence(world);
     let mut pods = pods_by_node(world);
-    let mut inventory = Inventory { world, catalogue, governed: Vec::new(), unmanaged: Vec::new() };
+    let mut fleet = Fleet { world, catalogue, governed: Vec::new(), unmanaged: Vec::new() };
     for (name, node) in world.nodes.iter().filter(|(name, _)| !world.is_unreadable(name)) {
         let gpu_node = report::gpu_node_of(world, node);
         let report = report::current(node, gpu_node);
         let pods = pods.remove(name).unwrap_or_default();
         let have = groups::of(world, node, gpu_node, &pods);
-        let unmanaged = |why, model, selected_by| UnmanagedNode {
-            node,
-            gpu_node,
-            report,
-            have: have.clone(),
-            pods: pods.clone(),
-            why,
-            model,
-            selected_by,
-        };
+        let known = KnownNode { node, gpu_node, report, have, pods };
         let Some(discovery) = gpus::discover(catalogue, node, gpu_node) else {
-            inventory.unmanaged.push(unmanaged(Unmanaged::NoGpu, None, None));
+            fleet.unmanaged.push(UnmanagedNode { known, why: Unmanaged::NoGpu, model: None, selected_by: None });
             continue;
         };
         let mut claims = policies.iter().copied().filter(|policy| governs(policy, node));
-        match claims.next() {
-            selected_by if opted_out(node) => {
-                inventory.unmanaged.push(unmanaged(Unmanaged::OptedOut, discovery.model, selected_by));
-            }
-            None => inventory.unmanaged.push(unmanaged(Unmanaged::NoPolicy, discovery.model, None)),
-            Some(policy) => {
-                let others = claims.map(name_of).collect();
-                let governed = GovernedNode { node, gpu_node, report, have, pods, discovery, policy, others };
-                inventory.governed.push(governed);
-            }
+        let selected_by = claims.next();
+        if let Some(policy) = selected_by.filter(|_| !opted_out(node)) {
+            let others = claims.map(name_of).collect();
+            let pool = GoverningPool::of(catalogue, policy, discovery.model.as_deref(), &node.labels);
+            fleet.governed.push(GovernedNode { known, discovery, policy, others, pool });
+        } else {
+            let why = if opted_out(node) { Unmanaged::OptedOut } else { Unmanaged::NoPolicy };
+            fleet.unmanaged.push(UnmanagedNode { known, why, model: discovery.model, selected_by });
         }
     }
-    inventory
+    fleet
 }
 
 /// Returns the pods of this operator by node.

@@ -20,20 +20,21 @@ pub mod policy;
 pub mod policy_conditions;
 pub mod policy_nodes;
 pub mod published_labels;
-pub mod queries;
 pub mod runtime_classes;
 pub mod stale_gpu_nodes;
-pub mod status_debounce;
 pub mod unmanaged;
+pub mod urgency;
 pub mod validation_pods;
-pub mod writes;
+pub mod write;
+
+use std::collections::BTreeMap;
 
 use gpu_operator_crd::PolicyName;
-use std::{collections::BTreeMap, sync::Arc};
+use k8s_openapi::jiff::Timestamp;
 
 use context::Context;
-use k8s_openapi::jiff::Timestamp;
 use plan::Plan;
+use write::Write;
 
 use crate::{
     assess::AssessedFleet,
@@ -52,17 +53,17 @@ pub fn assemble<'f>(
 ) -> Plan {
     let world = fleet.world;
     let models = fleet.members().filter_map(|assessed| assessed.member.model().map(str::to_owned)).collect();
-    let debounce = status_debounce::debounce_by_policy(world.gpu_nodes.values().map(Arc::as_ref), now);
-    let (mut plan, leavers) = unmanaged::writes(world, &fleet.unmanaged, now);
-    let context = Context { settings, fleet, rollout, model_conflicts, models, debounce, leavers, now };
+    let mut plan = Plan::default();
+    let leavers = unmanaged::add(&mut plan, world, &fleet.unmanaged, now);
+    let context = Context { settings, fleet, rollout, model_conflicts, models, leavers, now };
     for policy in world.policies.values() {
-        plan.merge(policy_nodes::writes(&context, policy));
+        policy_nodes::add(&mut plan, &context, policy);
     }
-    let sets = daemon_sets::writes(&context, &plan.labels);
-    (plan.daemon_sets, plan.prune) = (sets.apply, sets.prune);
+    daemon_sets::add(&mut plan, &context);
     stale_gpu_nodes::remove(&mut plan, world, now);
-    plan.merge(runtime_classes::writes(world, fleet.variants.all()));
-    plan.delete_pods.extend(validation_pods::to_delete(fleet));
-    plan.delete_pods.extend(recreate_pods::pods_to_recreate(world, now));
+    runtime_classes::add(&mut plan, world, fleet.variants.all());
+    plan.writes.extend(validation_pods::to_delete(fleet));
+    plan.writes.extend(recreate_pods::pods_to_recreate(world, now).map(Write::delete_pod));
+    plan.sort();
     plan
 }

@@ -15,7 +15,7 @@ pub use writing::Writing;
 
 use crate::{
     carry::LoopState,
-    output::{plan::Plan, writes::Write},
+    output::{plan::Plan, write::Write},
     time::Uptime,
     world::World,
 };
@@ -124,7 +124,7 @@ impl Pass {
 
 /// Begins to carry out a plan for a world that was observed at this time.
 fn write(mut plan: Plan, world: &World, observed: Uptime, around: &mut Around<'_>) -> (State, Vec<Request>) {
-    let stages = around.carry.begin(&mut plan, world, around.uptime);
-    let (writing, requests) = Writing::begin(stages, observed, around.carry, around.uptime);
+    let steps = around.carry.begin(&mut plan, world, around.uptime);
+    let (writing, requests) = Writing::begin(steps, observed, around.carry, around.uptime);
     (State::Writing(Box::new(plan), writing), requests)
 }

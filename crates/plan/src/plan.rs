@@ -18,9 +18,9 @@ use crate::{
 #[must_use]
 pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Timestamp) -> Plan {
     let models = added_models::of(catalogue, world);
-    let inventory = inventory::take(models.catalogue(), world);
-    let desired = desired::resolve(inventory);
-    let assessed = assess::assess(desired, now);
+    let fleet = inventory::take(models.catalogue(), world);
+    let (fleet, variants) = desired::resolve(fleet);
+    let assessed = assess::assess(fleet, variants, now);
     let rollout = rollout::decide(&assessed, now);
     output::assemble(settings, &assessed, &rollout, &models.conflicts, now)
 }

@@ -17,16 +17,6 @@ pub struct Settings {
     pub kubelet_root: Option<String>,
 }
 
-/// The minimum time for which a transient phase is in the GpuNode before another is written: an installation with stages of a
-/// few seconds needs two status writes, one that takes minutes shows its progress.
-pub const PASSING: Duration = Duration::from_secs(10);
-/// The same per node in a transient phase, if that is longer in total: it limits these writes to two per second, regardless
-/// of the number of nodes that are installed at once. Failures are always written immediately.
-pub const PASSING_PER_NODE: Duration = Duration::from_millis(500);
-/// How long a node that has become ready counts as a node in a transient phase.
-pub const RECENTLY_READY: Duration = Duration::from_mins(1);
-/// The maximum of the total of [`PASSING_PER_NODE`].
-pub const PASSING_AT_MOST: Duration = Duration::from_mins(10);
 /// The longest time that a driver's pod needs for its guard if it does not have to wait there.
 pub const GUARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest time from the start of a driver's container until its root is complete.

@@ -16,6 +16,11 @@ pub fn corpus(crate_folder: &str, kind: &str) -> Vec<Vec<u8>> {
     files.iter().map(|path| fs::read(path).expect("a file")).collect()
 }
 
+/// Returns a sample that is repeated until it is at least a mebibyte long.
+pub fn flood(sample: &[u8]) -> Vec<u8> {
+    sample.repeat(1024 * 1024 / sample.len() + 1)
+}
+
 /// A change of some bytes.
 #[derive(Clone, Debug)]
 enum Damage {

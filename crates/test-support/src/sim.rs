@@ -21,7 +21,7 @@ use gpu_operator_plan::{
     Plan,
     carry::LoopState,
     catalogue::Catalogue,
-    output::writes::Write,
+    output::write::Write,
     pass::{Answer, Around, Pass, Planning, Request},
     settings::Settings,
     time::Uptime,
@@ -307,21 +307,32 @@ impl Sim {
 
     /// Runs one pass as the operator's loop does, and one of the cluster. Returns the writes that were made.
     pub fn pass(&mut self, carry: &mut LoopState, now: Uptime) -> Vec<String> {
-        let mut world = self.world();
-        carry.enrich(&mut world, now);
-        self.plans.push(self.plan_for(world));
         let (pass, requests) = Pass::begin(self.world(), self.now, &mut self.around(carry, now));
         let mut made = Vec::new();
-        self.drive(pass, requests, carry, now, |sim, write| {
+        let pass = self.drive(pass, requests, carry, now, |sim, write| {
             assert!(sim.write(write).is_ok(), "{write}");
-            made.push(write.to_string());
+            made.push(write.clone());
             true
         });
+        let names = made.iter().map(ToString::to_string).collect();
+        self.plans.push(Plan { writes: made, ..pass.plan().cloned().unwrap_or_default() });
         self.surroundings();
-        made
+        names
     }
 
-    /// Carries out a pass, of which these are the first requests, until `write` returns false.
+    /// Runs passes as the operator's loop does until none has made a write for two minutes.
+    pub fn settle_with(&mut self, carry: &mut LoopState) {
+        let (mut up, mut quiet) = (0, 0);
+        while quiet < 120 {
+            assert!(up < 3600, "not settled after an hour: {:#?}", self.plans.last());
+            let pause = if self.pass(carry, Uptime::from_secs(up)).is_empty() { 3 } else { 1 };
+            quiet = if pause == 1 { 0 } else { quiet + pause };
+            up += pause;
+            self.sleep(pause.cast_signed());
+        }
+    }
+
+    /// Carries out a pass, of which these are the first requests, until `write` returns false. Returns the pass.
     pub fn drive(
         &mut self,
         mut pass: Pass,
@@ -329,7 +340,7 @@ impl Sim {
         carry: &mut LoopState,
         now: Uptime,
         mut write: impl FnMut(&mut Self, &Write) -> bool,
-    ) {
+    ) -> Pass {
         let mut requests = VecDeque::from(requests);
         while let Some(request) = requests.pop_front() {
             let answer = match request {
@@ -339,6 +350,7 @@ impl Sim {
             };
             requests.extend(pass.step(answer, &mut self.around(carry, now)));
         }
+        pass
     }
 
     /// Runs a pass with a plan that has just been made.

@@ -99,16 +99,16 @@ fn readings() -> Value {
 
 #[cfg(test)]
 mod tests {
-    use gpu_operator_crd::health::HealthState;
-    use k8s_openapi::jiff::Timestamp;
-    use nvml_probe::{
-        health::{
-            gpu::{self, GpuObservation},
-            rules::Rules,
-        },
-        host::HostRoot,
+    use gpu_host::{
         nvml::readings::Readings,
         observe::{driver, os, pci},
+        root::HostRoot,
+    };
+    use gpu_operator_crd::health::HealthState;
+    use k8s_openapi::jiff::Timestamp;
+    use nvml_probe::health::{
+        gpu::{self, GpuObservation},
+        rules::Rules,
     };
 
     use super::*;

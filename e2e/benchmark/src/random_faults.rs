@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use gpu_operator_crd::health::{CauseKind, GpuHealth, HealthRules, HealthState};
-use k8s_openapi::jiff::Timestamp;
-use nvml_probe::{
-    health::{
-        gpu::{Gpu, GpuObservation},
-        rules::Rules,
-    },
+use gpu_host::{
     nvml::readings::Readings,
     observe::xids::{XidCount, XidSource},
+};
+use gpu_operator_crd::health::{CauseKind, GpuHealth, HealthRules, HealthState};
+use k8s_openapi::jiff::Timestamp;
+use nvml_probe::health::{
+    gpu::{Gpu, GpuObservation},
+    rules::Rules,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -34,7 +34,7 @@ pub const DEADLINE: Duration = Duration::from_mins(3);
 pub const QUIET: Duration = Duration::from_secs(12);
 /// The time without changes after which the reaction to one event is complete, except for what waits for time to pass.
 pub const SOON_QUIET: Duration = Duration::from_secs(2);
-/// The time after which the operator writes a transitional phase: its `PASSING`.
+/// The time after which the operator writes another transient phase: its `NODE_PROGRESS`.
 const LASTING: SignedDuration = SignedDuration::from_secs(10);
 /// The policy's name.
 pub const POLICY: &str = "simulated";

@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use nvml_probe::runtime::{
+use node_tools::runtime::{
     config_files::{ConfigFile, config_files},
     entries::NvidiaEntries,
     kind::RuntimeKind as Kind,

@@ -7,12 +7,12 @@ use std::{
     process::{Command, Stdio},
 };
 
+use gpu_host::{
+    observe::driver::{HOST_ROOT, libraries},
+    root::HostRoot,
+};
 use harness::debian::Driver;
 use nix::sys::stat::makedev;
-use nvml_probe::{
-    host::HostRoot,
-    observe::driver::{HOST_ROOT, libraries},
-};
 use serde_json::{Value, json};
 
 use crate::support::{BRANCHES, GPU, Host, built, configure, host_with_gpu, library, real, unpack};

@@ -4,13 +4,13 @@
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
-use nvml_probe::{
-    host::HostRoot,
+use gpu_host::{
     nvml::{
         supervisor::{Limits, NvmlStatus, Supervisor, child_command},
         target::Target,
     },
     observe::driver::{CONTAINER_ROOT, all_libraries},
+    root::HostRoot,
 };
 use serde_json::{Value, json};
 

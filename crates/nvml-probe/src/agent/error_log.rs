@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::process::{Backoff, error_chain};
+use gpu_host::process::{Backoff, error_chain};
 
 /// The last error and the pause that follows it. An error that repeats is logged once.
 pub(super) struct ErrorLog {

@@ -2,11 +2,7 @@
 
 use std::io;
 
-use gpu_operator_crd::report::{CONTAINER_ROOT, Holder, InstalledDriver, WAITS_FILE};
-
-use crate::{
-    health::node::DriverStart,
-    host::HostRoot,
+use gpu_host::{
     observe::{
         device_nodes,
         driver::{self, DriverError, Library},
@@ -15,6 +11,12 @@ use crate::{
         pci::{Bus, PciError},
     },
     process::error_chain,
+    root::HostRoot,
+};
+use gpu_operator_crd::report::{CONTAINER_ROOT, Holder, InstalledDriver, WAITS_FILE};
+
+use crate::{
+    health::node::DriverStart,
     report::{build::Facts, gpu_node::Requests},
 };
 

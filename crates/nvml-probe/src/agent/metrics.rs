@@ -7,6 +7,10 @@ mod gpu;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use gpu_host::{
+    nvml::supervisor::NvmlStatus,
+    observe::{pci::PciGpu, xids::XidsByGpu},
+};
 use gpu_operator_common::build_info;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
@@ -15,11 +19,7 @@ use prometheus_client::{
 };
 
 use self::gpu::Gpus;
-use crate::{
-    health::node::NodeHealth,
-    nvml::supervisor::NvmlStatus,
-    observe::{pci::PciGpu, xids::XidsByGpu},
-};
+use crate::health::node::NodeHealth;
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
 struct ResultLabel {

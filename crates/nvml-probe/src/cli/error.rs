@@ -2,13 +2,10 @@
 
 use std::net::SocketAddr;
 
-use crate::{
-    gates::shown_root::MountError,
-    nvml::child::ChildError,
-    operands::{inject::InjectError, unpack::UnpackError, write_file::WriteFileError},
-    process::ExecError,
-    report::publish::PublishError,
-};
+use gpu_host::nvml::child::ChildError;
+use node_tools::cli::ToolError;
+
+use crate::report::publish::PublishError;
 
 /// The program could not start, or its child could not continue.
 #[derive(Debug, thiserror::Error)]
@@ -22,22 +19,10 @@ pub enum CliError {
     /// The address cannot be listened on.
     #[error("cannot listen on {0}")]
     Listen(SocketAddr, #[source] std::io::Error),
-    /// A file for the next container cannot be written.
-    #[error(transparent)]
-    Prepare(#[from] WriteFileError),
-    /// This program cannot be unpacked.
-    #[error(transparent)]
-    Unpack(#[from] UnpackError),
-    /// The driver cannot be made available in this container.
-    #[error(transparent)]
-    Inject(#[from] InjectError),
-    /// A mount of the driver's container cannot be changed.
-    #[error(transparent)]
-    Mount(#[from] MountError),
-    /// Another program cannot be started.
-    #[error(transparent)]
-    Exec(#[from] ExecError),
     /// The NVML child failed.
     #[error(transparent)]
     Child(#[from] ChildError),
+    /// A tool failed.
+    #[error(transparent)]
+    Tool(#[from] ToolError),
 }

@@ -3,14 +3,16 @@
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
+use gpu_host::{
+    nvml::supervisor::{Limits, Supervisor, child_command},
+    process::{Shutdown, parse_duration},
+    root::HostRoot,
+};
 use tokio::{net::TcpListener, sync::watch};
 
 use super::error::CliError;
 use crate::{
     agent::{Agent, Settings, endpoints::Telemetry, heartbeat::Heartbeat, metrics::Metrics, stall_timeout},
-    host::HostRoot,
-    nvml::supervisor::{Limits, Supervisor, child_command},
-    process::{Shutdown, parse_duration},
     report::{
         gpu_node::{GpuNodeView, watch_gpu_node},
         publish::{Publisher, client},

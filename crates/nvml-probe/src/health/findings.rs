@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use gpu_host::nvml::readings::{Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal, clocks};
 use gpu_operator_crd::health::{Action, CauseKind, Severity};
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
     rules::Rules,
     xid::Class,
 };
-use crate::nvml::readings::{Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal, clocks};
 
 /// Something that is wrong with a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,6 +5,10 @@
 
 use std::time::Duration;
 
+use gpu_host::{
+    nvml::readings::Readings,
+    observe::xids::{XidCount, XidSource},
+};
 use gpu_operator_crd::health::{Action, CauseKind, GpuHealth, HealthState, Severity};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
@@ -13,10 +17,6 @@ use super::{
     findings::{Baseline, Finding, findings},
     kind::{ACCESS_KINDS, Cure, proves_restart},
     rules::Rules,
-};
-use crate::{
-    nvml::readings::Readings,
-    observe::xids::{XidCount, XidSource},
 };
 
 /// The bound of the API type.

@@ -2,6 +2,16 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use gpu_host::{
+    nvml::{
+        inventory::{Inventory, NvmlGpu},
+        supervisor::NvmlStatus,
+    },
+    observe::{
+        pci::PciGpu,
+        xids::{NewEvents, XidsByGpu},
+    },
+};
 use gpu_operator_crd::{
     health::{CauseKind, GpuHealth},
     report::Report,
@@ -11,16 +21,6 @@ use k8s_openapi::jiff::Timestamp;
 use super::{
     gpu::{Gpu, GpuObservation},
     rules::Rules,
-};
-use crate::{
-    nvml::{
-        inventory::{Inventory, NvmlGpu},
-        supervisor::NvmlStatus,
-    },
-    observe::{
-        pci::PciGpu,
-        xids::{NewEvents, XidsByGpu},
-    },
 };
 
 /// One start of the driver: if any field changes, every GPU was restarted.

@@ -5,16 +5,16 @@ mod properties;
 
 use std::time::Duration;
 
+use gpu_host::{
+    nvml::readings::{Ecc, Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal},
+    observe::xids::{XidCount, XidSource},
+};
 use gpu_operator_crd::health::{Action, CauseKind, GpuHealth, HealthState};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
     gpu::{Gpu, GpuObservation},
     rules::Rules,
-};
-use crate::{
-    nvml::readings::{Ecc, Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal},
-    observe::xids::{XidCount, XidSource},
 };
 
 /// A healthy card that provides every value.

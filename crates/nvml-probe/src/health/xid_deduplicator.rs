@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{
+use gpu_host::{
     nvml::inventory::NvmlXid,
     observe::xids::{XidCount, XidSource, XidsByGpu},
 };

@@ -1,15 +1,15 @@
 //! Builds the report from the facts. Pure.
 
+use gpu_host::{
+    nvml::{inventory::Inventory, supervisor::NvmlStatus},
+    observe::pci::{Bus, PciGpu},
+};
 use gpu_operator_crd::report::{
     DriverFacts, Gpu, Holder, HostRuntime, InstalledDriver, MigAttributes, MigDevices, NvmlFacts, OsRelease, Report,
     VirtualGpus,
 };
 
-use crate::{
-    health::node::NodeHealth,
-    nvml::{inventory::Inventory, supervisor::NvmlStatus},
-    observe::pci::{Bus, PciGpu},
-};
+use crate::health::node::NodeHealth;
 
 /// Facts read from the host, without NVML.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -180,7 +180,7 @@ mod tests {
     use gpu_operator_crd::{health::CauseKind, report::NvmlState};
 
     use super::*;
-    use crate::nvml::inventory::{NvmlGpu, RefusedGpu};
+    use gpu_host::nvml::inventory::{NvmlGpu, RefusedGpu};
 
     fn facts(addresses: &[&str]) -> Facts {
         let gpus = addresses

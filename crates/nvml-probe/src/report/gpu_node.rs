@@ -1,6 +1,7 @@
 //! Watches this node's GpuNode.
 
 use futures::StreamExt;
+use gpu_host::process::error_chain;
 use gpu_operator_crd::{gpunode::GpuNode, health::HealthRules, report::Report};
 use kube::{
     Api, Client, Resource,
@@ -12,7 +13,7 @@ use kube::{
 };
 use tokio::sync::watch;
 
-use crate::{health::rules::Rules, process::error_chain};
+use crate::health::rules::Rules;
 
 /// What the watch has shown of this node's GpuNode.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::TryFutureExt;
+use gpu_host::process::Backoff;
 use gpu_operator_crd::{gpunode::GpuNode, keys::PROBE_MANAGER, report::Report};
 use kube::{
     Api, Client, Config,
@@ -12,7 +13,6 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::gpu_node::{GpuNodeFields, GpuNodeView};
-use crate::process::Backoff;
 
 /// The time limit of a request: an unresponsive server must not keep the probe from its node.
 const REQUEST: Duration = Duration::from_secs(15);

@@ -7,6 +7,7 @@ use std::{
 
 use gpu_operator_common::interned::Interner;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
+use gpu_operator_diagnose::{PendingPod, RefusedPods, Symptoms};
 use gpu_operator_plan::world::{
     DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, World,
     mirror::{Facts, Mirror, Version, observed},
@@ -18,8 +19,6 @@ use k8s_openapi::{
 };
 use kube::{Resource, ResourceExt};
 use tokio::sync::Notify;
-
-use crate::diagnose::{PendingPod, RefusedPods, Symptoms};
 
 /// The maximum number of pods, and of rejections, that are diagnosed. If there are more, the others are diagnosed once some of
 /// these are gone and the watch restarts.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use gpu_operator_diagnose::{PendingPod, RefusedPods};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Api, Client, runtime::watcher};
 use tokio::sync::Notify;
@@ -13,7 +14,6 @@ use super::{
     follow::{any, follow},
     mirrors::Mirrors,
 };
-use crate::diagnose::{PendingPod, RefusedPods};
 
 /// The namespace of cluster components, which may use the nodes' drivers and devices directly and are not diagnosed.
 const SYSTEM_NAMESPACE: &str = "kube-system";

@@ -78,7 +78,10 @@ async fn writes_to_one_object_that_fail_become_rare_and_all_others_go_on() {
     cluster.run_for(20 * MINUTE).await;
     assert_eq!((&*state("n000").0, &*state("n002").0), ("False", "True"));
     let policy = cluster.policy();
-    assert!(policy.contains("ApplyFailed") && policy.contains("failed to label node n000"), "{policy}");
+    assert!(
+        policy.contains("ApplyFailed") && policy.contains("failed to apply this operator's labels of node n000"),
+        "{policy}"
+    );
     cluster.run_for(40 * MINUTE).await;
     let made = cluster.api.take();
     for (node, first) in [("n000", 30), ("n001", 5)] {

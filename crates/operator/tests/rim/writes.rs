@@ -13,12 +13,16 @@ use gpu_operator_plan::{
     Plan,
     carry::{Class, LoopState},
     catalogue::Catalogue,
-    output::events::{Subject, Transition},
+    output::{
+        events::{Subject, Transition},
+        write::{Body, Kind},
+    },
     pass::Pass,
     world::World,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
+use test_support::planned::Planned;
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -102,8 +106,12 @@ async fn a_daemon_set_with_fields_of_other_managers_is_applied_and_its_spec_repl
     let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     let (api, mut plan) = (api_of(&sim), sim.plan());
     apply(&api, &plan).await;
-    let (name, write) = plan.daemon_sets.iter_mut().next().expect("a DaemonSet");
-    write.whole = true;
+    let mut sets = plan.writes.iter_mut().filter_map(|write| match &mut write.body {
+        Body::DaemonSet(set) => Some((&write.target.name, set)),
+        _ => None,
+    });
+    let (name, set) = sets.next().expect("a DaemonSet");
+    set.whole = true;
     let (path, spec) = (format!("{SETS}/{name}"), api.get(&format!("{SETS}/{name}"))["spec"].clone());
     api.write("webhook", &path, |set| set["spec"]["template"]["spec"]["hostname"] = "x".into());
     assert!(apply(&api, &plan).await.iter().all(|write| write.result.is_ok()));
@@ -123,7 +131,7 @@ async fn labels_of_a_node_are_applied_by_a_separate_manager_which_applies_nothin
     assert_eq!(labels.query["fieldManager"], "gpu-operator/labels");
     assert!(!labels.query.contains_key("force"), "a user's key is published without force");
     let keys: Vec<_> = labels.body["metadata"].as_object().expect("metadata").keys().collect();
-    assert_eq!(keys, ["labels", "uid"], "the uid identifies the Node");
+    assert_eq!(keys, ["labels", "name", "uid"], "the uid identifies the Node");
     assert!(labels.body.get("spec").is_none() && labels.body.get("status").is_none());
 }
 
@@ -135,7 +143,7 @@ async fn one_rejected_write_does_not_affect_the_others_and_has_a_class() {
     let written = apply(&api, &sim.plan()).await;
     let failed: Vec<_> = written.iter().filter_map(|write| write.result.as_ref().err()).collect();
     assert_eq!(failed.iter().map(|error| error.class()).collect::<Vec<_>>(), [Class::Forbidden]);
-    assert!(failed[0].to_string().contains("label node a"), "{}", failed[0]);
+    assert!(failed[0].to_string().contains("labels of node a"), "{}", failed[0]);
     assert!(paths(&api).contains(&format!("{NODES}/b")));
 }
 
@@ -145,7 +153,7 @@ async fn pruning_a_daemon_set_that_does_not_exist_succeeds() {
     sim.delete_policy("all");
     sim.run(1);
     let plan = sim.plan();
-    assert!(!plan.prune.is_empty(), "{plan:#?}");
+    assert!(!plan.deleted(Kind::DaemonSet).is_empty(), "{plan:#?}");
     let written = apply(&api_of(&sim), &plan).await;
     assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
 }
@@ -171,7 +179,7 @@ async fn creating_a_pod_that_already_exists_succeeds() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{readiness: {validation: {mode: OnInstall}}}");
     let plan = (0..60).find_map(|_| {
         let plan = sim.plan();
-        let creates = !plan.pods.is_empty();
+        let creates = !plan.pods().is_empty();
         sim.step_with(plan.clone());
         sim.sleep(1);
         creates.then_some(plan)

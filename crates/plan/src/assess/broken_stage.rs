@@ -19,7 +19,7 @@ const NEEDED: [Stage; 2] = [Stage::Toolkit, Stage::Mps];
 /// has not reported yet, nothing is known of the stages.
 #[must_use]
 pub fn of(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
-    member.report()?;
+    member.report?;
     let needed = || NEEDED.into_iter().filter(|stage| member.have.get(*stage).is_some());
     driver::replaced_on_host(member).or_else(|| needed().find_map(|stage| runs(member, world, stage, now).err()))
 }

@@ -22,7 +22,7 @@ pub struct Ceilings {
 #[must_use]
 pub fn ceilings(catalogue: &Catalogue, member: &Member<'_>) -> Ceilings {
     let of_version = |version: &str| catalogue.cuda_of(version).map(str::to_owned);
-    let report = member.report();
+    let report = member.report;
     let reported = || report.and_then(|report| report.driver.cuda_version.clone());
     let loaded = report.and_then(|report| report.driver.loaded.as_deref());
     let present = loaded.and_then(|loaded| of_version(loaded).or_else(reported));

@@ -51,7 +51,7 @@ pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
 #[must_use]
 pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: Timestamp) -> Option<Verdict> {
     let phase = Phase::Driver;
-    let report = member.report()?;
+    let report = member.report?;
     let loaded = report.driver.loaded.as_deref();
     let (choice, pod) = match member.driver()? {
         _ if member.driver_done() && evidence.is_none() => return None,
@@ -141,7 +141,7 @@ fn of_preinstalled(member: &Member<'_>, report: &Report, root: &str) -> Verdict 
 /// packages: NVML and every new GPU container fail. A host whose libraries were not found at all proves nothing.
 #[must_use]
 pub fn replaced_on_host(member: &Member<'_>) -> Option<Verdict> {
-    let driver = &member.report()?.driver;
+    let driver = &member.report?.driver;
     let loaded = driver.loaded.as_deref().filter(|_| !has_nvidias_container(member))?;
     let on_host = driver.installed.iter().find(|found| found.root != CONTAINER_ROOT)?;
     let is_found = driver.installed.iter().any(|found| found.version == loaded);

@@ -22,7 +22,7 @@ use crate::{
 /// needed, because every stage is proven then.
 #[must_use]
 pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<Note> {
-    let facts = &member.report()?.driver;
+    let facts = &member.report?.driver;
     let pod = member.pod(Stage::Driver);
     if !has_nvidias_container(member) || member.rollout().is_some() {
         return None;

@@ -37,7 +37,7 @@ impl Holders {
     /// Returns the programs that hold the GPUs of a node.
     #[must_use]
     pub fn of(member: &Member<'_>) -> Self {
-        let Some(report) = member.report() else { return Self::Unknown };
+        let Some(report) = member.report else { return Self::Unknown };
         if report.driver.loaded.is_none() {
             return Self::Listed(Vec::new());
         }
@@ -81,7 +81,7 @@ pub fn is_requested(member: &Member<'_>) -> bool {
 /// Returns whether the probe can list the programs.
 #[must_use]
 pub fn can_be_listed(member: &Member<'_>) -> bool {
-    member.report().is_some() && member.probe_pod().is_some_and(PodFacts::running)
+    member.report.is_some() && member.probe_pod().is_some_and(PodFacts::running)
 }
 
 /// Returns the note on a node whose update does not begin, or was given up, because of these programs.

@@ -15,7 +15,7 @@ pub fn problem(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
     let Some(DriverChoice::Preinstalled { root }) = member.driver() else {
         return None;
     };
-    let report = member.report()?;
+    let report = member.report?;
     // Not the host's own: a third-party DaemonSet provides it, or GKE is about to install it.
     let third_party = member.external.third_party(Stage::Driver).is_some();
     let awaited = installed_by_gke(member.node).is_some() && report.driver.loaded.is_none();

@@ -2,130 +2,80 @@
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
-    ClusterGpuPolicy, GpuNode, GpuNodeStatus, PolicyName, PoolName,
+    GpuNodeStatus,
     gpunode::{Rollout, StageRevisions},
     keys,
-    policy::{Health, Pool, Stage},
+    policy::{Health, Stage},
     reason::Reason,
     report::{NvmlState, Report},
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
+use std::ops::Deref;
+
 use crate::{
     assess::health::{self, NodeHealth},
     container_names::GUARD,
     desired::{
-        driver::choice::DriverChoice,
-        effective_spec,
-        expected_resources::ExpectedResources,
-        node::{Desired, DesiredNode},
-        toolkit::choice::ToolkitChoice,
-        variant::Variant,
+        driver::choice::DriverChoice, effective_spec, expected_resources::ExpectedResources, node::DesiredNode,
+        toolkit::choice::ToolkitChoice, variant::Variant,
     },
-    inventory::{
-        GovernedNode,
-        external_stack::ExternalStack,
-        gpus::{self, Discovery},
-        pools::GoverningPool,
-        report,
-    },
+    inventory::{gpus, report},
     settings::{GRACE, GUARD_TIMEOUT, REPORT_GRACE},
     time::later,
-    world::{
-        ContainerFacts, GpuPods, NodeFacts, ObservedTime, PodFacts, ResourceLayout, Role, TaintFact, World, is_gpu,
-    },
+    world::{ContainerFacts, GpuPods, ObservedTime, PodFacts, Role, TaintFact, World, is_gpu},
 };
 
 /// One GPU node of a policy.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Member<'w> {
-    /// The Node.
-    pub node: &'w NodeFacts,
-    /// Its GpuNode, if it exists.
-    pub gpu_node: Option<&'w GpuNode>,
-    /// The probe's report, if it is of the node's current boot.
-    report: Option<&'w Report>,
-    /// Its GPUs.
-    pub discovery: Discovery<'w>,
-    /// The policy.
-    pub policy: &'w ClusterGpuPolicy,
-    /// The names of the other policies that select the node.
-    pub others: Vec<PolicyName>,
-    /// The pool's name.
-    pub pool: PoolName,
-    /// The named pool, unless the pool is an implicit one.
-    pub named_pool: Option<&'w Pool>,
+    desired: DesiredNode<'w>,
     /// The first taint of the node that the policy does not tolerate, if any. It prevents operands from being scheduled there.
     pub untolerated: Option<&'w TaintFact>,
     /// The policy's health settings for the node's pool.
     pub health_policy: Health,
     /// The health of its GPUs.
     pub health: NodeHealth,
-    /// The components that the policy requires on the node.
-    pub desired: Desired,
-    /// The groups that the node has.
-    pub have: StageRevisions,
-    /// The expected number of GPUs.
-    pub expected: Option<u32>,
-    /// The resources that its device plugin advertises for each GPU.
-    pub offer: ResourceLayout,
     /// The resources that should be allocatable.
     pub expected_resources: Option<ExpectedResources>,
-    /// The third-party part of its GPU stack.
-    pub external: ExternalStack,
     /// What other managers keep changing of what this operator writes to the node, if anything.
     pub contested: Option<&'w str>,
     /// The pods that use or offer its GPUs, if they were queried.
     pub gpu_pods: Option<&'w GpuPods>,
-    /// This operator's pods on the node.
-    pub pods: Vec<&'w PodFacts>,
+}
+
+impl<'w> Deref for Member<'w> {
+    type Target = DesiredNode<'w>;
+
+    fn deref(&self) -> &DesiredNode<'w> {
+        &self.desired
+    }
 }
 
 impl<'w> Member<'w> {
-    /// Returns a node as a member of its pool, with the other policies that select it.
+    /// Returns a node as a member of its pool.
     #[must_use]
     pub fn of(desired: DesiredNode<'w>, world: &'w World, now: Timestamp) -> Self {
-        let DesiredNode {
-            governed,
-            pool: GoverningPool { name: pool, named: named_pool },
-            external,
-            desired,
-            expected,
-            offer,
-        } = desired;
-        let GovernedNode { node, gpu_node, report, have, pods, discovery, policy, others } = governed;
-        let tolerations = effective_spec::tolerations(policy, named_pool);
-        let untolerated = tolerations.and_then(|tolerations| node.untolerated(tolerations));
-        let last = report::last(gpu_node);
+        let (policy, pool) = (desired.policy, desired.pool.named);
+        let tolerations = effective_spec::tolerations(policy, pool);
+        let last = report::last(desired.gpu_node);
         let missing = match last {
-            Some(last) => expected.unwrap_or_default().saturating_sub(gpus::on_bus(Some(last))),
+            Some(last) => desired.expected.unwrap_or_default().saturating_sub(gpus::on_bus(Some(last))),
             None => 0,
         };
-        let health = health::of(last, probe_pod(&pods), missing, now);
-        let expected_resources =
-            expected.map(|expected| ExpectedResources::of(expected, health.unhealthy, last, &offer));
+        let health = health::of(last, probe_pod(&desired.pods), missing, now);
+        let expected = desired.expected;
+        let name = &desired.node.name;
         Self {
-            node,
-            gpu_node,
-            report,
-            discovery,
-            policy,
-            others,
-            pool,
-            named_pool,
-            untolerated,
-            health_policy: effective_spec::health(policy, named_pool),
+            untolerated: tolerations.and_then(|tolerations| desired.node.untolerated(tolerations)),
+            health_policy: effective_spec::health(policy, pool),
+            expected_resources: expected
+                .map(|expected| ExpectedResources::of(expected, health.unhealthy, last, &desired.offer)),
             health,
+            contested: world.contested_nodes.get(name).map(String::as_str),
+            gpu_pods: world.gpu_pods.get(name),
             desired,
-            have,
-            expected,
-            offer,
-            expected_resources,
-            external,
-            contested: world.contested_nodes.get(&node.name).map(String::as_str),
-            gpu_pods: world.gpu_pods.get(&node.name),
-            pods,
         }
     }
 
@@ -133,12 +83,6 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn status(&self) -> Option<&'w GpuNodeStatus> {
         self.gpu_node?.status.as_ref()
-    }
-
-    /// Returns the probe's report, if it is of the node's current boot.
-    #[must_use]
-    pub fn report(&self) -> Option<&'w Report> {
-        self.report
     }
 
     /// Returns the probe's last report of any boot: the node's GPUs and their health are as it says until the next one.
@@ -162,19 +106,19 @@ impl<'w> Member<'w> {
     /// Returns the groups that the policy wants, if it can be applied to the node.
     #[must_use]
     pub fn want(&self) -> Option<StageRevisions> {
-        self.desired.variant().map(Variant::groups)
+        self.desired.desired.variant().map(Variant::groups)
     }
 
     /// Returns the driver that the policy wants, if it can be applied to the node.
     #[must_use]
     pub fn driver(&self) -> Option<&DriverChoice> {
-        self.desired.variant().map(|variant| &variant.key.driver)
+        self.desired.desired.variant().map(|variant| &variant.key.driver)
     }
 
     /// Returns the toolkit that the policy wants, if it can be applied to the node.
     #[must_use]
     pub fn toolkit(&self) -> Option<&ToolkitChoice> {
-        self.desired.variant().map(|variant| &variant.key.toolkit)
+        self.desired.desired.variant().map(|variant| &variant.key.toolkit)
     }
 
     /// Returns the model's name, if it is known.
@@ -324,7 +268,7 @@ impl<'w> Member<'w> {
     /// Returns whether a restarted driver container is waiting in its guard.
     #[must_use]
     pub fn driver_waits(&self) -> bool {
-        let reported = self.report().is_some_and(|report| report.driver.waits.is_some());
+        let reported = self.report.is_some_and(|report| report.driver.waits.is_some());
         reported && self.pod(Stage::Driver).is_some_and(|pod| pod.is_nvidia_driver() && pod.has_started())
     }
 
@@ -332,7 +276,7 @@ impl<'w> Member<'w> {
     /// driver, it cannot detect other users; pods are known from the API server.
     #[must_use]
     pub fn is_held_by_others(&self) -> bool {
-        let Some(report) = self.report().filter(|report| report.driver.in_use) else { return false };
+        let Some(report) = self.report.filter(|report| report.driver.in_use) else { return false };
         if self.gpu_pods.is_some_and(|pods| !pods.holders.is_empty()) {
             return true;
         }
@@ -356,7 +300,7 @@ impl<'w> Member<'w> {
     /// wants, or, while an update is pending, any version.
     #[must_use]
     pub fn driver_proven(&self) -> bool {
-        let (Some(choice), Some(report)) = (self.driver(), self.report()) else {
+        let (Some(choice), Some(report)) = (self.driver(), self.report) else {
             return false;
         };
         let Some(loaded) = report.driver.loaded.as_deref() else {

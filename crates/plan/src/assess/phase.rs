@@ -98,7 +98,7 @@ fn allocatable(member: &Member<'_>) -> String {
         (false, _, 1) => format!("{units} units of 1 GPU are allocatable"),
         (false, ..) => format!("{units} units of {gpus} GPUs are allocatable"),
     };
-    let driver = member.report().map(|report| &report.driver);
+    let driver = member.report.map(|report| &report.driver);
     let driver = match (member.driver(), driver.and_then(|driver| driver.loaded.as_deref())) {
         (Some(DriverChoice::Preinstalled { .. }), Some(version)) => {
             Some(format!("driver {version} is installed on the host and left unchanged"))
@@ -116,7 +116,7 @@ fn allocatable(member: &Member<'_>) -> String {
 }
 
 fn of_host_runtime(member: &Member<'_>, HostRuntime { file, handler, .. }: &HostRuntime) -> String {
-    if member.report().is_some_and(|report| report.runtimes.iter().any(|found| found.file == *file)) {
+    if member.report.is_some_and(|report| report.runtimes.iter().any(|found| found.file == *file)) {
         return format!("runtime {handler} is configured on the host and left unchanged");
     }
     format!(
@@ -257,7 +257,7 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
     if let Some(verdict) = gpu_missing(member, phase) {
         return verdict;
     }
-    let nvml = member.report().map(|report| &report.nvml);
+    let nvml = member.report.map(|report| &report.nvml);
     if let Some(nvml) = nvml.filter(|nvml| nvml.state == NvmlState::Failing) {
         let error = nvml.message.as_deref().unwrap_or("no answer");
         let message = format!("NVML fails: {error}; search the node's kernel log for NVRM and Xid");

@@ -17,14 +17,14 @@ use crate::{
 #[must_use]
 pub fn missing(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
     // This is called for every node, and most policies select no precompiled driver.
-    if !effective_spec::is_precompiled(member.policy, member.named_pool) {
+    if !effective_spec::is_precompiled(member.policy, member.pool.named) {
         return None;
     }
     let status = member.status()?;
     if member.desired.is_unknown() {
         return status.missing_image.clone();
     }
-    let (report, choice) = (member.report()?, member.driver()?);
+    let (report, choice) = (member.report?, member.driver()?);
     let subject = Subject {
         catalogue,
         images: &member.policy.spec.images,
@@ -34,7 +34,7 @@ pub fn missing(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
         report,
         missing_image: status.missing_image.as_deref(),
     };
-    let settings = effective_spec::driver(member.policy, member.named_pool);
+    let settings = effective_spec::driver(member.policy, member.pool.named);
     let image = precompiled::wanted(&settings, &subject, choice)?;
     let known = status.missing_image.as_ref() == Some(&image);
     let is_wanted = member.want().is_some_and(|want| want.driver == member.have.driver);

@@ -199,6 +199,6 @@ fn served_before(revision: String, now: Timestamp) -> Validated {
 
 /// Returns the node's current boot. Kubelet's is the one by which reports are judged.
 fn boot<'m>(member: &'m Member<'_>) -> &'m str {
-    let reported = || member.report().map_or("", |report| report.boot_id.as_str());
+    let reported = || member.report.map_or("", |report| report.boot_id.as_str());
     if member.node.boot_id.is_empty() { reported() } else { &member.node.boot_id }
 }

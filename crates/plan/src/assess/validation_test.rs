@@ -22,7 +22,7 @@ pub fn is_the_users(member: &Member<'_>) -> bool {
 /// Returns the image of a node's test.
 #[must_use]
 pub fn image(member: &Member<'_>) -> String {
-    let loaded = member.report().and_then(|report| report.driver.loaded.as_deref());
+    let loaded = member.report.and_then(|report| report.driver.loaded.as_deref());
     let tag = loaded.and_then(Version::leading).map_or(TESTS[0].1, |version| test_for(version.major()));
     reference(member.policy, tag)
 }

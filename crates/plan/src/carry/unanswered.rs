@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use gpu_operator_crd::NodeName;
 
 use super::failure::{Class, Failure};
-use crate::{output::writes::Write, time::Uptime, world::World};
+use crate::{output::write::Write, time::Uptime, world::World};
 
 /// How long a write that was not answered may take: by default, the API server ends a request after a minute.
 const LATEST: Duration = Duration::from_secs(75);
@@ -26,11 +26,8 @@ impl Unanswered {
 
     /// Records a failed write.
     pub fn failed(&mut self, write: &Write, failure: &Failure, now: Uptime) {
-        if let Write::Spec(name, _) = write
-            && write.begins_an_update()
-            && failure.class == Class::Unreachable
-        {
-            self.until.insert(name.clone(), now + LATEST);
+        if write.begins_an_update() && failure.class == Class::Unreachable {
+            self.until.insert(write.target.name.as_str().into(), now + LATEST);
         }
     }
 

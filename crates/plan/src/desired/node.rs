@@ -1,6 +1,6 @@
 //! The desired state of one node.
 
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 use gpu_operator_crd::{
     ClusterGpuPolicy,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     catalogue::Catalogue,
-    inventory::{GovernedNode, external_stack::ExternalStack, pools::GoverningPool},
+    inventory::{GovernedNode, KnownNode, external_stack::ExternalStack},
     revision,
     world::{ResourceLayout, World},
 };
@@ -62,18 +62,23 @@ impl Desired {
 /// A governed node with its desired state.
 #[derive(Debug)]
 pub struct DesiredNode<'w> {
-    /// Its facts.
-    pub governed: GovernedNode<'w>,
-    /// Its pool.
-    pub pool: GoverningPool<'w>,
+    governed: GovernedNode<'w>,
     /// The third-party parts of its GPU stack.
     pub external: ExternalStack,
-    /// Its desired state.
+    /// The components that the policy requires on the node.
     pub desired: Desired,
     /// How many GPUs it should have.
     pub expected: Option<u32>,
     /// The resources that its device plugin makes of each GPU.
     pub offer: ResourceLayout,
+}
+
+impl<'w> Deref for DesiredNode<'w> {
+    type Target = GovernedNode<'w>;
+
+    fn deref(&self) -> &GovernedNode<'w> {
+        &self.governed
+    }
 }
 
 /// Resolves the desired state of a node.
@@ -83,12 +88,11 @@ pub fn resolve<'w>(
     world: &'w World,
     variants: &mut Variants<'w>,
 ) -> DesiredNode<'w> {
-    let GovernedNode { node, gpu_node, report, ref have, policy, ref discovery, .. } = governed;
-    let pool = GoverningPool::of(catalogue, policy, discovery.model.as_deref(), &node.labels);
-    let named_pool = pool.named;
+    let GovernedNode { policy, ref pool, ref discovery, .. } = governed;
+    let KnownNode { node, gpu_node, report, ref have, .. } = *governed;
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
     let foreign_policy =
-        (effective_spec::foreign_stack(policy, named_pool), effective_spec::device_plugin(policy, named_pool).flavor);
+        (effective_spec::foreign_stack(policy, pool.named), effective_spec::device_plugin(policy, pool.named).flavor);
     let external = ExternalStack::of(world, node, have, report, status, foreign_policy);
     // The desired state depends on the container runtime, whose version is unknown while it is down.
     let known = status.zip(report).filter(|_| !node.runtime_is_silent());
@@ -102,14 +106,14 @@ pub fn resolve<'w>(
             report,
             missing_image: status.missing_image.as_deref(),
         };
-        match variant::choose(policy, &pool, &subject, &external) {
-            Ok(key) => Desired::Variant(variants.resolve(policy, named_pool, key)),
+        match variant::choose(policy, pool, &subject, &external) {
+            Ok(key) => Desired::Variant(variants.resolve(policy, pool.named, key)),
             Err(fault) => Desired::Unsatisfiable(fault),
         }
     });
-    let expected = discovery.expected.in_pool(named_pool);
-    let offer = offer(world, policy, named_pool, have);
-    DesiredNode { governed, pool, external, desired, expected, offer }
+    let expected = discovery.expected.in_pool(pool.named);
+    let offer = offer(world, policy, pool.named, have);
+    DesiredNode { governed, external, desired, expected, offer }
 }
 
 /// Returns the resources that a node's current device plugin makes of a GPU: while a new revision is pending, the old

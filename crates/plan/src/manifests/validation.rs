@@ -117,7 +117,7 @@ fn only_on(node: &NodeName) -> Affinity {
 
 /// Returns the operands' tolerations, and one of a cordon, which the DaemonSet controller adds to its pods.
 fn tolerations(member: &Member<'_>) -> Vec<Toleration> {
-    let mut tolerations = pod::tolerations(member.policy, member.named_pool);
+    let mut tolerations = pod::tolerations(member.policy, member.pool.named);
     tolerations.push(Toleration {
         key: Some("node.kubernetes.io/unschedulable".to_owned()),
         operator: Some("Exists".to_owned()),

@@ -1,11 +1,8 @@
 //! What is the same for everything that one plan writes.
 
-use gpu_operator_crd::PolicyName;
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
+use gpu_operator_crd::PolicyName;
 use k8s_openapi::jiff::Timestamp;
 
 use super::leavers::Leavers;
@@ -23,8 +20,6 @@ pub struct Context<'f> {
     pub model_conflicts: &'f BTreeMap<PolicyName, String>,
     /// The models that nodes have, also those that the catalogue lacks.
     pub models: BTreeSet<String>,
-    /// For how long a passing phase of a node stands before the next one is worth a write, by policy.
-    pub debounce: HashMap<&'f PolicyName, Duration>,
     /// The nodes that no policy governs any more.
     pub leavers: Leavers,
     /// The time of the plan.

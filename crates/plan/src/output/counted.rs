@@ -121,7 +121,7 @@ impl<'m> Counted<'m> {
         let has_problem = !status.is_ready() || reason.is_note();
         Self {
             node: &member.node.name,
-            pool: &member.pool,
+            pool: &member.pool.name,
             model: member.model(),
             excluded: Exclusion::of(member.node, reason),
             // A node without another revision is being installed, not updated.

@@ -1,15 +1,20 @@
-//! Which DaemonSets must be applied or pruned.
+//! Which DaemonSets must be applied or deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{NodeName, keys, policy::Stage};
+use gpu_operator_crd::{keys, policy::Stage};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::{
     manifests::daemon_set,
-    output::{context::Context, drift, node_labels::LabelWrite},
+    output::{
+        context::Context,
+        drift,
+        plan::Plan,
+        write::{Body, Kind, Write},
+    },
     revision,
     world::DaemonSetFacts,
 };
@@ -21,24 +26,16 @@ pub struct DaemonSetWrite {
     pub set: DaemonSet,
     /// Whether third-party additions must be removed as well: applying restores only this operator's fields.
     pub whole: bool,
+    /// The generation of the present DaemonSet.
+    #[serde(skip)]
+    pub generation: Option<i64>,
 }
 
-/// The writes of DaemonSets.
-#[derive(Debug)]
-pub struct DaemonSetWrites {
-    /// Those to apply, by name.
-    pub apply: BTreeMap<String, DaemonSetWrite>,
-    /// Those to delete: no node names them and no policy requires them.
-    pub prune: BTreeSet<String>,
-}
-
-/// Returns the DaemonSets that are missing or differ from the desired ones, and those that are no longer needed, given the
-/// label writes of the same plan.
-#[must_use]
-pub fn writes(context: &Context<'_>, labels: &BTreeMap<NodeName, LabelWrite>) -> DaemonSetWrites {
+/// Adds the DaemonSets that are missing or differ from the desired ones, and the deletion of those that neither a node nor a policy
+/// needs any more, given the writes of labels in the plan.
+pub fn add(plan: &mut Plan, context: &Context<'_>) {
     let Context { settings, fleet, .. } = *context;
     let world = fleet.world;
-    let mut apply = BTreeMap::new();
     let mut needed: BTreeSet<String> = BTreeSet::new();
     for (policy, variant) in fleet.variants.all() {
         for mut set in daemon_set::daemon_sets(settings, policy, variant) {
@@ -54,7 +51,9 @@ pub fn writes(context: &Context<'_>, labels: &BTreeMap<NodeName, LabelWrite>) ->
                 Some(present) => whole || drift::drifted(present, &set),
             };
             if write {
-                apply.insert(name, DaemonSetWrite { set, whole });
+                let generation = present.and_then(|present| present.generation);
+                let write = DaemonSetWrite { set, whole, generation };
+                plan.writes.push(Write::new(name, Body::DaemonSet(Box::new(write))));
             }
         }
     }
@@ -62,8 +61,12 @@ pub fn writes(context: &Context<'_>, labels: &BTreeMap<NodeName, LabelWrite>) ->
     for node in world.nodes.values() {
         named.extend(groups(|stage| Some(node.labels.get(stage.key())?.as_str())));
     }
-    for write in labels.values() {
-        named.extend(groups(|stage| Some(write.labels.get(stage.key())?.as_str())));
+    let labels = plan.writes.iter().filter_map(|write| match &write.body {
+        Body::Labels(write) => Some(&write.labels),
+        _ => None,
+    });
+    for labels in labels {
+        named.extend(groups(|stage| Some(labels.get(stage.key())?.as_str())));
     }
     // Labels that other users changed are restored, and a node that may have to be rolled back also needs its previous DaemonSets.
     for gpu_node in world.gpu_nodes.values() {
@@ -79,8 +82,7 @@ pub fn writes(context: &Context<'_>, labels: &BTreeMap<NodeName, LabelWrite>) ->
         !world.unreadable_gpu_nodes.is_empty() || set.policy.as_ref().is_some_and(is_unreadable)
     };
     let unneeded = world.daemon_sets.iter().filter(|(name, set)| !needed.contains(*name) && !may_be_needed(set));
-    let prune = unneeded.map(|(name, _)| name.clone()).collect();
-    DaemonSetWrites { apply, prune }
+    plan.writes.extend(unneeded.map(|(name, _)| Write::delete(Kind::DaemonSet, name)));
 }
 
 /// Annotates a DaemonSet and its pods with a hash of their content, which shows whether a pod differs from its

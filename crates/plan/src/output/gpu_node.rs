@@ -1,4 +1,4 @@
-//! The writes for one node: its GpuNode's spec and status.
+//! Spec and status of GpuNodes.
 
 use gpu_operator_crd::{
     GpuNode, GpuNodeSpec, GpuNodeStatus, HealthRules, NodeConditionType, Phase, PolicyName, PoolName,
@@ -10,7 +10,7 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time},
-    jiff::Timestamp,
+    jiff::{SignedDuration, Timestamp},
 };
 use kube::ResourceExt;
 use serde::Serialize;
@@ -28,8 +28,8 @@ use crate::{
     },
     note::{clip, listed},
     output::{
-        node_conditions, offered_resources,
-        status_debounce::{Debounced, StatusTiming, debounced},
+        node_conditions, offered_resources, urgency,
+        write::{Body, Write},
     },
     rollout::{
         decision::Decision,
@@ -38,15 +38,6 @@ use crate::{
     time::add,
     world::{HealthCondition, NodeFacts, World},
 };
-
-/// The writes to one GpuNode.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct GpuNodeWrite {
-    /// Spec and owner; creates the object if it does not exist.
-    pub spec: Option<SpecWrite>,
-    /// Status without the report.
-    pub status: Option<GpuNodeStatus>,
-}
 
 /// The write of a GpuNode's spec.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -65,14 +56,6 @@ pub struct SpecWrite {
     /// The policy and pool whose update of this node ends with the write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ends: Option<(PolicyName, PoolName)>,
-}
-
-impl GpuNodeWrite {
-    /// Returns whether there is nothing to write.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.spec.is_none() && self.status.is_none()
-    }
 }
 
 /// What else is written for a node.
@@ -134,7 +117,7 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
     let root = |choice: &DriverChoice| Some(choice.root().to_owned()).filter(|root| !is_known_root(root));
     GpuNodeSpec {
         policy: Some(name_of(member.policy)),
-        pool: Some(member.pool.clone()),
+        pool: Some(member.pool.name.clone()),
         wanted: member.want().unwrap_or_else(|| before().wanted),
         current: Some(decision.labels.clone()),
         rollout: decision.rollout.clone(),
@@ -151,7 +134,7 @@ pub fn member_status(
     assessment: &Assessment<'_>,
     mut verdict: Verdict,
     published: Published<'_>,
-    pace: StatusTiming,
+    deadline: SignedDuration,
     now: Timestamp,
 ) -> (GpuNodeStatus, Option<Timestamp>) {
     let Assessment { member, validation, missing_image, broken_stage, .. } = assessment;
@@ -160,18 +143,14 @@ pub fn member_status(
     let same_phase = before.filter(|before| before.phase == verdict.phase && before.reason.is_some());
     // The phase's deadline counts from the same time as long as the phase lasts, whatever its reasons, unless the phase restarts.
     let goes_on = same_phase.filter(|before| !restarts(member, before, &verdict));
-    let debounced = before.and_then(|before| debounced(member, before, &verdict, pace.debounce));
-    // A phase that was not written because of the debounce has started nevertheless.
-    let passed_over =
-        debounced.as_ref().filter(|debounced| same_phase.is_none() && debounced.status.deadline.is_some());
-    let begun = passed_over.map_or(now, |debounced| debounced.began);
-    let begun = goes_on.and_then(|before| before.progressing_since.as_ref()).map_or(begun, |time| time.0);
-    let due = add(begun, pace.deadline);
+    let begun = goes_on.and_then(|before| before.progressing_since.as_ref()).map(|time| time.0);
+    let begun = begun.or_else(|| begun_unwritten(member, &verdict)).unwrap_or(now);
+    let due = add(begun, deadline);
     if waits && now >= due && !verdict.reason.is_failure() {
         let message = format!(
             "phase {} exceeded readiness.progressDeadline ({:#}); last state: {}",
             verdict.phase.as_str(),
-            pace.deadline,
+            deadline,
             verdict.message
         );
         verdict = Verdict { reason: Reason::ProgressDeadlineExceeded, message, ..verdict };
@@ -217,30 +196,18 @@ pub fn member_status(
         offered_resources: offered_resources::remembered(member.node, before, member.offer.resource.as_deref()),
         published_labels: published.labels.clone(),
     };
-    if let Some(Debounced { status: written, until, .. }) =
-        debounced.filter(|debounced| remember_the_same(debounced.status, &status))
-    {
-        let until = if waits { until.min(due) } else { until };
-        if now < until {
-            return (GpuNodeStatus { report: None, ..written.clone() }, Some(until));
-        }
-    }
     (status, (waits && due > now).then_some(due))
 }
 
-/// Returns whether two statuses store the same facts. Facts that later plans depend on, and that are stored nowhere
-/// else, are written without debounce, and so is a deadline that the policy has changed.
-fn remember_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
-    let seen = |gpus: &GpuCounts| (gpus.most_seen, gpus.seen_device_ids.clone(), gpus.seen_on.clone());
-    let since = |status: &GpuNodeStatus| status.progressing_since.clone();
-    (since(one) != since(other) || one.deadline == other.deadline)
-        && one.missing_image == other.missing_image
-        && one.validation == other.validation
-        && one.foreign == other.foreign
-        && one.host_runtime == other.host_runtime
-        && one.offered_resources == other.offered_resources
-        && one.published_labels == other.published_labels
-        && seen(&one.gpus) == seen(&other.gpus)
+/// Returns since when a transient phase lasts that is not written yet, because it follows another one: it has begun when the last pod
+/// of the node was created or started, at the latest.
+fn begun_unwritten(member: &Member<'_>, verdict: &Verdict) -> Option<Timestamp> {
+    let is_written = |before: &GpuNodeStatus| before.phase == verdict.phase;
+    let before = member.status().filter(|before| before.deadline.is_some() && !is_written(before))?;
+    let follows =
+        urgency::is_transient(before.phase, before.reason()?) && urgency::is_transient(verdict.phase, verdict.reason);
+    let since = before.since().filter(|_| follows)?;
+    Some(member.last_pod_activity().map_or(since, |activity| activity.max(since)))
 }
 
 /// Returns whether a phase restarts although it is the same: a failure is resolved, or another revision is desired.
@@ -259,13 +226,13 @@ pub fn unmanaged_status(
     leaving: Leaving<'_>,
     now: Timestamp,
 ) -> GpuNodeStatus {
-    let UnmanagedNode { node, gpu_node, why, .. } = unmanaged;
+    let (node, gpu_node) = (unmanaged.node, unmanaged.gpu_node);
     let before = gpu_node.and_then(|gpu_node| gpu_node.status.clone()).unwrap_or_default();
     let mut gpus = GpuCounts { allocatable: node.allocatable.total(), ..before.gpus.clone() };
     if leaving.stays() {
         return leaving_status(world, unmanaged, leaving, GpuNodeStatus { gpus, ..before }, now);
     }
-    let (reason, message) = match why {
+    let (reason, message) = match unmanaged.why {
         Unmanaged::NoGpu => (Reason::NoPolicy, "the node has no NVIDIA GPU".to_owned()),
         Unmanaged::NoPolicy => (
             Reason::NoPolicy,
@@ -369,11 +336,11 @@ fn counts(assessment: &Assessment<'_>, verdict: &Verdict) -> GpuCounts {
     }
 }
 
-/// Returns the status, if anything but the report differs.
+/// Returns the write of a status, if anything but the report differs.
 #[must_use]
-pub fn status_write(gpu_node: Option<&GpuNode>, status: &GpuNodeStatus) -> Option<GpuNodeStatus> {
-    let none = GpuNodeStatus::default();
-    let before = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()).unwrap_or(&none);
+pub fn status_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, status: GpuNodeStatus) -> Option<Write> {
+    let unwritten = GpuNodeStatus::default();
+    let before = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()).unwrap_or(&unwritten);
     // While a node is being installed, its health is not worth a write; it is included in the next one. The health of a ready node is
     // kept while it is not reported, as after a reboot.
     let is_kept = match (before.health, status.health) {
@@ -387,5 +354,6 @@ pub fn status_write(gpu_node: Option<&GpuNode>, status: &GpuNodeStatus) -> Optio
         && (before.health == status.health || is_kept)
         && before.conditions.len() == status.conditions.len()
         && before.conditions.iter().zip(&status.conditions).all(holds);
-    (!same).then(|| status.clone())
+    let urgency = urgency::of_node(before, &status);
+    (!same).then(|| Write { urgency, ..Write::new(&node.name, Body::Status(Box::new(status))) })
 }

@@ -1,7 +1,7 @@
 //! The writes for a node that a policy governs.
 
 use gpu_operator_crd::{GpuNodeStatus, reason::Reason};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::merge_notes::merge_notes;
 use crate::{
@@ -9,27 +9,28 @@ use crate::{
     output::{
         counted::Counted,
         events::{Subject, Transition, about, node_transitions},
-        gpu_node::{self, GpuNodeWrite, Published},
+        gpu_node::{self, Published},
         node_health, node_labels,
         plan::Plan,
         published_labels,
-        status_debounce::StatusTiming,
+        write::{Body, Write},
     },
     rollout::{decision::Decision, recreate_pods},
     settings::ASK_AGAIN,
     time::later,
 };
 
-/// Returns the writes for a governed node, and how the policy counts the node.
+/// Adds the writes for a governed node, and returns how the policy counts the node.
 #[must_use]
-pub fn writes<'m>(
+pub fn add<'m>(
+    plan: &mut Plan,
     assessment: &'m Assessment<'_>,
     decision: &Decision,
-    pace: StatusTiming,
+    deadline: SignedDuration,
     now: Timestamp,
-) -> (Plan, Counted<'m>) {
-    let mut plan = Plan::default();
+) -> Counted<'m> {
     let member = &assessment.member;
+    let name = &member.node.name;
     let wanted_labels = published_labels::of(member);
     let cuda = assessment.cuda.of(member, &decision.labels);
     let of_label = assessment.cuda.label(member, &decision.labels);
@@ -38,42 +39,38 @@ pub fn writes<'m>(
         cuda: of_label.as_deref(),
         pauses_clients: decision.pauses_clients,
     };
-    let labels = node_labels::of(member.node, known, &member.pool, &decision.labels, &wanted_labels);
+    let labels = node_labels::of(member.node, known, &member.pool.name, &decision.labels, &wanted_labels);
     let verdict = merge_notes(assessment, decision, &labels.conflicts, &wanted_labels);
     let spec = gpu_node::spec_write(member.gpu_node, member.node, gpu_node::member_spec(member, decision));
     let generation = gpu_node::generation(member.gpu_node, spec.as_ref());
     let health = node_health::condition(member, now);
     let published = Published { labels: &labels.published, cuda, generation, health: health.as_ref() };
-    let (status, again) = gpu_node::member_status(assessment, verdict, published, pace, now);
+    let (status, again) = gpu_node::member_status(assessment, verdict, published, deadline, now);
     let awaited = member.is_awaited(now);
-    plan.check_again = again.into_iter().chain(checks(assessment, &status, now)).min();
-    let write = GpuNodeWrite { spec, status: gpu_node::status_write(member.gpu_node, &status) };
-    if !write.is_empty() && !awaited {
-        if write.status.is_some() {
-            plan.events.extend(node_transitions(member, &status));
+    plan.check(again.into_iter().chain(checks(assessment, &status, now)));
+    if !awaited {
+        plan.writes.extend(spec.map(|spec| Write::new(name, Body::Spec(Box::new(spec)))));
+        let write = gpu_node::status_write(member.gpu_node, member.node, status.clone());
+        plan.writes.extend(write.map(|write| {
             let replaced = member.discovery.replaced.as_deref();
-            plan.events.extend(replaced.into_iter().flat_map(|message| about(member, Reason::GpusReplaced, message)));
-        }
-        plan.gpu_nodes.insert(member.node.name.clone(), write);
+            let replaced = replaced.into_iter().flat_map(|message| about(member, Reason::GpusReplaced, message));
+            Write { events: node_transitions(member, &status).into_iter().chain(replaced).collect(), ..write }
+        }));
     }
-    let health_write = node_health::of(member, health);
-    if !health_write.is_empty() {
-        plan.node_health.insert(member.node.name.clone(), health_write);
-    }
-    plan.delete_pods.extend(recreate_pods::holders_of_a_broken_root(assessment, now).map(|pod| pod.name.clone()));
+    plan.writes.extend(node_health::of(member, health));
+    plan.writes.extend(recreate_pods::holders_of_a_broken_root(assessment, now).map(Write::delete_pod));
     if let Some(pod) = node_health::plugin_to_restart(member, now) {
-        plan.events.push(Transition {
-            subject: Subject::Node(member.node.name.clone(), member.node.uid.clone()),
+        let event = Transition {
+            subject: Subject::Node(name.clone(), member.node.uid.clone()),
             reason: Reason::DevicePluginRestarted,
-            message: format!("GPUs recovered, but pod {pod} still withholds them; restarting the pod"),
-        });
-        plan.delete_pods.insert(pod);
+            message: format!("GPUs recovered, but pod {} still withholds them; restarting the pod", pod.name),
+        };
+        plan.writes.push(Write { events: vec![event], ..Write::delete_pod(pod) });
     }
     // While the report is pending, labels are written only if they include the model.
-    if let Some(write) = labels.write.filter(|_| !awaited || member.model().is_some()) {
-        plan.labels.insert(member.node.name.clone(), write);
-    }
-    (plan, Counted::of(member, status))
+    let write = labels.write.filter(|_| !awaited || member.model().is_some());
+    plan.writes.extend(write.map(|write| Write::new(name, Body::Labels(write))));
+    Counted::of(member, status)
 }
 
 /// Returns when the node must be planned again even if nothing changes, because its state depends on the time.

@@ -3,54 +3,41 @@
 
 use gpu_operator_crd::{health::HealthState, policy::Stage, reason::Reason, report::NvmlState};
 use k8s_openapi::jiff::Timestamp;
-use serde::Serialize;
 
 use crate::{
     assess::member::Member,
     note::clip,
+    output::write::{Body, Write},
     settings::GRACE,
     time::older,
-    world::{HealthCondition, NodeFacts, TaintFact},
+    world::{HealthCondition, NodeFacts, PodFacts, TaintFact},
 };
 
-/// The write of a Node's health.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct NodeHealthWrite {
-    /// The condition to write (`Some`) or to remove (`None`), if it changes.
-    pub condition: Option<Option<HealthCondition>>,
-    /// This operator's taint to set (`Some`) or to remove (`None`), if it changes.
-    pub taint: Option<Option<TaintFact>>,
-}
-
-impl NodeHealthWrite {
-    /// Returns whether there is nothing to write.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.condition.is_none() && self.taint.is_none()
-    }
-}
-
-/// Returns the write for a node without a policy, which removes condition and taint.
+/// Returns whether the node has neither a condition nor a taint of this operator.
 #[must_use]
-pub fn none(node: &NodeFacts) -> NodeHealthWrite {
-    NodeHealthWrite {
-        condition: node.health_condition.is_some().then_some(None),
-        taint: (!has_only(node, None)).then_some(None),
-    }
+pub fn is_clean(node: &NodeFacts) -> bool {
+    node.health_condition.is_none() && has_only(node, None)
 }
 
-/// Returns the write for a node of a policy, given the health of its GPUs.
-#[must_use]
-pub fn of(member: &Member<'_>, health: Option<HealthCondition>) -> NodeHealthWrite {
-    let present = &member.node.health_condition;
-    let wanted = health.filter(|wanted| match present {
+/// Returns the writes that remove condition and taint.
+pub fn removal(node: &NodeFacts) -> impl Iterator<Item = Write> {
+    let condition = node.health_condition.is_some().then_some(Body::Condition(None));
+    let taint = (!has_only(node, None)).then_some(Body::Taint(None));
+    condition.into_iter().chain(taint).map(|body| Write::new(&node.name, body))
+}
+
+/// Returns the writes for a node of a policy, given the health of its GPUs.
+pub fn of(member: &Member<'_>, health: Option<HealthCondition>) -> impl Iterator<Item = Write> {
+    let node = member.node;
+    let wanted = health.filter(|wanted| match &node.health_condition {
         Some(present) => !present.says(wanted),
         // The condition is written from the first problem on, so a healthy fleet costs no write.
         None => wanted.status != "True",
     });
+    let condition = wanted.map(|wanted| Body::Condition(Some(wanted)));
     let taint = wanted_taint(member);
-    let is_done = has_only(member.node, taint.as_ref());
-    NodeHealthWrite { condition: wanted.map(Some), taint: (!is_done).then_some(taint) }
+    let taint = (!has_only(node, taint.as_ref())).then_some(Body::Taint(taint));
+    condition.into_iter().chain(taint).map(|body| Write::new(&node.name, body))
 }
 
 /// Returns the health of the node's GPUs as a condition, if it is known.
@@ -103,15 +90,15 @@ fn has_only(node: &NodeFacts, taint: Option<&TaintFact>) -> bool {
 /// Returns the device plugin's pod if it withholds recovered GPUs: they recovered after the pod started, and they are
 /// still not allocatable. A new pod starts after the recovery, so it is restarted only once for each recovery.
 #[must_use]
-pub fn plugin_to_restart(member: &Member<'_>, now: Timestamp) -> Option<String> {
+pub fn plugin_to_restart<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFacts> {
     let pod = member.pod(Stage::DevicePlugin).filter(|pod| pod.running())?;
     let started = pod.running_since()?.reported();
-    let report = member.report().filter(|report| report.nvml.state == NvmlState::Answering)?;
+    let report = member.report.filter(|report| report.nvml.state == NvmlState::Answering)?;
     let is_usable = |state| matches!(state, HealthState::Healthy | HealthState::Degraded);
     let recovered =
         report.gpus.iter().filter(|gpu| is_usable(gpu.health.state)).filter_map(|gpu| gpu.health.since.as_ref());
     let recovered = recovered.map(|since| since.0).filter(|since| *since > started).max()?;
     let withheld = member.node.ready && member.expected_resources.as_ref()?.lacks(&member.node.allocatable).is_some();
     // Kubelet and plugin have a grace period to detect the recovery.
-    (withheld && member.rollout().is_none() && older(recovered, GRACE, now)).then(|| pod.name.clone())
+    (withheld && member.rollout().is_none() && older(recovered, GRACE, now)).then_some(pod)
 }

@@ -1,50 +1,23 @@
 //! The plan: everything that must be written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem::take,
+    sync::Arc,
+};
 
 use gpu_operator_crd::{ClusterGpuPolicyStatus, NodeName, PolicyName, PoolName};
-use k8s_openapi::{
-    api::{core::v1::Pod, node::v1::RuntimeClass},
-    jiff::Timestamp,
-};
+use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
-use super::{
-    daemon_sets::DaemonSetWrite, events::Transition, gpu_node::GpuNodeWrite, node_health::NodeHealthWrite,
-    node_labels::LabelWrite, queries::Questions,
-};
+use super::{events::Transition, write::Write};
 
-/// Everything that must be written, or the part of it that one writer returns. If nothing must be done, it contains only the
-/// statuses for metrics.
+/// Everything that must be written. If nothing must be done, it contains only what metrics show.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Plan {
-    /// DaemonSets to apply, by name.
-    pub daemon_sets: BTreeMap<String, DaemonSetWrite>,
-    /// DaemonSets to delete, which no node and no policy needs.
-    pub prune: BTreeSet<String>,
-    /// Pods to delete, because they cannot start but would start if recreated, or because they are done.
-    pub delete_pods: BTreeSet<String>,
-    /// Pods to create: the tests that validate nodes.
-    pub pods: BTreeMap<String, Pod>,
-    /// RuntimeClasses to apply, by name.
-    pub runtime_classes: BTreeMap<String, RuntimeClass>,
-    /// This operator's RuntimeClasses to delete, which no node needs.
-    pub prune_classes: BTreeSet<String>,
-    /// GpuNodes to delete, which have no Node, with their uids.
-    pub prune_gpu_nodes: BTreeMap<NodeName, String>,
-    /// Label writes, by node.
-    pub labels: BTreeMap<NodeName, LabelWrite>,
-    /// Writes of GPU health, by node.
-    pub node_health: BTreeMap<NodeName, NodeHealthWrite>,
-    /// GpuNode writes, by node.
-    pub gpu_nodes: BTreeMap<NodeName, GpuNodeWrite>,
-    /// Policy statuses to write, by policy.
-    pub policies: BTreeMap<PolicyName, ClusterGpuPolicyStatus>,
-    /// Finalizers to add or remove, by policy.
-    pub finalizers: BTreeMap<PolicyName, FinalizerWrite>,
-    /// Transitions to report as Events.
-    pub events: Vec<Transition>,
-    /// Queries that must be answered before more can be decided.
+    /// The writes, in the order of their targets.
+    pub writes: Vec<Write>,
+    /// What must be known before more can be decided.
     pub questions: Questions,
     /// When to plan again even if nothing changes.
     pub check_again: Option<Timestamp>,
@@ -56,88 +29,54 @@ pub struct Plan {
     pub halted: BTreeMap<PolicyName, BTreeSet<PoolName>>,
 }
 
-/// The write of a policy's finalizer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FinalizerWrite {
-    /// The UID of the policy, because it may have been deleted and created again by the same name.
-    pub uid: String,
-    /// Whether to add or remove it.
-    pub present: bool,
+/// What a plan needs to know. Once it is known, the plan is computed again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Questions {
+    /// Nodes whose pods are needed; answered in [`crate::world::World::gpu_pods`].
+    pub gpu_pods: BTreeSet<NodeName>,
+    /// Finished tests whose logs are needed; answered in [`crate::world::World::log_tails`].
+    pub log_tails: BTreeSet<String>,
 }
+
+/// Writes in the order of their steps. Those of one step are independent of each other; a step begins when the one before has ended.
+pub type Steps = Vec<Vec<Arc<Write>>>;
 
 impl Plan {
     /// Returns whether there is nothing to write and nothing to query.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let Self {
-            daemon_sets,
-            prune,
-            delete_pods,
-            pods,
-            runtime_classes,
-            prune_classes,
-            prune_gpu_nodes,
-            labels,
-            node_health,
-            gpu_nodes,
-            policies,
-            finalizers,
-            questions,
-            ..
-        } = self;
-        daemon_sets.is_empty()
-            && runtime_classes.is_empty()
-            && prune_classes.is_empty()
-            && prune_gpu_nodes.is_empty()
-            && prune.is_empty()
-            && delete_pods.is_empty()
-            && pods.is_empty()
-            && labels.is_empty()
-            && node_health.is_empty()
-            && gpu_nodes.is_empty()
-            && policies.is_empty()
-            && finalizers.is_empty()
-            && questions.is_empty()
+        self.writes.is_empty() && self.questions.gpu_pods.is_empty() && self.questions.log_tails.is_empty()
     }
 
-    /// Adds the part of another writer.
-    pub fn merge(&mut self, part: Self) {
-        let Self {
-            daemon_sets,
-            prune,
-            delete_pods,
-            pods,
-            runtime_classes,
-            prune_classes,
-            prune_gpu_nodes,
-            labels,
-            node_health,
-            gpu_nodes,
-            policies,
-            finalizers,
-            events,
-            questions,
-            check_again,
-            statuses,
-            halted,
-        } = part;
-        // Not `append`, which rebuilds the whole map: parts are small and many.
-        self.daemon_sets.extend(daemon_sets);
-        self.prune.extend(prune);
-        self.delete_pods.extend(delete_pods);
-        self.pods.extend(pods);
-        self.runtime_classes.extend(runtime_classes);
-        self.prune_classes.extend(prune_classes);
-        self.prune_gpu_nodes.extend(prune_gpu_nodes);
-        self.labels.extend(labels);
-        self.node_health.extend(node_health);
-        self.gpu_nodes.extend(gpu_nodes);
-        self.policies.extend(policies);
-        self.finalizers.extend(finalizers);
-        self.events.extend(events);
-        self.questions.merge(questions);
-        self.check_again = self.check_again.into_iter().chain(check_again).min();
-        self.statuses.extend(statuses);
-        self.halted.extend(halted);
+    /// Returns the transitions that its writes make public.
+    pub fn events(&self) -> impl Iterator<Item = &Transition> {
+        self.writes.iter().flat_map(|write| &write.events)
+    }
+
+    /// Records that the plan may be another one from this time on.
+    pub fn check(&mut self, again: impl IntoIterator<Item = Timestamp>) {
+        self.check_again = self.check_again.into_iter().chain(again).min();
+    }
+
+    /// Sorts the writes, each target once: a pod may have to be recreated for several reasons.
+    pub fn sort(&mut self) {
+        self.writes.sort_by(|one, other| one.target.cmp(&other.target));
+        self.writes.dedup_by(|later, first| {
+            let same = later.target == first.target;
+            if same {
+                first.events.append(&mut later.events);
+            }
+            same
+        });
+    }
+
+    /// Takes the writes out of the plan, in the order of their steps.
+    #[must_use]
+    pub fn take_writes(&mut self) -> Steps {
+        let mut steps: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for write in take(&mut self.writes) {
+            steps.entry(write.step()).or_default().push(Arc::new(write));
+        }
+        steps.into_values().collect()
     }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use gpu_operator_crd::{ClusterGpuPolicy, NodeName};
 use k8s_openapi::jiff::SignedDuration;
-use kube::ResourceExt;
 
 use super::policy_conditions;
 use crate::{
@@ -16,65 +15,57 @@ use crate::{
         events::policy_transitions,
         leavers::Leavers,
         node,
-        plan::{FinalizerWrite, Plan},
-        policy, runtime_classes,
-        status_debounce::StatusTiming,
-        validation_pods,
+        plan::Plan,
+        policy, runtime_classes, urgency, validation_pods,
+        write::{self, Body, Write},
     },
-    settings::{ASK_AGAIN, PASSING, PROGRESS_DEADLINE},
+    settings::{ASK_AGAIN, PROGRESS_DEADLINE},
     time::later,
     world::World,
 };
 
-/// Returns the writes for the policy's nodes, pool by pool, and for its status.
-#[must_use]
-pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
-    let mut plan = Plan::default();
+/// Adds the writes for the policy's nodes, pool by pool, and for its status.
+pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     let Context { settings, fleet, now, .. } = *context;
+    let world = fleet.world;
     let name = name_of(policy);
     let deadline = policy.spec.readiness.progress_deadline.map_or(PROGRESS_DEADLINE, Into::into);
-    let pace = StatusTiming {
-        deadline: SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX),
-        debounce: context.debounce.get(&name).copied().unwrap_or(PASSING),
-    };
+    let deadline = SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX);
     let no_members = PolicyMembers::default();
     let members = fleet.policies.get(&name).unwrap_or(&no_members);
     let rollout = context.rollout.get(&name);
-    let unreadable = unreadable::nodes(fleet.world);
+    let unreadable = unreadable::nodes(world);
     let governed = unreadable.iter().filter(|found| found.policy.as_ref() == Some(&name));
     let mut counted: Vec<_> = governed.map(Counted::unreadable).collect();
     let mut halted = BTreeMap::new();
     for (pool, members) in &members.pools {
         let Some(decision) = rollout.and_then(|rollout| rollout.get(pool)) else { continue };
         plan.questions.gpu_pods.extend(decision.questions.iter().cloned());
-        plan.delete_pods.extend(decision.delete_pods.iter().cloned());
-        let again = decision.ask_again.then(|| later(now, ASK_AGAIN));
-        plan.check_again = plan.check_again.into_iter().chain(again).min();
+        let recreated = decision.delete_pods.iter().filter_map(|name| world.pods.get(name));
+        plan.writes.extend(recreated.map(|pod| Write::delete_pod(pod)));
+        plan.check(decision.ask_again.then(|| later(now, ASK_AGAIN)));
         if let Some(why) = &decision.halted {
             halted.insert(pool.clone(), why.clone());
         }
-        plan.pods.extend(validation_pods::to_create(settings, members, decision));
+        plan.writes.extend(validation_pods::to_create(settings, members, decision));
         plan.questions.log_tails.extend(members.iter().filter_map(|assessed| assessed.validation.asks.clone()));
         for assessed in members {
             if let Some(decision) = decision.nodes.get(&assessed.member.node.name) {
-                let (part, node) = node::writes(assessed, decision, pace, now);
-                plan.merge(part);
-                counted.push(node);
+                counted.push(node::add(plan, assessed, decision, deadline, now));
             }
         }
     }
     let pool_problems = pool_checks::pool_problems(fleet.catalogue, policy, &context.models);
-    let finalizer = finalizer(policy, fleet.world, &context.leavers);
-    let finalizer = finalizer.map(|present| FinalizerWrite { uid: policy.uid().unwrap_or_default(), present });
-    plan.finalizers.extend(finalizer.map(|write| (name.clone(), write)));
+    let finalizer = finalizer(policy, world, &context.leavers);
+    plan.writes.extend(finalizer.map(|present| write::finalizer(policy, present)));
     let is_member = |node: &NodeName| counted.iter().any(|counted| counted.node == node);
-    let held_write = fleet.world.held_writes.iter().find(|held| held.concerns.is_of(&name, is_member));
+    let held_write = world.held_writes.iter().find(|held| held.concerns.is_of(&name, is_member));
     let trouble = policy_conditions::Trouble {
         halted: &halted,
         pool_problems: &pool_problems,
         models: context.model_conflicts.get(&name).map(String::as_str),
         held_write,
-        probe_refusal: pod_failure::probe_refusal(fleet.world),
+        probe_refusal: pod_failure::probe_refusal(world),
     };
     let others = policy::Others {
         opted_out: members.opted_out,
@@ -84,12 +75,13 @@ pub fn writes(context: &Context<'_>, policy: &ClusterGpuPolicy) -> Plan {
     let status = policy::status(policy, &counted, others, trouble, now);
     let before = policy.status.clone().unwrap_or_default();
     if before != status {
-        plan.events.extend(policy_transitions(policy, &before, &status));
-        plan.policies.insert(name.clone(), status.clone());
+        let urgency = urgency::of_policy(policy.status.as_ref(), &status);
+        let events = policy_transitions(policy, &before, &status).collect();
+        let write = Write::new(&name, Body::PolicyStatus(Box::new(status.clone())));
+        plan.writes.push(Write { urgency, events, ..write });
     }
     plan.halted.insert(name.clone(), halted.into_keys().collect());
     plan.statuses.insert(name, status);
-    plan
 }
 
 /// Returns whether the finalizer must be added (true) or removed (false), if it must change: it is added before the first label

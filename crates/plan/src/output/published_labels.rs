@@ -13,7 +13,7 @@ use crate::{assess::member::Member, output::gfd};
 pub fn of(member: &Member<'_>) -> Labels {
     let mut labels = if member.policy.spec.compatibility.wants_gfd() { discovered(member) } else { Labels::new() };
     // The user's keys take precedence.
-    labels.extend(named(member.policy, member.named_pool, member.model()));
+    labels.extend(named(member.policy, member.pool.named, member.model()));
     labels
 }
 
@@ -26,7 +26,7 @@ fn named(policy: &ClusterGpuPolicy, pool: Option<&Pool>, model: Option<&str>) ->
 /// Returns the labels that GPU feature discovery would write, by the last report that includes them. Without such a
 /// report the present labels are kept.
 fn discovered(member: &Member<'_>) -> Labels {
-    let report = member.report();
+    let report = member.report;
     let mut labels = report.and_then(|report| gfd::labels(report, &member.offer)).unwrap_or_else(|| {
         let owned = member.node.owned_labels.iter().filter(|key| keys::is_discovered(key));
         owned.filter_map(|key| Some((key.to_string(), member.node.labels.get(key)?.to_string()))).collect()

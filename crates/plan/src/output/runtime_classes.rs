@@ -10,16 +10,20 @@ use crate::{
     desired::{toolkit::choice::is_class_name, variant::Variant},
     inventory::membership::name_of,
     manifests::runtime_class::runtime_class,
-    output::plan::Plan,
+    output::{
+        plan::Plan,
+        write::{Body, Kind, Write},
+    },
     world::World,
 };
 
-/// Returns the writes of RuntimeClasses that are missing or differ from the desired ones, and of those of this operator whose
+/// Adds the writes of RuntimeClasses that are missing or differ from the desired ones, and of those of this operator whose
 /// policies are gone. A policy that has needed one keeps it: pods may use it, and whether a policy can be applied to a node may
 /// change.
-#[must_use]
-pub fn writes<'w>(world: &World, variants: impl Iterator<Item = (&'w ClusterGpuPolicy, &'w Variant)>) -> Plan {
-    let mut plan = Plan::default();
+pub fn add<'w>(plan: &mut Plan, world: &World, variants: impl Iterator<Item = (&'w ClusterGpuPolicy, &'w Variant)>) {
+    let apply = |name: &str, policies: &BTreeSet<PolicyName>| {
+        Write::new(name, Body::RuntimeClass(Box::new(runtime_class(name, policies))))
+    };
     let mut wanted: BTreeMap<&str, BTreeSet<PolicyName>> = BTreeMap::new();
     for (policy, variant) in variants {
         if let Some(handler) = variant.key.toolkit.handler().filter(|handler| is_class_name(handler)) {
@@ -31,16 +35,14 @@ pub fn writes<'w>(world: &World, variants: impl Iterator<Item = (&'w ClusterGpuP
         let policies = wanted.remove(name.as_str()).unwrap_or_default().into_iter().chain(kept);
         let policies: BTreeSet<PolicyName> = policies.collect();
         if policies.is_empty() {
-            plan.prune_classes.insert(name.clone());
+            plan.writes.push(Write::delete(Kind::RuntimeClass, name));
         } else if policies != class.policies || class.owned {
-            plan.runtime_classes.insert(name.clone(), runtime_class(name, &policies));
+            plan.writes.push(apply(name, &policies));
         }
     }
     // The remaining ones are missing, or third-party.
     let missing = wanted.iter().filter(|(name, _)| !world.runtime_classes.contains_key(**name));
-    let missing = missing.map(|(name, policies)| ((*name).to_owned(), runtime_class(name, policies)));
-    plan.runtime_classes.extend(missing);
-    plan
+    plan.writes.extend(missing.map(|(name, policies)| apply(name, policies)));
 }
 
 /// Returns whether a policy keeps the RuntimeClasses that it has needed: until it is deleted and its last node has left, because

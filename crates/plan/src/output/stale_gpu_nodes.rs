@@ -1,11 +1,15 @@
 //! GpuNodes that belong to no Node that exists. Kubernetes deletes a GpuNode together with the Node that owns it, but if the node is
 //! still running, its probe may create the GpuNode again, without an owner.
 
-use gpu_operator_crd::NodeName;
+use std::collections::BTreeSet;
+
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::plan::Plan;
+use super::{
+    plan::Plan,
+    write::{Body, Kind, Write},
+};
 use crate::{
     inventory::report::belongs_to,
     settings::NODE_GRACE,
@@ -19,6 +23,7 @@ use crate::{
 /// The times of [`NODE_GRACE`] are counted from the creation of the GpuNode by the API server's clock. If that clock differs from this
 /// one, a GpuNode is deleted later, or once in vain: its probe creates it again.
 pub fn remove(plan: &mut Plan, world: &World, now: Timestamp) {
+    let mut uncertain: BTreeSet<&str> = BTreeSet::new();
     for (name, gpu_node) in &world.gpu_nodes {
         let created = gpu_node.creation_timestamp().map(|created| created.0);
         let is_ownerless = gpu_node.owner_references().is_empty();
@@ -29,13 +34,13 @@ pub fn remove(plan: &mut Plan, world: &World, now: Timestamp) {
             // running. No probe outlives its Node for long.
             Some(node) if is_ownerless && created >= node.created.map(ObservedTime::reported) => {
                 if now < grace {
-                    write_nothing(plan, name);
-                    plan.check_again = plan.check_again.into_iter().chain([grace]).min();
+                    uncertain.insert(name.as_str());
+                    plan.check([grace]);
                 }
                 continue;
             }
             Some(_) => {
-                write_nothing(plan, name);
+                uncertain.insert(name.as_str());
                 now
             }
             // It may be that of a new node, which is known before its Node.
@@ -45,14 +50,11 @@ pub fn remove(plan: &mut Plan, world: &World, now: Timestamp) {
         };
         let Some(uid) = gpu_node.uid().filter(|_| gpu_node.metadata.deletion_timestamp.is_none()) else { continue };
         if now >= due {
-            plan.prune_gpu_nodes.insert(name.clone(), uid);
+            plan.writes.push(Write { body: Body::Delete(Some(uid)), ..Write::delete(Kind::GpuNode, name.as_str()) });
         } else {
-            plan.check_again = plan.check_again.into_iter().chain([due]).min();
+            plan.check([due]);
         }
     }
-}
-
-fn write_nothing(plan: &mut Plan, node: &NodeName) {
-    plan.gpu_nodes.remove(node);
-    plan.labels.remove(node);
+    let is_part_of_it = |body: &Body| matches!(body, Body::Spec(_) | Body::Status(_) | Body::Labels(_));
+    plan.writes.retain(|write| !(is_part_of_it(&write.body) && uncertain.contains(write.target.name.as_str())));
 }

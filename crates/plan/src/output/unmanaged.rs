@@ -4,26 +4,27 @@ use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, gpunode::StageRevisions};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    gpu_node::{self, GpuNodeWrite},
+    gpu_node,
     leavers::Leavers,
     node_health, node_labels,
     plan::Plan,
+    write::{Body, Write},
 };
 use crate::{
-    inventory::UnmanagedNode,
+    inventory::{KnownNode, UnmanagedNode},
     rollout::{driver_removal, leaving::Leaving, toolkit_removal::Removals},
     world::World,
 };
 
-/// Returns the writes for the nodes that no policy governs, and which of them are leaving.
+/// Adds the writes for the nodes that no policy governs, and returns which of them are leaving.
 #[must_use]
-pub fn writes(world: &World, fleet: &[UnmanagedNode<'_>], now: Timestamp) -> (Plan, Leavers) {
-    let (mut plan, mut leavers) = (Plan::default(), Leavers::default());
+pub fn add(plan: &mut Plan, world: &World, fleet: &[UnmanagedNode<'_>], now: Timestamp) -> Leavers {
+    let mut leavers = Leavers::default();
     let mut removals = Removals::of(world, now);
     for unmanaged in fleet {
         let node = unmanaged.node;
         // A key that another manager keeps setting is removed as well, but must not block the deletion of a policy.
-        let is_clean = node.owned_labels.is_empty() && node_health::none(node).is_empty();
+        let is_clean = node.owned_labels.is_empty() && node_health::is_clean(node);
         let leaving = Leaving::of(world, unmanaged, is_clean, now);
         if leaving == Leaving::Unknown {
             plan.questions.gpu_pods.insert(node.name.clone());
@@ -33,21 +34,22 @@ pub fn writes(world: &World, fleet: &[UnmanagedNode<'_>], now: Timestamp) -> (Pl
             leavers.add(unmanaged, status.as_ref());
         }
         let (keeps, until) = kept(&mut removals, unmanaged, leaving, status.as_ref(), now);
-        plan.check_again = plan.check_again.into_iter().chain(leaving.check_again(now)).chain(until).min();
+        plan.check(leaving.check_again(now).into_iter().chain(until));
         let labels =
             if leaving.stays() { node_labels::restored(node, &keeps) } else { node_labels::none(node, &keeps) };
-        plan.labels.extend(labels.write.map(|write| (node.name.clone(), write)));
-        let health = node_health::none(node);
-        if !leaving.stays() && !health.is_empty() {
-            plan.node_health.insert(node.name.clone(), health);
+        plan.writes.extend(labels.write.map(|write| Write::new(&node.name, Body::Labels(write))));
+        if !leaving.stays() {
+            plan.writes.extend(node_health::removal(node));
         }
-        let write = status.map(|status| gpu_node_write(unmanaged, leaving, is_clean, keeps, status));
-        let write = write.unwrap_or_default();
-        if !write.is_empty() {
-            plan.gpu_nodes.insert(node.name.clone(), write);
+        if let Some(status) = status {
+            let spec = gpu_node::spec_write(unmanaged.gpu_node, node, spec(unmanaged, leaving, is_clean, keeps));
+            let observed_generation = gpu_node::generation(unmanaged.gpu_node, spec.as_ref());
+            let status = GpuNodeStatus { observed_generation, ..status };
+            plan.writes.extend(spec.map(|spec| Write::new(&node.name, Body::Spec(Box::new(spec)))));
+            plan.writes.extend(gpu_node::status_write(unmanaged.gpu_node, node, status));
         }
     }
-    (plan, leavers)
+    leavers
 }
 
 /// Returns the groups that a node keeps for now, and when that changes without an event. While it is being removed from, these are
@@ -59,7 +61,7 @@ fn kept<'w>(
     status: Option<&GpuNodeStatus>,
     now: Timestamp,
 ) -> (StageRevisions, Option<Timestamp>) {
-    let UnmanagedNode { node, report, ref have, ref pods, .. } = *unmanaged;
+    let KnownNode { node, report, ref have, ref pods, .. } = **unmanaged;
     if leaving.stays() {
         return (have.clone(), None);
     }
@@ -75,20 +77,14 @@ fn kept<'w>(
     (StageRevisions { driver, toolkit, ..StageRevisions::default() }, until)
 }
 
-/// Returns the writes to a GpuNode. It names the policy until its Node has nothing of this operator any more, because that policy's
+/// Returns the spec of a GpuNode. It names the policy until its Node has nothing of this operator any more, because that policy's
 /// finalizer waits for that.
-fn gpu_node_write(
-    unmanaged: &UnmanagedNode<'_>,
-    leaving: Leaving<'_>,
-    is_clean: bool,
-    keeps: StageRevisions,
-    status: GpuNodeStatus,
-) -> GpuNodeWrite {
-    let UnmanagedNode { node, gpu_node, ref pods, .. } = *unmanaged;
+fn spec(unmanaged: &UnmanagedNode<'_>, leaving: Leaving<'_>, is_clean: bool, keeps: StageRevisions) -> GpuNodeSpec {
+    let KnownNode { node, gpu_node, ref pods, .. } = **unmanaged;
     let before = gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
     let current = before.policy.is_some().then_some(keeps);
     let before = GpuNodeSpec { current, ..before };
-    let spec = if is_clean {
+    if is_clean {
         GpuNodeSpec { release_driver: driver_removal::needs_release(node, pods), ..GpuNodeSpec::default() }
     } else if leaving == Leaving::Unknown {
         before
@@ -99,9 +95,5 @@ fn gpu_node_write(
     } else {
         let release_driver = leaving == Leaving::Removing && driver_removal::needs_release(node, pods);
         GpuNodeSpec { rollout: None, release_driver, report_holders: false, ..before }
-    };
-    let spec = gpu_node::spec_write(gpu_node, node, spec);
-    let observed_generation = gpu_node::generation(gpu_node, spec.as_ref());
-    let status = GpuNodeStatus { observed_generation, ..status };
-    GpuNodeWrite { spec, status: gpu_node::status_write(gpu_node, &status) }
+    }
 }

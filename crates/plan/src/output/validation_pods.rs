@@ -1,25 +1,25 @@
 //! Pods that validate nodes: those to create, and those that are no longer needed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use crate::{
+    assess::{AssessedFleet, assessment::Assessment, member::Member, verdict::Verdict},
+    manifests::validation,
+    output::write::{Body, Write},
+    rollout::decision::PoolDecision,
+    settings::Settings,
+    world::{PodFacts, Role},
+};
 use gpu_operator_crd::{
     Phase,
     gpunode::{Rollout, RolloutStep},
     reason::Reason,
 };
-use k8s_openapi::api::core::v1::Pod;
 
-use crate::{
-    assess::{AssessedFleet, assessment::Assessment, member::Member, verdict::Verdict},
-    manifests::validation,
-    rollout::decision::PoolDecision,
-    settings::Settings,
-    world::{PodFacts, Role},
-};
-
-/// Returns the missing pods that members of a pool wait for. No test is started on a node whose update is about to begin: it would be given up for the pod, which uses a GPU, and begin again once the pod is deleted.
+/// Returns the creation of missing pods that members of a pool wait for. No test is started on a node whose update is about to begin:
+/// it would be given up for the pod, which uses a GPU, and begin again once the pod is deleted.
 #[must_use]
-pub fn to_create(settings: &Settings, members: &[Assessment<'_>], pool: &PoolDecision) -> BTreeMap<String, Pod> {
+pub fn to_create(settings: &Settings, members: &[Assessment<'_>], pool: &PoolDecision) -> Vec<Write> {
     let begins = |rollout: &Rollout| rollout.step == RolloutStep::Check;
     let stays = |member: &Member<'_>| {
         let decision = pool.nodes.get(&member.node.name);
@@ -30,12 +30,12 @@ pub fn to_create(settings: &Settings, members: &[Assessment<'_>], pool: &PoolDec
     let due = members.iter().filter(|assessed| awaits_test(&assessed.verdict) && stays(&assessed.member));
     let due = due.filter_map(|assessed| Some((&assessed.member, assessed.validation.pod.clone()?)));
     due.filter(|(member, name)| member.pods.iter().all(|pod| pod.name != *name))
-        .map(|(member, name)| (name.clone(), validation::pod(settings, member, name)))
+        .map(|(member, name)| Write::new(&name, Body::Pod(Box::new(validation::pod(settings, member, name.clone())))))
         .collect()
 }
 
-/// Returns the pods that are done, or that no node waits for any more.
-pub fn to_delete(fleet: &AssessedFleet<'_>) -> BTreeSet<String> {
+/// Returns the deletion of pods that are done, or that no node waits for any more.
+pub fn to_delete(fleet: &AssessedFleet<'_>) -> Vec<Write> {
     let world = fleet.world;
     let there: Vec<&PodFacts> = world
         .pods
@@ -44,7 +44,7 @@ pub fn to_delete(fleet: &AssessedFleet<'_>) -> BTreeSet<String> {
         .filter(|pod| pod.role == Role::Validation && !pod.is_leaving())
         .collect();
     if there.is_empty() {
-        return BTreeSet::new();
+        return Vec::new();
     }
     let wanted: BTreeSet<&str> = fleet.members().filter_map(|assessed| assessed.validation.pod.as_deref()).collect();
     // A policy that cannot be parsed may also govern a node that has no GpuNode at the moment.
@@ -55,6 +55,6 @@ pub fn to_delete(fleet: &AssessedFleet<'_>) -> BTreeSet<String> {
     there
         .into_iter()
         .filter(|pod| !wanted.contains(pod.name.as_str()) && !may_be_needed(pod))
-        .map(|pod| pod.name.clone())
+        .map(Write::delete_pod)
         .collect()
 }

@@ -10,7 +10,7 @@ use gpu_operator_crd::NodeName;
 use crate::{
     carry::{Failure, LoopState},
     catalogue::Catalogue,
-    output::writes::Write,
+    output::write::Write,
     settings::Settings,
     time::Uptime,
     world::{GpuPods, GpuRequests, LogTails},

@@ -1,12 +1,19 @@
-//! The second half of a pass: the writes of its plan, stage by stage. A write that fails, that is not answered or that is held
+//! The second half of a pass: the writes of its plan, step by step. A write that fails, that is not answered or that is held
 //! delays only the writes that depend on it.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::request::{Answer, Request};
 use crate::{
     carry::LoopState,
-    output::writes::{Stages, Unwritten, Write},
+    output::{
+        plan::Steps,
+        write::{Dependency, Write},
+    },
     time::Uptime,
 };
 
@@ -18,22 +25,23 @@ const LIFETIME: Duration = Duration::from_secs(10);
 pub struct Writing {
     /// When it ends.
     until: Uptime,
-    /// The stages that have not begun.
+    /// The steps that have not begun.
     later: VecDeque<Vec<Arc<Write>>>,
     /// The writes that have been requested and not answered.
     outstanding: Vec<Arc<Write>>,
-    /// Those whose answers the next stage does not wait for.
+    /// Those whose answers the next step does not wait for.
     slow: Vec<Arc<Write>>,
-    unwritten: Unwritten,
+    /// What is not there, because a write has failed or was not made.
+    missing: BTreeSet<Dependency>,
 }
 
 impl Writing {
     /// Begins to carry out the writes of a plan whose world was observed at `observed`, and returns the first requests.
     #[must_use]
-    pub fn begin(stages: Stages, observed: Uptime, carry: &LoopState, uptime: Uptime) -> (Self, Vec<Request>) {
+    pub fn begin(steps: Steps, observed: Uptime, carry: &LoopState, uptime: Uptime) -> (Self, Vec<Request>) {
         let (outstanding, slow) = (Vec::new(), Vec::new());
-        let (until, later) = (observed + LIFETIME, stages.into());
-        let mut writing = Self { until, later, outstanding, slow, unwritten: Unwritten::default() };
+        let (until, later) = (observed + LIFETIME, steps.into());
+        let mut writing = Self { until, later, outstanding, slow, missing: BTreeSet::new() };
         let requests = writing.next(carry, uptime);
         (writing, requests)
     }
@@ -61,14 +69,14 @@ impl Writing {
             // What depends on it is not written in this pass.
             Answer::Slow(write) => {
                 if self.remove(&write) {
-                    self.unwritten.add(&write);
+                    self.missing.extend(write.provides());
                     self.slow.push(write);
                 }
             }
             Answer::Written(write, result) => {
                 self.remove(&write);
                 if result.is_err() {
-                    self.unwritten.add(&write);
+                    self.missing.extend(write.provides());
                 }
                 carry.settled(&write, result, uptime);
             }
@@ -83,15 +91,16 @@ impl Writing {
         removed(&mut self.outstanding) || removed(&mut self.slow)
     }
 
-    /// Returns the writes of the next stage once those of the last one have ended.
+    /// Returns the writes of the next step once those of the last one have ended.
     fn next(&mut self, carry: &LoopState, uptime: Uptime) -> Vec<Request> {
         while self.outstanding.is_empty() && uptime < self.until {
-            let Some(stage) = self.later.pop_front() else { break };
-            let held = |write: &Arc<Write>| self.unwritten.prevents(write) || carry.holds(write, uptime);
-            let (held, ready): (Vec<_>, Vec<_>) = stage.into_iter().partition(held);
-            for write in &held {
-                self.unwritten.add(write);
-            }
+            let Some(step) = self.later.pop_front() else { break };
+            let lacks = |write: &Arc<Write>| {
+                !self.missing.is_empty() && write.requires().iter().any(|required| self.missing.contains(required))
+            };
+            let held = |write: &Arc<Write>| lacks(write) || carry.holds(write, uptime);
+            let (held, ready): (Vec<_>, Vec<_>) = step.into_iter().partition(held);
+            self.missing.extend(held.iter().flat_map(|write| write.provides()));
             self.outstanding = ready;
             if !self.outstanding.is_empty() {
                 return self.outstanding.iter().cloned().map(Request::Write).collect();

@@ -13,7 +13,7 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    inventory::{UnmanagedNode, membership::Unmanaged},
+    inventory::{KnownNode, UnmanagedNode, membership::Unmanaged},
     settings::ASK_AGAIN,
     time::later,
     world::{World, offers_gpus},
@@ -43,11 +43,11 @@ impl<'w> Leaving<'w> {
     /// Returns the progress of a node. `is_clean` is whether the Node has nothing of this operator.
     #[must_use]
     pub fn of(world: &'w World, unmanaged: &UnmanagedNode<'w>, is_clean: bool, now: Timestamp) -> Self {
-        let UnmanagedNode { node, gpu_node, report, have, why, .. } = unmanaged;
+        let KnownNode { node, gpu_node, report, have, .. } = &**unmanaged;
         let at_once = former_policy(world, unmanaged)
             .is_some_and(|policy| policy.spec.deletion_policy == Some(DeletionPolicy::Now));
         // Only a report proves that a node has no GPU: without a GpuNode, nothing may be known of its GPUs.
-        let has_none = *why == Unmanaged::NoGpu && report.is_some();
+        let has_none = unmanaged.why == Unmanaged::NoGpu && report.is_some();
         if is_clean || has_none || at_once {
             return Self::Removing;
         }

@@ -102,7 +102,7 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
     let turn = moving.map(|(name, _)| Turn::Moving(name.clone()));
     let mut turn = turn.or_else(|| Some(Turn::Unanswered(unanswered?.clone()))).or_else(|| {
         let member = &members.first()?.member;
-        let node = unreadable::of_pool(world, member.policy, &member.pool).next()?;
+        let node = unreadable::of_pool(world, member.policy, &member.pool.name).next()?;
         Some(Turn::Unreadable(node.name.clone()))
     });
     if turn.is_none() && !waiting.is_empty() {
@@ -127,8 +127,8 @@ pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Pool
 
 /// Returns a node that has left the pool of these members in the middle of an update.
 fn left_in_an_update(members: &[Assessment<'_>], world: &World) -> Option<NodeName> {
-    let Member { policy, pool, .. } = &members.first()?.member;
-    let policy = name_of(policy);
+    let first = &members.first()?.member;
+    let (policy, pool) = (name_of(first.policy), &first.pool.name);
     let mut recorded = world.gpu_nodes.iter().filter(|(name, gpu_node)| {
         let spec = &gpu_node.spec;
         let is_of_pool = spec.policy.as_ref() == Some(&policy) && spec.pool.as_ref() == Some(pool);

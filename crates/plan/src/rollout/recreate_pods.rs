@@ -2,11 +2,7 @@
 //! the MPS daemon have its library open, and the plugin's CDI specification lists files and device nodes of its root. A
 //! restart of that container replaces them all, and while it is down no GPU may be allocatable.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use gpu_operator_crd::{NodeName, policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
@@ -66,13 +62,12 @@ fn is_older(pod: &PodFacts, driver: &PodFacts) -> bool {
 }
 
 /// Returns the pods to recreate, except those that restart a container runtime, which each pool recreates one at a time.
-#[must_use]
-pub fn pods_to_recreate(world: &World, now: Timestamp) -> BTreeSet<String> {
-    let pods = world.pods.values().filter(|pod| is_to_be_recreated(world, pod, now));
+pub fn pods_to_recreate(world: &World, now: Timestamp) -> impl Iterator<Item = &PodFacts> {
+    let pods = world.pods.values().filter(move |pod| is_to_be_recreated(world, pod, now));
     let restarts =
         |pod: &PodFacts| pod.role == Role::Operand(Stage::Toolkit) && toolkit_restart::is_by(world, pod.group.as_ref());
-    let undone = pods.filter(|pod| !restarts(pod)).map(Arc::as_ref);
-    undone.chain(holders_of_an_old_root(world)).map(|pod| pod.name.clone()).collect()
+    let undone = pods.filter(move |pod| !restarts(pod)).map(Arc::as_ref);
+    undone.chain(holders_of_an_old_root(world))
 }
 
 /// Returns whether a pod has to be recreated to do its work.

@@ -18,7 +18,7 @@ pub fn must_release(member: &Member<'_>, now: Timestamp) -> bool {
 /// start or a restart, or because it has failed. While no module is loaded, no program can use the driver.
 #[must_use]
 pub fn waits_for_holders(member: &Member<'_>, now: Timestamp) -> bool {
-    if member.report().is_none_or(|report| report.driver.loaded.is_none()) {
+    if member.report.is_none_or(|report| report.driver.loaded.is_none()) {
         return false;
     }
     let crashed = |pod: &PodFacts| pod.containers.iter().any(|container| container.last_failure.is_some());
@@ -37,7 +37,7 @@ pub fn waits_for_programs(member: &Member<'_>, now: Timestamp) -> bool {
 /// is merely not running yet proves nothing: it loads the module before it is reported as running, and the watch of pods may
 /// be behind the probe's report. Once requested, the release lasts until the driver is running.
 fn probe_blocks_driver(member: &Member<'_>, now: Timestamp) -> bool {
-    let Some(loaded) = member.report().and_then(|report| report.driver.loaded.as_deref()) else {
+    let Some(loaded) = member.report.and_then(|report| report.driver.loaded.as_deref()) else {
         return false;
     };
     let want = member.want().unwrap_or_default();

@@ -40,7 +40,7 @@ impl RuntimeTurn {
         });
         let holders =
             held.map(|Assessment { member, verdict, .. }| (member.node.name.clone(), failure(member, verdict, now)));
-        let pool = members.first().map(|assessed| (assessed.member.policy, &assessed.member.pool));
+        let pool = members.first().map(|assessed| (assessed.member.policy, &assessed.member.pool.name));
         let unreadable = pool.into_iter().flat_map(|(policy, pool)| unreadable::of_pool(world, policy, pool));
         let others = unreadable.chain(left_by_record(members, world)).filter(|node| {
             let (have, pod) = (revision::node_groups(node), toolkit_restart::pod_on(world, node));
@@ -113,7 +113,7 @@ fn left_by_record<'w>(members: &[Assessment<'w>], world: &'w World) -> Vec<&'w N
     let Some(Assessment { member: first, .. }) = members.first() else { return Vec::new() };
     let policy = name_of(first.policy);
     let is_of_pool = |node: &NodeFacts| {
-        node.labels.get(keys::POOL).is_some_and(|pool| pool.as_str() == first.pool.as_str())
+        node.labels.get(keys::POOL).is_some_and(|pool| pool.as_str() == first.pool.name.as_str())
             && node.owned_labels.contains(keys::POOL)
     };
     // Members are in the order of their names.

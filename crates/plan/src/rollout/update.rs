@@ -161,7 +161,7 @@ fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
     if plugins.into_iter().any(is_selected) {
         return Some(format!("{RELEASING} removing the device plugin"));
     }
-    let answering = member.report().is_some_and(|report| report.nvml.state == NvmlState::Answering);
+    let answering = member.report.is_some_and(|report| report.nvml.state == NvmlState::Answering);
     let probe_runs = member.probe_pod().is_none_or(PodFacts::running);
     let message = if probe_runs {
         "waiting for the probe to release the driver"

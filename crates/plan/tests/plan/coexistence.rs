@@ -2,6 +2,7 @@
 
 use crate::sim::Sim;
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
+use test_support::planned::Planned;
 
 const TAKE_OVER: &str = "{defaults: {foreignStack: TakeOver}}";
 
@@ -335,7 +336,7 @@ fn no_operand_starts_beside_a_driver_pod_without_a_daemon_set() {
             // If the driver was left behind, a device plugin usually was too.
             sim.node_mut("third-party").allocatable = [("nvidia.com/gpu", 8)].into_iter().collect();
             let plan = sim.plan();
-            let status = plan.gpu_nodes[&"third-party".into()].status.clone().expect("a status");
+            let status = plan.node_statuses()[&"third-party".into()];
             assert_eq!(
                 (status.phase, status.reason()),
                 (Phase::Ready, Some(Reason::ForeignStack)),

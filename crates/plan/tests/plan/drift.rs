@@ -2,11 +2,13 @@
 
 use crate::sim::Sim;
 use gpu_operator_crd::keys;
+use gpu_operator_plan::output::write::Kind;
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::PodSpec},
     apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry},
 };
 use serde_json::json;
+use test_support::planned::Planned;
 
 /// Returns a settled node whose driver DaemonSet is edited manually.
 fn edited(edit: impl FnOnce(&mut DaemonSet)) -> (Sim, String, DaemonSet) {
@@ -46,9 +48,15 @@ fn manually_changed_or_removed_fields_are_applied_again_and_nothing_else_is_writ
     for edit in edits {
         let (mut sim, name, before) = edited(edit);
         let plan = sim.plan();
-        assert_eq!(plan.daemon_sets.keys().collect::<Vec<_>>(), [&name]);
-        assert!(!plan.daemon_sets[&name].whole, "server-side apply is sufficient");
-        assert!(plan.labels.is_empty() && plan.gpu_nodes.is_empty() && plan.prune.is_empty(), "{plan:#?}");
+        assert_eq!(plan.daemon_sets().keys().collect::<Vec<_>>(), [&name]);
+        assert!(!plan.daemon_sets()[&name].whole, "server-side apply is sufficient");
+        assert!(
+            plan.labels().is_empty()
+                && plan.specs().is_empty()
+                && plan.node_statuses().is_empty()
+                && plan.deleted(Kind::DaemonSet).is_empty(),
+            "{plan:#?}"
+        );
         sim.settle();
         assert_eq!(sim.sets[&name].spec, before.spec);
     }
@@ -63,7 +71,7 @@ fn manually_added_fields_are_removed_by_replacing_the_whole_object() {
             managed("kubectl-edit", &json!({"f:template": {"f:spec": {"f:hostNetwork": {}}}})),
         ]);
     });
-    assert!(sim.plan().daemon_sets[&name].whole);
+    assert!(sim.plan().daemon_sets()[&name].whole);
     sim.settle();
     assert_eq!(sim.sets[&name].spec, before.spec);
 }
@@ -93,8 +101,8 @@ fn a_deleted_runtime_class_and_an_edited_spec_are_restored() {
     let edited = &mut sim.gpu_nodes.get_mut(&"a".into()).expect("a GpuNode").spec;
     (edited.pool, edited.release_driver, edited.wanted.driver) = (Some("other".into()), true, None);
     let plan = sim.plan();
-    assert_eq!(plan.gpu_nodes.keys().collect::<Vec<_>>(), ["a"]);
-    assert!(plan.labels.is_empty() && plan.daemon_sets.is_empty(), "{plan:#?}");
+    assert_eq!(plan.specs().into_keys().collect::<Vec<_>>(), ["a"]);
+    assert!(plan.labels().is_empty() && plan.daemon_sets().is_empty(), "{plan:#?}");
     sim.settle();
     assert_eq!((&sim.runtime_classes, sim.spec("a")), (&classes, &spec));
 }

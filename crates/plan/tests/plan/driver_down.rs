@@ -3,11 +3,10 @@
 
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::InstalledDriver};
-use gpu_operator_plan::{
-    output::gpu_node::SpecWrite,
-    world::{ContainerState, GpuPods, World},
-};
+use gpu_operator_plan::output::write::Kind;
+use gpu_operator_plan::world::{ContainerState, GpuPods, World};
 use k8s_openapi::jiff::SignedDuration;
+use test_support::planned::Planned;
 
 /// Returns a fleet of one ready node, and its world.
 fn ready() -> (Sim, World) {
@@ -20,10 +19,9 @@ fn ready() -> (Sim, World) {
 /// Returns phase, reason, message and allocatable GPUs of the node in a plan, and the pods that the plan recreates.
 fn assessed(sim: &Sim, world: World) -> (Phase, Reason, String, u32, Vec<String>) {
     let plan = sim.plan_for(world);
-    let status =
-        plan.gpu_nodes.get(&"a".into()).and_then(|write| write.status.clone()).unwrap_or_else(|| sim.status("a"));
+    let status = plan.node_statuses().remove(&"a".into()).cloned().unwrap_or_else(|| sim.status("a"));
     let reason = status.reason().expect("a reason");
-    (status.phase, reason, status.message, status.gpus.allocatable, plan.delete_pods.into_iter().collect())
+    (status.phase, reason, status.message, status.gpus.allocatable, plan.deleted(Kind::Pod).into_iter().collect())
 }
 
 fn edit_driver_pod(world: &mut World, edit: impl FnOnce(&mut gpu_operator_plan::world::PodFacts)) {
@@ -129,15 +127,13 @@ fn a_container_that_waits_for_a_driver_in_use_reports_its_users() {
     let mut world = sim.world();
     world.gpu_pods.insert("a".into(), GpuPods::default());
     let plan = sim.plan_for(world.clone());
-    let SpecWrite { spec, .. } = plan.gpu_nodes[&"a".into()].spec.clone().expect("a spec");
-    assert!(spec.release_driver);
+    assert!(plan.specs()[&"a".into()].spec.release_driver);
     // A user's pod uses the driver: the node waits for the pod, and the probe continues to report the health of the
     // GPUs.
     world.gpu_pods.insert("a".into(), GpuPods { holders: vec!["default/busy".into()], ..GpuPods::default() });
     let plan = sim.plan_for(world);
-    let write = &plan.gpu_nodes[&"a".into()];
-    assert!(write.spec.is_none(), "{:?}", write.spec);
-    let status = write.status.as_ref().expect("a status");
+    assert!(plan.specs().is_empty(), "{:?}", plan.specs());
+    let status = plan.node_statuses()[&"a".into()];
     assert_eq!((status.reason(), &status.waits_on), (Some(Reason::DriverInUse), &vec!["default/busy".to_owned()]));
 }
 
@@ -153,7 +149,8 @@ fn the_probe_releases_a_failing_driver_only_if_no_pod_uses_it() {
         });
         let running = holders.iter().map(|pod| (*pod).to_owned()).collect();
         world.gpu_pods.insert("a".into(), GpuPods { holders: running, ..GpuPods::default() });
-        let spec = sim.plan_for(world).gpu_nodes[&"a".into()].spec.clone();
+        let plan = sim.plan_for(world);
+        let spec = plan.specs().remove(&"a".into());
         assert_eq!(spec.is_some_and(|write| write.spec.release_driver), released, "{holders:?}");
     }
 }
@@ -239,9 +236,9 @@ fn users_of_the_driver_are_removed_before_the_container_that_unloads_it() {
     let mut sim = Sim::settled_fleet("{deletionPolicy: Now}", &["a"]);
     sim.delete_policy("all");
     let plan = sim.plan();
-    let labels: Vec<_> = plan.labels[&"a".into()].labels.keys().cloned().collect();
-    assert_eq!(labels, [keys::DRIVER], "{:?}", plan.labels[&"a".into()]);
-    assert!(plan.gpu_nodes[&"a".into()].spec.as_ref().is_some_and(|write| write.spec.release_driver));
+    let labels: Vec<_> = plan.labels()[&"a".into()].labels.keys().cloned().collect();
+    assert_eq!(labels, [keys::DRIVER], "{:?}", plan.labels()[&"a".into()]);
+    assert!(plan.specs().get(&"a".into()).as_ref().is_some_and(|write| write.spec.release_driver));
     sim.settle();
     assert!(!sim.node("a").labels.contains_key(keys::DRIVER));
     assert!(!sim.spec("a").release_driver, "once the container is gone, the probe may open the driver again");

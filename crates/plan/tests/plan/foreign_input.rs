@@ -2,6 +2,7 @@
 //! API server.
 
 use std::sync::{Arc, LazyLock};
+use test_support::planned::Planned;
 
 use gpu_operator_common::{interned::Interner, quantity, version::Version};
 use gpu_operator_crd::{GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName};
@@ -55,12 +56,12 @@ fn is_label_value(value: &str) -> bool {
 /// Fails if the API server would reject a write of a plan.
 fn is_accepted(plan: &Plan) {
     assert_eq!(rejection(plan), None);
-    for (key, value) in plan.labels.values().flat_map(|write| &write.labels) {
+    for (key, value) in plan.labels().values().flat_map(|write| &write.labels) {
         assert!(is_label_value(value), "{key}: {value:?}");
         let name = key.rsplit('/').next().unwrap_or_default();
         assert!(!name.is_empty() && name.len() <= 63, "{key:?}");
     }
-    for write in plan.node_health.values() {
+    for write in plan.conditions().values() {
         let message = format!("{write:?}");
         assert!(message.len() < 40_000, "{message}");
     }

@@ -8,8 +8,11 @@ use gpu_operator_crd::{
     keys,
     reason::Reason,
 };
+use gpu_operator_plan::Plan;
+use gpu_operator_plan::output::write::Kind;
 use gpu_operator_plan::world::TaintFact;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use test_support::planned::Planned;
 
 /// Lets the probe report a new health state for a GPU of node `a`.
 pub(crate) fn set_health(sim: &mut Sim, gpu: usize, state: HealthState) {
@@ -197,12 +200,12 @@ fn a_plugin_that_withholds_a_recovered_gpu_is_restarted_once() {
     sim.settle();
     set_health(&mut sim, 3, HealthState::Healthy);
     let restarts = |sim: &Sim| {
-        let events = sim.plans.iter().flat_map(|plan| &plan.events);
+        let events = sim.plans.iter().flat_map(Plan::events);
         events.filter(|event| event.reason == Reason::DevicePluginRestarted).count()
     };
     sim.settle();
     assert_eq!(restarts(&sim), 1);
-    assert!(sim.plans.iter().any(|plan| plan.delete_pods.contains("device-plugin@a")));
+    assert!(sim.plans.iter().any(|plan| plan.deleted(Kind::Pod).contains("device-plugin@a")));
     sim.sleep(3600);
     sim.settle();
     assert_eq!(restarts(&sim), 1, "the plugin still withholds the GPU, but is restarted only once");

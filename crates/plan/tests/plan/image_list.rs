@@ -1,6 +1,7 @@
 //! The list of images that a policy's nodes may pull contains what random fleets pull, and little else.
 
 use std::collections::BTreeSet;
+use test_support::planned::Planned;
 
 use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicySpec};
 use gpu_operator_plan::{
@@ -49,9 +50,9 @@ proptest! {
     ) {
         let (mut sim, mut oracle) = after(&[&machines, &policies]);
         oracle.rest(&mut sim);
-        let sets = sim.plans.iter().flat_map(|plan| plan.daemon_sets.values());
+        let sets = sim.plans.iter().flat_map(|plan| plan.daemon_sets().into_values());
         let of_sets = sets.filter_map(|write| write.set.spec.as_ref()?.template.spec.as_ref());
-        let tests = sim.plans.iter().flat_map(|plan| plan.pods.values()).filter_map(|pod| pod.spec.as_ref());
+        let tests = sim.plans.iter().flat_map(|plan| plan.pods().into_values()).filter_map(|pod| pod.spec.as_ref());
         let pulled = pulled(of_sets.chain(tests));
         let mut fleet = Fleet::of(&sim.catalogue);
         // Systems without images in the catalogue, but possibly with images that the policy names.

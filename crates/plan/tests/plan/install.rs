@@ -5,7 +5,7 @@ use crate::{
     sim::{Faults, Sim},
 };
 use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
-use gpu_operator_plan::world::TaintFact;
+use gpu_operator_plan::{carry::LoopState, world::TaintFact};
 
 #[test]
 fn an_empty_policy_gives_each_model_a_driver_that_supports_it() {
@@ -114,10 +114,7 @@ fn phases_are_reported_less_often_while_many_nodes_are_in_progress() {
             sim.faults.insert(name.clone(), Faults { slow: 15, ..Faults::default() });
             sim.join(name, "2330", 8);
         }
-        while (0..nodes).any(|node| sim.status(format!("n{node}")).phase != Phase::Ready) {
-            sim.step();
-            sim.sleep(1);
-        }
+        sim.settle_with(&mut LoopState::default());
         for node in 0..nodes {
             let writes = sim.writes[&format!("node/n{node}")];
             assert_eq!(writes > 4, reported, "n{node} of {nodes}: {writes}");

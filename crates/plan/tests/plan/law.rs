@@ -8,7 +8,10 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     inventory::report::belongs_to,
-    output::{node_labels::LabelWrite, writes::Write},
+    output::{
+        node_labels::LabelWrite,
+        write::{Body, Kind, Write},
+    },
     world::{NodeFacts, PodFacts, Role},
 };
 
@@ -25,8 +28,8 @@ pub type Lawful = Result<(), String>;
 /// # Errors
 /// Returns what it violates.
 pub fn holds(sim: &Sim, write: &Write) -> Lawful {
-    if let Write::Labels(name, write) = write {
-        names_what_exists(sim, name, write)?;
+    if let Body::Labels(labels) = &write.body {
+        names_what_exists(sim, &write.target.name.as_str().into(), labels)?;
     }
     holds_late(sim, write)
 }
@@ -36,11 +39,12 @@ pub fn holds(sim: &Sim, write: &Write) -> Lawful {
 /// # Errors
 /// Returns what it violates.
 pub fn holds_late(sim: &Sim, write: &Write) -> Lawful {
-    match write {
-        Write::Labels(name, write) => driver_stays(sim, name, write),
-        Write::Prune(set) => nothing_uses(sim, set),
-        Write::DeletePod(pod) => may_be_recreated(sim, pod),
-        Write::Finalizer(policy, write) if !write.present => nothing_is_left_of(sim, policy),
+    let name = write.target.name.as_str();
+    match (&write.body, write.target.kind) {
+        (Body::Labels(write), _) => driver_stays(sim, &name.into(), write),
+        (Body::Delete(_), Kind::DaemonSet) => nothing_uses(sim, name),
+        (Body::Delete(_), Kind::Pod) => may_be_recreated(sim, name),
+        (Body::Finalizer { present: false, .. }, _) => nothing_is_left_of(sim, &name.into()),
         _ => Ok(()),
     }
 }

@@ -1,15 +1,15 @@
 //! Nodes that no policy governs any more: nothing is taken from running GPU pods, a cause that is undone changes nothing, and in the
 //! end nothing is left.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use test_support::planned::Planned;
 
 use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
 use gpu_operator_plan::{
-    carry::pace::StatusThrottle,
-    output::writes::Write,
+    output::{
+        urgency,
+        write::{Body, Kind, Urgency, Write},
+    },
     world::{ObservedTime, PodFacts, RuntimeClassFacts},
 };
 
@@ -135,8 +135,7 @@ fn the_policys_status_names_the_pods_that_it_waits_for() {
     steps(&mut sim, 60);
     let after = sim.policy_status("all");
     assert!(after.summary.message.contains("team/training"), "{}", after.summary.message);
-    let wait = StatusThrottle::default().wait(&"all".into(), Some(&before), &after, Duration::ZERO);
-    assert_eq!(wait, None, "the operator writes it at once");
+    assert_ne!(urgency::of_policy(Some(&before), &after), Urgency::Detail, "it is worth a write");
 }
 
 #[test]
@@ -239,7 +238,7 @@ fn the_finalizer_stays_while_a_node_has_a_taint_of_the_operator() {
     sim.run(60);
     assert!(sim.node("a").own_taint.is_some() && sim.node("a").health_condition.is_some());
     sim.delete_policy("all");
-    let is_health = |write: &Write| matches!(write, Write::Taint(..) | Write::Condition(..));
+    let is_health = |write: &Write| matches!(write.body, Body::Taint(_) | Body::Condition(_));
     // The API server rejects these writes for five minutes.
     for _ in 0..300 {
         let mut plan = sim.plan();
@@ -266,7 +265,7 @@ fn a_runtime_class_is_kept_until_the_last_node_of_its_policies_has_left() {
     let mut world = sim.world();
     world.policies.clear();
     world.unreadable_policies.insert("all".into());
-    assert!(sim.plan_for(world).prune_classes.is_empty());
+    assert!(sim.plan_for(world).deleted(Kind::RuntimeClass).is_empty());
 
     sim.gpu_pods.clear();
     sim.run(200);

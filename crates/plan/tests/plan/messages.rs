@@ -8,6 +8,7 @@ mod policy;
 mod stages;
 
 use std::collections::BTreeSet;
+use test_support::planned::Planned;
 
 use crate::{
     schemas,
@@ -93,15 +94,15 @@ impl Steps for Sim {
 
 /// Returns the entry of the document for a reason if a plan reports the reason at a place.
 fn entry(plan: &Plan, reason: Reason, place: Place) -> Option<String> {
-    let of_policy = || plan.policies.get(&"all".into());
+    let of_policy = || plan.statuses.get(&"all".into());
     let (origin, message) = match place {
         GpuNode(node) => {
-            let status = plan.gpu_nodes.get(&NodeName::from(node))?.status.as_ref()?;
+            let status = plan.node_statuses().remove(&NodeName::from(node))?;
             let origin = format!("GpuNode, phase {}", status.phase.as_str());
             (status.reason() == Some(reason)).then(|| (origin, status.message.clone()))?
         }
         NodeStage(kind) => {
-            let mut conditions = plan.gpu_nodes.get(&"a".into())?.status.as_ref()?.conditions.iter();
+            let mut conditions = plan.node_statuses().remove(&"a".into())?.conditions.iter();
             let found = conditions.find(|found| found.type_ == kind && found.reason == reason.as_str())?;
             (format!("GpuNode, condition {kind}={}", found.status), found.message.clone())
         }
@@ -120,13 +121,13 @@ fn entry(plan: &Plan, reason: Reason, place: Place) -> Option<String> {
         }
         NodeEvent => {
             let is_of_node = |subject: &Subject| matches!(subject, Subject::Node(..));
-            let found = plan.events.iter().find(|event| event.reason == reason && is_of_node(&event.subject))?;
+            let found = plan.events().find(|event| event.reason == reason && is_of_node(&event.subject))?;
             ("Event of a Node".to_owned(), found.message.clone())
         }
         NodeCondition(node) => {
-            let written = plan.node_health.get(&NodeName::from(node))?.condition.clone()?;
+            let written = plan.conditions().remove(&NodeName::from(node))?;
             let found = written.filter(|found| found.reason == reason.as_str())?;
-            (format!("Node, condition {}={}", keys::HEALTH_CONDITION, found.status), found.message)
+            (format!("Node, condition {}={}", keys::HEALTH_CONDITION, found.status), found.message.clone())
         }
     };
     Some(format!("{reason} ({origin}): {}", without_hash(&message).replace('\n', "\n    ")))

@@ -3,6 +3,8 @@
 
 use crate::sim::{Faults, Sim, machine::MigOutcome};
 use gpu_operator_crd::{Phase, Report, keys, policy::Stage, reason::Reason, report::MigDevices};
+use gpu_operator_plan::output::write::Kind;
+use test_support::planned::Planned;
 
 pub(crate) const SEVENTHS: &str = "[{profiles: [{profile: 1g.10gb, count: 7}]}]";
 const HALVES: &str = "[{profiles: [{profile: 3g.40gb, count: 2}]}]";
@@ -221,7 +223,7 @@ fn a_manually_changed_layout_is_restored_once_no_pod_uses_the_gpus() {
     assert_eq!(offers(&sim, "a"), "Ready 14/14 nvidia.com/mig-1g.10gb=14");
     assert_eq!(plugin_created(&sim, "b"), before, "other nodes do not change");
     let (again, recreated) =
-        (plugin_created(&sim, "a"), sim.plans.iter().filter(|plan| !plan.delete_pods.is_empty()).count());
+        (plugin_created(&sim, "a"), sim.plans.iter().filter(|plan| !plan.deleted(Kind::Pod).is_empty()).count());
     sim.sleep(1200);
     sim.settle();
     assert_eq!((plugin_created(&sim, "a"), recreated), (again, 1));

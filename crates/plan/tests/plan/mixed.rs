@@ -2,6 +2,7 @@
 
 use crate::sim::Sim;
 use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
+use gpu_operator_plan::Plan;
 
 const GKE: &str = "cloud.google.com/gke-accelerator";
 
@@ -64,7 +65,7 @@ fn a_label_that_contradicts_the_pci_bus_is_reported_and_kept() {
     assert_eq!(sim.condition("all", "Ready").0, "True");
     let status = sim.policy_status("all");
     assert_eq!(status.attention[0].reason, Reason::LabelMismatch);
-    assert!(sim.plans.iter().flat_map(|plan| &plan.events).any(|event| event.reason == Reason::LabelMismatch));
+    assert!(sim.plans.iter().flat_map(Plan::events).any(|event| event.reason == Reason::LabelMismatch));
 }
 
 #[test]
@@ -225,7 +226,7 @@ fn replaced(reboots: bool, device_ids: &[&str]) -> Sim {
 
 /// Returns the messages of the Events about a replacement of all GPUs, in order.
 fn replacements(sim: &Sim) -> Vec<&str> {
-    let events = sim.plans.iter().flat_map(|plan| &plan.events);
+    let events = sim.plans.iter().flat_map(Plan::events);
     events.filter(|event| event.reason == Reason::GpusReplaced).map(|event| event.message.as_str()).collect()
 }
 

@@ -6,7 +6,7 @@ pub mod fleet;
 pub mod oracle;
 mod policy_spec;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use events::{Event, OnNode, apply_event, apply_to_node, beginning, event, nth, on_node, policies};
 
@@ -16,7 +16,11 @@ use gpu_operator_crd::{
     health::HealthState,
     policy::{Defaults, Driver, DriverSource, OnUnhealthy, OnUnhealthyMode, PullPolicy, Stage},
 };
-use gpu_operator_plan::world::Role;
+use gpu_operator_plan::{
+    carry::LoopState,
+    output::write::{Body, Kind, Write},
+    world::Role,
+};
 use k8s_openapi::{
     api::core::v1::{Pod, ResourceRequirements},
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time, util::intstr::IntOrString},
@@ -25,7 +29,7 @@ use k8s_openapi::{
 use oracle::{Oracle, count, discovered_labels_are_those_of_the_policy, reports_ready};
 use policy_spec::RandomSpec;
 use proptest::{collection::vec, prelude::*};
-use test_support::random::config;
+use test_support::{planned::Planned, random::config};
 
 /// Returns a fleet after these events, and the oracle that checked them.
 pub fn after(events: &[&[Event]]) -> (Sim, Oracle) {
@@ -125,23 +129,26 @@ proptest! {
         let before = sim.nodes.clone();
         apply_to_node(&mut sim, &name, &what);
         let plan = sim.plan();
-        let mut others: BTreeSet<_> = plan.labels.keys().chain(plan.gpu_nodes.keys()).filter(|node| **node != name).collect();
+        // A test is bound to its node by affinity.
+        let is_on = |pod: &Pod| serde_json::to_string(pod).expect("JSON").contains(&format!("[\"{name}\"]"));
+        let is_of_another = |write: &&Write| match (write.target.kind, &write.body) {
+            (Kind::Node | Kind::GpuNode, _) => name.as_str() != write.target.name,
+            (Kind::Pod, Body::Pod(pod)) => !is_on(pod),
+            (Kind::Pod, _) => sim.pods[&write.target.name].node != name,
+            _ => false,
+        };
+        let mut others: Vec<_> = plan.writes.iter().filter(is_of_another).map(|write| &write.target).collect();
         if was_moving {
             // The update of one other node may start.
-            others.pop_first();
+            let first = others.iter().map(|target| target.name.clone()).min();
+            others.retain(|target| matches!(target.kind, Kind::Node | Kind::GpuNode) && Some(&target.name) != first.as_ref());
         }
         prop_assert!(others.is_empty(), "{what:?} on {name} changes {others:?}: {plan:#?}");
-        let of_health = plan.node_health.keys().find(|node| **node != name);
-        let recreated = plan.delete_pods.iter().find(|pod| sim.pods[*pod].node != name);
-        // A test is bound to its node by affinity.
-        let is_on = |pod: &&Pod| serde_json::to_string(pod).expect("JSON").contains(&format!("[\"{name}\"]"));
-        let tested = plan.pods.values().find(|pod| !is_on(pod));
-        prop_assert!(was_moving || (of_health, recreated, tested) == (None, None, None), "{what:?} on {name}: {plan:#?}");
-        prop_assert!(plan.prune_classes.is_empty(), "{what:?} on {name}: {plan:#?}");
-        for set in plan.daemon_sets.keys() {
+        prop_assert!(plan.deleted(Kind::RuntimeClass).is_empty(), "{what:?} on {name}: {plan:#?}");
+        for set in plan.daemon_sets().keys() {
             prop_assert!(!sim.sets.contains_key(set), "{what:?} on {name} changes {set}");
         }
-        for set in &plan.prune {
+        for set in &plan.deleted(Kind::DaemonSet) {
             let named = |node: &&gpu_operator_plan::world::NodeFacts| Stage::ALL.into_iter().any(|stage| {
                 node.labels.get(stage.key()).is_some_and(|group| *set == format!("{}-{group}", stage.as_str()))
             });
@@ -182,9 +189,9 @@ proptest! {
         for policy in &policies {
             apply_event(&mut sim, &mut oracle, policy);
         }
-        settle(&mut sim, &mut oracle);
+        sim.settle_with(&mut LoopState::default());
         // With validation: the start of a test, its result, and the creation and deletion of its pod.
-        let tested = sim.plans.iter().any(|plan| !plan.pods.is_empty());
+        let tested = sim.plans.iter().any(|plan| !plan.pods().is_empty());
         let (tests, pod) = if tested { (2, 2) } else { (0, 0) };
         // With runtimes that are restarted one by one: the pending restart, and the toolkit label with its record.
         let turn = |node: &NodeName| if sim.restarts_runtime(node) { 3 } else { 0 };

@@ -6,7 +6,7 @@ use crate::{
     sim::Sim,
 };
 use gpu_operator_crd::{ConditionType, health::HealthState, keys, policy::Stage, reason::Reason};
-use gpu_operator_plan::{carry::LoopState, time::Uptime, world::Role};
+use gpu_operator_plan::{Plan, carry::LoopState, time::Uptime, world::Role};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use kube::ResourceExt;
 use serde_json::json;
@@ -126,11 +126,11 @@ fn repairs_of_what_another_manager_changes_become_rare_and_everything_else_goes_
     let unknown = "managedFields lists no other manager";
     let cases: [Case; 6] = [
         ("apply DaemonSet driver-", "\"mirrorer\"", healthy, change_image),
-        ("label node a", "\"kyverno\"", healthy, take_label),
-        ("label node a", "\"kyverno\"", healthy, take_stage_label),
-        ("label node a", unknown, healthy, remove_published_label),
-        ("set the health condition of node a", "\"detector\"", unhealthy, contradict_condition),
-        ("set the health taint of node a", "\"autoscaler\"", unhealthy, remove_taint),
+        ("apply this operator's labels of node a", "\"kyverno\"", healthy, take_label),
+        ("apply this operator's labels of node a", "\"kyverno\"", healthy, take_stage_label),
+        ("apply this operator's labels of node a", unknown, healthy, remove_published_label),
+        ("apply condition gpu.nodestack.dev/GpuHealthy of node a", "\"detector\"", unhealthy, contradict_condition),
+        ("apply this operator's taint of node a", "\"autoscaler\"", unhealthy, remove_taint),
     ];
     for (of, manager, build, flip) in cases {
         let mut fight = Fight::new(build(), of);
@@ -157,7 +157,7 @@ fn repairs_of_what_another_manager_changes_become_rare_and_everything_else_goes_
 #[test]
 fn a_fight_over_a_daemon_set_is_an_event_of_its_policy() {
     let sim = contested("{}", change_image);
-    let events = sim.plans.iter().flat_map(|plan| &plan.events);
+    let events = sim.plans.iter().flat_map(Plan::events);
     let events: Vec<_> = events.filter(|event| event.reason == Reason::ManagerConflict).collect();
     assert_eq!(events.len(), 1, "{events:?}");
     assert!(events[0].message.contains("\"mirrorer\" keeps changing DaemonSet driver-"), "{}", events[0].message);

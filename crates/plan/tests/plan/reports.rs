@@ -1,13 +1,18 @@
 //! What a report and a GpuNode are about: one boot of one Node. And GpuNodes whose Node was deleted.
 
+use gpu_operator_plan::Plan;
 use std::collections::{BTreeMap, BTreeSet};
+use test_support::planned::Planned;
 
 use crate::{
     robust::{NEW, OLD, busy, step_until_released},
     sim::{Faults, Sim, api::new_gpu_node},
 };
 use gpu_operator_crd::{NodeName, Phase, health::HealthState, keys, reason::Reason};
-use gpu_operator_plan::{output::writes::Write, world::Exit};
+use gpu_operator_plan::{
+    output::write::{Body, Kind},
+    world::Exit,
+};
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 
@@ -48,9 +53,10 @@ fn a_report_of_an_earlier_boot_does_not_count_and_what_was_known_is_kept() {
     sim.settle();
     assert_eq!(reason(&sim), Some(Reason::AllGpusAllocatable));
     assert_eq!(sim.node("a").labels, labels);
-    let written = sim.plans[plans..].iter().filter(|plan| !plan.labels.is_empty() || !plan.delete_pods.is_empty());
+    let written =
+        sim.plans[plans..].iter().filter(|plan| !plan.labels().is_empty() || !plan.deleted(Kind::Pod).is_empty());
     assert_eq!(written.count(), 0, "no label is written, and no pod deleted");
-    let failed = sim.plans[plans..].iter().flat_map(|plan| &plan.events).filter(|event| event.reason.is_failure());
+    let failed = sim.plans[plans..].iter().flat_map(Plan::events).filter(|event| event.reason.is_failure());
     assert_eq!(failed.map(|event| event.reason).collect::<BTreeSet<_>>(), [Reason::ProbeMissing].into());
 }
 
@@ -183,11 +189,11 @@ fn the_spec_of_a_gpu_node_is_not_written_to_another_one_of_its_name() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
     sim.apply_policy("all", NEW);
     let plan = sim.plan();
-    assert!(plan.gpu_nodes[&"a".into()].spec.is_some());
+    assert!(plan.specs().contains_key(&"a".into()));
     let another = new_gpu_node(&"a".into(), sim.now + SignedDuration::from_secs(1));
     sim.gpu_nodes.insert("a".into(), another.clone());
     let writes = plan.clone().take_writes().concat();
-    let spec = writes.iter().find(|write| matches!(***write, Write::Spec(..))).expect("a write of a spec");
+    let spec = writes.iter().find(|write| matches!(write.body, Body::Spec(_))).expect("a write of a spec");
     assert!(sim.write(spec).is_err_and(|why| why.starts_with("409")));
     assert_eq!(sim.gpu_nodes[&"a".into()], another);
 }
@@ -225,13 +231,13 @@ fn a_node_whose_gpu_node_cannot_be_parsed_keeps_its_turn() {
         sim.plan_for(world)
     };
     let plan = plan_without(&sim, "a");
-    assert!(plan.labels.is_empty(), "{plan:#?}");
-    let status = plan.gpu_nodes[&"b".into()].status.as_ref().expect("a status");
+    assert!(plan.labels().is_empty(), "{plan:#?}");
+    let status = plan.node_statuses()[&"b".into()];
     assert!(status.message.contains("GpuNode a of this pool cannot be parsed"), "{}", status.message);
     // One of another pool holds nothing up.
     sim.label("a", keys::POOL, Some("other"));
-    let spec = plan_without(&sim, "a").gpu_nodes[&"b".into()].spec.clone();
-    assert!(spec.is_some_and(|write| write.spec.rollout.is_some()));
+    let plan = plan_without(&sim, "a");
+    assert!(plan.specs()[&"b".into()].spec.rollout.is_some());
 }
 
 #[test]
@@ -250,7 +256,7 @@ fn a_node_whose_gpu_node_cannot_be_parsed_may_still_restart_its_runtime() {
         } else {
             world.nodes.remove(&"a".into());
         }
-        sim.plan_for(world).labels.get(&"b".into()).is_some_and(|write| write.labels.contains_key(keys::TOOLKIT))
+        sim.plan_for(world).labels().get(&"b".into()).is_some_and(|write| write.labels.contains_key(keys::TOOLKIT))
     };
     assert_eq!([true, false].map(restarts_b), [false, true]);
 }

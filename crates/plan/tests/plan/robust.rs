@@ -1,6 +1,7 @@
 //! Failures around the operator, and changes that others make to its objects, do not harm working nodes.
 
 use std::time::Duration;
+use test_support::planned::Planned;
 
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{
@@ -70,7 +71,7 @@ fn a_driver_stays_while_a_device_plugin_exists_that_no_watch_has_reported() {
         let mut world = sim.world();
         world.pods.retain(|_, pod| !offers_gpus(pod));
         let plan = sim.plan_for(world);
-        let write = plan.labels.get(&"a".into());
+        let write = plan.labels().remove(&"a".into());
         let planned = write.map_or(Some(driver.as_str()), |write| write.labels.get(keys::DRIVER).map(String::as_str));
         assert_eq!(planned, Some(driver.as_str()), "the plugin's pod exists: {exists}");
         for write in plan.clone().take_writes().iter().flatten() {
@@ -114,7 +115,7 @@ fn a_removed_label_of_the_operator_is_restored_even_on_a_busy_node() {
     node.labels.remove(keys::DRIVER);
     node.owned_labels.remove(keys::DRIVER);
     let plan = sim.plan();
-    assert!(plan.labels[&"a".into()].labels.contains_key(keys::DRIVER), "{plan:#?}");
+    assert!(plan.labels()[&"a".into()].labels.contains_key(keys::DRIVER), "{plan:#?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Rolling out: how a fleet moves from one revision to another.
 
+use gpu_operator_plan::output::write::Kind;
 use std::collections::BTreeSet;
 
 use crate::sim::{Faults, Sim};
@@ -250,7 +251,7 @@ fn nothing_is_removed_for_a_daemon_set_that_the_api_server_rejects() {
         sim.apply_policy("all", spec);
         for _ in 0..20 {
             let mut plan = sim.plan();
-            plan.daemon_sets.clear();
+            plan.writes.retain(|write| write.target.kind != Kind::DaemonSet);
             sim.carry_out_first(&plan, usize::MAX);
             sim.sleep(1);
         }

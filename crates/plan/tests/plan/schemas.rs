@@ -2,6 +2,7 @@
 //! closed enum. A status that is rejected keeps a node from being served.
 
 use std::sync::LazyLock;
+use test_support::planned::Planned;
 
 use gpu_operator_crd::GpuNode;
 use gpu_operator_plan::Plan;
@@ -25,10 +26,9 @@ fn schema(crd: &str, field: &str) -> Validator {
 
 /// Returns the error of the first object of a plan that a schema rejects.
 pub fn rejection(plan: &Plan) -> Option<String> {
-    let nodes = plan.gpu_nodes.values();
-    let specs = nodes.clone().filter_map(|write| check(&GPU_NODE_SPEC, &write.spec.as_ref()?.spec));
-    let statuses = nodes.filter_map(|write| check(&GPU_NODE_STATUS, write.status.as_ref()?));
-    let policies = plan.policies.values().filter_map(|status| check(&POLICY_STATUS, status));
+    let specs = plan.specs().into_values().filter_map(|write| check(&GPU_NODE_SPEC, &write.spec));
+    let statuses = plan.node_statuses().into_values().filter_map(|status| check(&GPU_NODE_STATUS, status));
+    let policies = plan.statuses.values().filter_map(|status| check(&POLICY_STATUS, status));
     specs.chain(statuses).chain(policies).next()
 }
 

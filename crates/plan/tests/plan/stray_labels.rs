@@ -1,6 +1,8 @@
 //! Labels that place the pods of the stages, changed by other users: the node gets its groups back at once, and nothing else happens.
 
+use gpu_operator_plan::output::write::{Kind, Part};
 use std::collections::BTreeMap;
+use test_support::planned::Planned;
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{NodeName, gpunode::RolloutStep, keys, policy::Stage, reason::Reason};
@@ -121,7 +123,8 @@ fn a_stray_value_is_replaced_at_once_by_the_recorded_group() {
                 let mut sim = before.clone();
                 sim.label("a", stage.key(), value);
                 let plan = sim.plan();
-                let deleted: Vec<_> = plan.delete_pods.iter().chain(&plan.prune).collect();
+                let deleted: Vec<_> =
+                    plan.deleted(Kind::Pod).into_iter().chain(plan.deleted(Kind::DaemonSet)).collect();
                 assert!(deleted.is_empty(), "{state}: {stage:?} = {value:?}: {deleted:?}");
                 sim.step_with(plan);
                 assert_eq!(placed(&sim), placed(&undisturbed), "{state}: {stage:?} = {value:?}");
@@ -177,7 +180,8 @@ fn a_record_without_its_labels_replaces_no_driver_under_a_gpu_pod() {
     sim.step();
     let failed = groups(&sim, &"a".into());
     let mut plan = sim.plan();
-    assert!(plan.labels.remove(&"a".into()).is_some());
+    assert!(!plan.labels().is_empty());
+    plan.writes.retain(|write| write.target.part != Part::Labels);
     sim.step_with(plan);
     sim.faults.clear();
     for _ in 0..5 {
@@ -204,5 +208,5 @@ fn the_pod_of_a_driver_that_a_stray_label_has_placed_deletes_no_plugin() {
     let mut waits = PodFacts { name, group, created, ..sim.pods["driver@a"].clone() };
     waits.containers[0].state = ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
     sim.pods.insert(waits.name.clone(), waits);
-    assert!(sim.plan().delete_pods.is_empty(), "{:?}", sim.plan().delete_pods);
+    assert!(sim.plan().deleted(Kind::Pod).is_empty(), "{:?}", sim.plan().deleted(Kind::Pod));
 }

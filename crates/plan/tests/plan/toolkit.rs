@@ -1,6 +1,9 @@
 //! How containers get the driver: what is installed for which container runtime, and which failures are reported.
 
+use gpu_operator_plan::carry::LoopState;
+use gpu_operator_plan::output::write::Kind;
 use std::time::Duration;
+use test_support::planned::Planned;
 
 use crate::{
     reviewed::review,
@@ -146,20 +149,20 @@ fn a_runtime_that_rejects_its_configuration_is_reported_with_its_message() {
         end_with(&mut sim, words);
         not_allocatable(&mut sim);
         let plan = sim.plan();
-        let write = plan.gpu_nodes[&"a".into()].status.clone().expect("a status");
+        let write = plan.node_statuses().get(&"a".into()).map(|status| (*status).clone()).expect("a status");
         assert_eq!(write.reason(), Some(reason));
         let message = write.message;
         assert!(message.contains("unexpected end of file"), "{message}");
-        assert!(plan.delete_pods.is_empty(), "a rejected configuration is not retried indefinitely");
+        assert!(plan.deleted(Kind::Pod).is_empty(), "a rejected configuration is not retried indefinitely");
     }
 }
 
 #[test]
 fn a_runtime_that_was_removed_from_the_configuration_is_restored_by_a_new_pod() {
     let mut sim = fleet("containerd://1.7.27", "v1.34.1", "{}");
-    assert!(sim.plan().delete_pods.is_empty());
+    assert!(sim.plan().deleted(Kind::Pod).is_empty());
     end_with(&mut sim, "RuntimeConfigDrifted: runtime nvidia is no longer in /etc/containerd/config.toml");
-    assert_eq!(sim.plan().delete_pods.into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
+    assert_eq!(sim.plan().deleted(Kind::Pod).into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready);
 }
@@ -210,7 +213,10 @@ fn a_first_install_restarts_runtimes_one_node_at_a_time() {
     for node in at_once.nodes.values_mut() {
         node.runtime = "containerd://2.1.4".into();
     }
-    at_once.settle();
+    let mut sim = fresh(&nodes, "{}");
+    for sim in [&mut at_once, &mut sim] {
+        sim.settle_with(&mut LoopState::default());
+    }
     for (cdi, runtime) in
         nodes.iter().map(|node| (at_once.writes[&format!("node/{node}")], sim.writes[&format!("node/{node}")]))
     {
@@ -254,7 +260,7 @@ fn a_toolkit_is_removed_once_the_previous_one_has_terminated() {
     pod.deletion = Some(Deletion { since: by.into(), grace: Duration::ZERO });
     let leaving = |sim: &Sim| -> Vec<NodeName> {
         let plan = sim.plan();
-        let gone = plan.labels.iter().filter(|(_, write)| !write.labels.contains_key(keys::TOOLKIT));
+        let gone = plan.labels().into_iter().filter(|(_, write)| !write.labels.contains_key(keys::TOOLKIT));
         gone.map(|(name, _)| name.clone()).filter(|name| name != "a").collect()
     };
     assert!(leaving(&sim).is_empty());
@@ -307,15 +313,15 @@ fn a_toolkit_that_is_being_installed_is_removed_once_it_can_restore_the_configur
         sim.delete_policy("all");
         set_progress(&mut sim, &steps, runs);
         let plan = sim.plan();
-        let keeps = plan.labels[&"a".into()].labels.contains_key(keys::TOOLKIT);
+        let keeps = plan.labels()[&"a".into()].labels.contains_key(keys::TOOLKIT);
         assert_eq!(keeps, stays, "{steps:?} {runs}");
         assert!(!keeps || plan.check_again.is_some());
         // The restart by the toolkit itself may be the cause.
         sim.node_mut("a").ready = false;
-        assert_eq!(sim.plan().labels[&"a".into()].labels.contains_key(keys::TOOLKIT), stays);
+        assert_eq!(sim.plan().labels()[&"a".into()].labels.contains_key(keys::TOOLKIT), stays);
         sim.pods.get_mut("toolkit@a").expect("a pod").created = Some(Timestamp::UNIX_EPOCH.into());
         assert!(
-            !sim.plan().labels[&"a".into()].labels.contains_key(keys::TOOLKIT),
+            !sim.plan().labels()[&"a".into()].labels.contains_key(keys::TOOLKIT),
             "a pod that is too old is not waited for"
         );
     }
@@ -347,8 +353,8 @@ fn no_toolkit_is_removed_while_another_of_its_pool_is_being_installed() {
     sim.delete_policy("all");
     set_progress(&mut sim, &[("install-toolkit", ContainerState::Running(None))], false);
     let plan = sim.plan();
-    let stays = |node: &str| plan.labels[&node.into()].labels.contains_key(keys::TOOLKIT);
-    assert!(stays("a") && stays("b"), "{:?}", plan.labels);
+    let stays = |node: &str| plan.labels()[&node.into()].labels.contains_key(keys::TOOLKIT);
+    assert!(stays("a") && stays("b"), "{:?}", plan.labels());
 }
 
 #[test]
@@ -406,13 +412,13 @@ fn a_node_that_changes_its_pool_keeps_the_turn_in_the_pool_of_its_label() {
     sim.pods.get_mut("toolkit@a").into_iter().for_each(|pod| pod.init.clear());
     sim.label("a", keys::MODEL_OVERRIDE, Some("nvidia-l4"));
     let plan = sim.plan();
-    let pool = |node: &str| plan.labels.get(&node.into()).and_then(|write| write.labels.get(keys::POOL).cloned());
-    assert_eq!(pool("a").as_deref(), Some("nvidia-l4"), "{:?}", plan.labels);
-    let restarted = plan.labels.get(&"b".into()).is_some_and(|write| write.labels.contains_key(keys::TOOLKIT));
+    let pool = |node: &str| plan.labels().get(&node.into()).and_then(|write| write.labels.get(keys::POOL).cloned());
+    assert_eq!(pool("a").as_deref(), Some("nvidia-l4"), "{:?}", plan.labels());
+    let restarted = plan.labels().get(&"b".into()).is_some_and(|write| write.labels.contains_key(keys::TOOLKIT));
     assert!(
         !restarted,
         "node a may still restart its runtime, and its label names the pool of node b: {:?}",
-        plan.labels
+        plan.labels()
     );
 }
 
@@ -457,7 +463,7 @@ fn while_a_runtime_does_not_report_its_version_nothing_is_changed() {
     assert!(sim.sets == sets);
     assert_eq!(sim.status("a").phase, Phase::Ready, "the phase depends on allocatable alone");
     not_allocatable(&mut sim);
-    let status = sim.plan().gpu_nodes[&"a".into()].status.clone().expect("a status");
+    let status = sim.plan().node_statuses().get(&"a".into()).map(|status| (*status).clone()).expect("a status");
     assert_eq!(status.reason(), Some(Reason::NodeNotReady), "{status:?}");
     // A node that joins in this state gets no operands yet.
     let mut sim = fresh(&["a"], "{}");
@@ -482,7 +488,7 @@ fn configurations_that_are_overwritten_on_all_nodes_are_repaired_one_node_at_a_t
         let words = "RuntimeConfigRejected: the container runtime does not start: unknown key".to_owned();
         sim.faults.insert(node.into(), Faults { restart: Some(words), ..Faults::default() });
     }
-    assert_eq!(sim.plan().delete_pods.into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
+    assert_eq!(sim.plan().deleted(Kind::Pod).into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
     sim.run(60);
     let restarted = |sim: &Sim, node: &str| {
         matches!(sim.pods[&format!("toolkit@{node}")].containers[0].state, ContainerState::Waiting { .. })
@@ -538,7 +544,7 @@ fn kubelet_must_list_the_runtime_if_it_lists_any() {
     for (known, waits) in [(vec![], false), (vec!["runc"], true), (vec!["runc", "nvidia"], false)] {
         let node = sim.node_mut("a");
         node.runtime_handlers = known.iter().map(|name| (*name).into()).collect();
-        let status = sim.plan().gpu_nodes[&"a".into()].status.clone().expect("a status");
+        let status = sim.plan().node_statuses().get(&"a".into()).map(|status| (*status).clone()).expect("a status");
         assert_eq!(status.phase == Phase::Toolkit, waits, "{known:?}: {status:?}");
     }
 }

@@ -1,6 +1,8 @@
 //! Objects that cannot be parsed: nothing becomes better because of them, and nothing is done to what they are about.
 
+use gpu_operator_plan::output::write::Kind;
 use std::collections::BTreeSet;
+use test_support::planned::Planned;
 
 use gpu_operator_crd::{NodeName, keys, policy_status::NodeCounts, reason::Reason};
 use gpu_operator_plan::{
@@ -137,5 +139,5 @@ fn a_test_stays_on_a_node_without_a_gpu_node_while_its_policy_cannot_be_parsed()
     }
     sim.unparsable_policies.insert("all".into());
     sim.gpu_nodes.remove(&"a".into());
-    assert_eq!(sim.plan().delete_pods, BTreeSet::new());
+    assert_eq!(sim.plan().deleted(Kind::Pod), BTreeSet::new());
 }

@@ -6,12 +6,14 @@ use gpu_operator_crd::{
     reason::Reason,
     validated::{Validated, ValidationResult},
 };
+use gpu_operator_plan::output::write::Kind;
 use gpu_operator_plan::{
     Plan,
     output::events::{Subject, Transition},
     world::{ContainerState, Exit, Role},
 };
 use k8s_openapi::api::core::v1::Pod;
+use test_support::planned::Planned;
 
 pub(crate) const ON_INSTALL: &str = "{readiness: {validation: {mode: OnInstall}}}";
 const ON_UPGRADE: &str = "{readiness: {validation: {mode: OnUpgrade}}}";
@@ -20,12 +22,12 @@ const UPGRADED: &str =
 
 /// Returns the number of tests so far.
 fn tests(sim: &Sim) -> usize {
-    sim.plans.iter().map(|plan| plan.pods.len()).sum()
+    sim.plans.iter().map(|plan| plan.pods().len()).sum()
 }
 
 /// Returns the pod of the only test so far.
 fn test_pod(sim: &Sim) -> Pod {
-    let made: Vec<_> = sim.plans.iter().flat_map(|plan| plan.pods.values()).collect();
+    let made: Vec<_> = sim.plans.iter().flat_map(|plan| plan.pods().into_values()).collect();
     assert_eq!(made.len(), 1, "{made:#?}");
     made[0].clone()
 }
@@ -82,8 +84,8 @@ fn a_node_is_ready_once_its_test_has_passed_and_the_pod_is_deleted() {
     assert_eq!((result(&sim, "a"), tests(&sim)), (Some(ValidationResult::Passed), 1));
     assert!(sim.tests_on("a").is_empty());
     // The writes of one pass may complete in any order, so the pod is deleted after the pass that writes its result.
-    let writes_status = |plan: &&Plan| plan.gpu_nodes.values().any(|write| write.status.is_some());
-    assert!(sim.plans.iter().filter(writes_status).all(|plan| plan.delete_pods.is_empty()));
+    let writes_status = |plan: &&Plan| !plan.node_statuses().is_empty();
+    assert!(sim.plans.iter().filter(writes_status).all(|plan| plan.deleted(Kind::Pod).is_empty()));
 }
 
 #[test]
@@ -133,7 +135,7 @@ fn the_log_of_a_test_is_requested_once_after_it_has_ended() {
         assert!(plan.questions.log_tails.iter().all(|pod| ended(&pod)), "{:?}", plan.questions);
         // Until the log is read, no result is written, and the pod is kept.
         if !plan.questions.log_tails.is_empty() {
-            assert!(plan.delete_pods.is_empty() && sim.status("a").validation.is_none());
+            assert!(plan.deleted(Kind::Pod).is_empty() && sim.status("a").validation.is_none());
         }
         asked.push(plan.questions.log_tails.len());
         sim.step();
@@ -186,7 +188,7 @@ fn a_failure_is_reported_with_the_tests_log_and_retried_with_backoff() {
     assert_eq!(reported(&sim, "a"), (Phase::Validation, Reason::ValidationFailed));
     assert!(status.message.contains("exit code 1: Failed to allocate device vector A"), "{}", status.message);
     assert_eq!((sim.condition("all", "Ready").0, tests(&sim)), ("False".into(), 1));
-    let events = sim.plans.iter().flat_map(|plan| &plan.events);
+    let events = sim.plans.iter().flat_map(Plan::events);
     let of_node = |event: &&Transition| matches!(event.subject, Subject::Node(..));
     assert_eq!(events.filter(of_node).filter(|event| event.reason == Reason::ValidationFailed).count(), 1);
     let (mut last, mut waits) = (record(&sim, "a").since.0, Vec::new());
@@ -390,7 +392,7 @@ fn an_operator_that_is_restarted_neither_loses_nor_repeats_a_test() {
         // The cluster continues without the operator, after a part of a plan has been written.
         let plan = sim.plan();
         sim.carry_out_first(&plan, (away_at % 4) as usize);
-        let made = plan.pods.keys().filter(|name| sim.pods.contains_key(*name)).count();
+        let made = plan.pods().keys().filter(|name| sim.pods.contains_key(*name)).count();
         for _ in 0..30 {
             sim.surroundings();
             sim.sleep(1);
@@ -414,15 +416,15 @@ fn no_test_is_started_on_a_node_whose_update_begins() {
     sim.settle();
     sim.join("a", "2330", 8);
     sim.label("a", "zone", Some("old"));
-    while sim.plan().pods.is_empty() {
+    while sim.plan().pods().is_empty() {
         assert!(sim.step(), "the test is due");
         sim.sleep(1);
     }
     // A test would use a GPU, so that the update would be given up for it, and begin again once the test is deleted.
     sim.label("a", "zone", Some("new"));
     let begins = sim.plan();
-    let begun = begins.gpu_nodes[&"a".into()].spec.as_ref().is_some_and(|write| write.spec.rollout.is_some());
-    assert!(begun && begins.pods.is_empty(), "{begins:#?}");
+    let begun = begins.specs()[&"a".into()].spec.rollout.is_some();
+    assert!(begun && begins.pods().is_empty(), "{begins:#?}");
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready);
     assert_eq!(sim.report("a").driver.loaded.as_deref(), Some("590.10.01"));

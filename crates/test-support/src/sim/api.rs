@@ -11,7 +11,10 @@ use gpu_operator_plan::{
     Plan,
     carry::LoopState,
     output::{
-        daemon_sets::DaemonSetWrite, gpu_node::SpecWrite, node_labels::LabelWrite, plan::FinalizerWrite, writes::Write,
+        daemon_sets::DaemonSetWrite,
+        gpu_node::SpecWrite,
+        node_labels::LabelWrite,
+        write::{Body, Kind, Part, Target, Urgency, Write},
     },
     pass::Pass,
     time::Uptime,
@@ -52,8 +55,11 @@ impl Sim {
     /// Carries out the first writes of a plan, like an operator that is killed during a pass.
     pub fn carry_out_first(&mut self, plan: &Plan, count: usize) {
         let (mut carry, mut made) = (LoopState::default(), 0);
+        let mut plan = plan.clone();
+        // No status waits here.
+        plan.writes.iter_mut().for_each(|write| write.urgency = Urgency::Immediate);
         let mut around = self.around(&mut carry, Uptime::ZERO);
-        let (pass, requests) = Pass::carry_out(plan.clone(), &World::default(), self.now, &mut around);
+        let (pass, requests) = Pass::carry_out(plan, &World::default(), self.now, &mut around);
         self.drive(pass, requests, &mut carry, Uptime::ZERO, |sim, write| {
             made += 1;
             if made <= count {
@@ -72,44 +78,55 @@ impl Sim {
     /// # Errors
     /// Returns the rejection.
     pub fn write(&mut self, write: &Write) -> Answer {
-        let (object, answer) = match write {
-            Write::Finalizer(name, write) => (format!("policy/{name}"), self.put_finalizer(name, write)),
-            Write::DaemonSet(name, write) => (format!("daemonset/{name}"), Ok(self.apply_set(name, write))),
-            Write::Spec(name, write) => (format!("node/{name}"), self.apply_spec_of(name, write)),
-            Write::Labels(name, write) => (format!("node/{name}"), self.apply_labels(name, write)),
-            Write::Condition(name, condition) => {
-                (format!("health/{name}"), self.apply_condition(name, condition.as_ref()))
-            }
-            Write::Taint(name, own) => (format!("health/{name}"), self.apply_taint(name, own.as_ref())),
-            Write::Status(name, status) => (format!("node/{name}"), self.apply_status_of(name, status)),
-            Write::PolicyStatus(name, status) => (format!("policy/{name}"), self.apply_policy_status(name, status)),
-            Write::Prune(name) => {
-                let existed = self.sets.contains_key(name);
-                self.delete_set(name);
-                (format!("daemonset/{name}"), Ok(existed))
-            }
-            Write::RuntimeClass(name, class) => (format!("runtimeclass/{name}"), self.apply_class(name, class)),
-            Write::PruneClass(name) => {
-                let before = self.runtime_classes.remove(name);
-                (format!("runtimeclass/{name}"), Ok(before.is_some_and(|before| before.managed)))
-            }
-            Write::PruneGpuNode(name, uid) => (format!("gpunode/{name}"), self.remove_gpu_node(name, uid)),
-            Write::DeletePod(name) => (format!("pod/{name}"), Ok(self.pods.remove(name).is_some())),
-            Write::Pod(name, pod) => (format!("pod/{name}"), self.make_pod(name, pod)),
+        let Target { kind, part, name } = &write.target;
+        let node = || NodeName::from(name.as_str());
+        let policy = || PolicyName::from(name.as_str());
+        let answer = match &write.body {
+            Body::Finalizer { uid, present } => self.put_finalizer(&policy(), uid, *present),
+            Body::PolicyStatus(status) => self.apply_policy_status(&policy(), status),
+            Body::DaemonSet(write) => Ok(self.apply_set(name, write)),
+            Body::RuntimeClass(class) => self.apply_class(name, class),
+            Body::Spec(write) => self.apply_spec_of(&node(), write),
+            Body::Status(status) => self.apply_status_of(&node(), status),
+            Body::Labels(write) => self.apply_labels(&node(), write),
+            Body::Condition(condition) => self.apply_condition(&node(), condition.as_ref()),
+            Body::Taint(own) => self.apply_taint(&node(), own.as_ref()),
+            Body::Pod(pod) => self.make_pod(name, pod),
+            Body::Delete(uid) => self.delete(*kind, name, uid.as_deref()),
         };
         if answer.is_ok() {
-            *self.writes.entry(object).or_default() += 1;
+            let of = match (kind, part) {
+                (Kind::ClusterGpuPolicy, _) => "policy".to_owned(),
+                (_, Part::Condition | Part::Taint) => "health".to_owned(),
+                (Kind::GpuNode, _) if !matches!(write.body, Body::Delete(_)) => "node".to_owned(),
+                (kind, _) => kind.as_str().to_lowercase(),
+            };
+            *self.writes.entry(format!("{of}/{name}")).or_default() += 1;
         }
         answer
     }
 
-    fn put_finalizer(&mut self, name: &PolicyName, write: &FinalizerWrite) -> Answer {
+    fn delete(&mut self, kind: Kind, name: &str, uid: Option<&str>) -> Answer {
+        match kind {
+            Kind::DaemonSet => {
+                let existed = self.sets.contains_key(name);
+                self.delete_set(name);
+                Ok(existed)
+            }
+            Kind::RuntimeClass => Ok(self.runtime_classes.remove(name).is_some_and(|before| before.managed)),
+            Kind::GpuNode => self.remove_gpu_node(&name.into(), uid),
+            Kind::Pod => Ok(self.pods.remove(name).is_some()),
+            Kind::ClusterGpuPolicy | Kind::Node => panic!("{kind:?} {name} is deleted"),
+        }
+    }
+
+    fn put_finalizer(&mut self, name: &PolicyName, uid: &str, present: bool) -> Answer {
         let policy = self.policies.get_mut(name).ok_or_else(|| missing(name))?;
-        if policy.uid().as_ref() != Some(&write.uid) {
+        if policy.uid().as_deref() != Some(uid) {
             return Err("409: a finalizer for another policy".into());
         }
         let before = policy.metadata.finalizers.clone();
-        policy.metadata.finalizers = write.present.then(|| vec![keys::FINALIZER.into()]);
+        policy.metadata.finalizers = present.then(|| vec![keys::FINALIZER.into()]);
         let changed = before != policy.metadata.finalizers;
         self.collect_policy(name);
         Ok(changed)
@@ -172,9 +189,9 @@ impl Sim {
         Ok(changed)
     }
 
-    fn remove_gpu_node(&mut self, name: &NodeName, uid: &str) -> Answer {
+    fn remove_gpu_node(&mut self, name: &NodeName, uid: Option<&str>) -> Answer {
         let found = self.gpu_nodes.get(name).ok_or_else(|| missing(name))?;
-        if found.uid().as_deref() != Some(uid) {
+        if found.uid().as_deref() != uid {
             return Err(format!("409: another GpuNode {name}"));
         }
         self.gpu_nodes.remove(name);

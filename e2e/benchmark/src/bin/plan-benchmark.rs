@@ -34,6 +34,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::{SignedDuration, Timestamp},
 };
+use test_support::planned::Planned;
 
 const NODES: usize = 5000;
 const GPUS: usize = 8;
@@ -174,28 +175,26 @@ impl Fleet {
 
     fn apply(&mut self, plan: &Plan) -> Result<()> {
         let world = &mut self.world;
-        for (name, status) in &plan.policies {
-            Arc::make_mut(world.policies.get_mut(name).context("a policy")?).status = Some(status.clone());
-        }
-        for name in plan.finalizers.keys() {
-            let policy = Arc::make_mut(world.policies.get_mut(name).context("a policy")?);
+        for (name, status) in plan.policy_statuses() {
+            let policy = Arc::make_mut(world.policies.get_mut(&name).context("a policy")?);
+            policy.status = Some(status.clone());
             policy.metadata.finalizers = Some(vec![gpu_operator_crd::keys::FINALIZER.to_owned()]);
         }
-        for (name, write) in &plan.daemon_sets {
+        let sets = plan.daemon_sets();
+        for (name, write) in &sets {
             world.daemon_sets.insert(name.clone(), Arc::new(DaemonSetFacts::of(&write.set)));
         }
-        for (name, write) in &plan.gpu_nodes {
-            let gpu_node = Arc::make_mut(world.gpu_nodes.get_mut(name).context("a GpuNode")?);
-            if let Some(SpecWrite { spec, owner, .. }) = &write.spec {
-                gpu_node.spec = spec.clone();
-                gpu_node.metadata.owner_references = Some(vec![owner.clone()]);
-            }
-            if let Some(status) = &write.status {
-                let report = gpu_node.status.take().and_then(|status| status.report);
-                gpu_node.status = Some(GpuNodeStatus { report, ..status.clone() });
-            }
+        for (name, SpecWrite { spec, owner, .. }) in plan.specs() {
+            let gpu_node = Arc::make_mut(world.gpu_nodes.get_mut(&name).context("a GpuNode")?);
+            gpu_node.spec = spec.clone();
+            gpu_node.metadata.owner_references = Some(vec![owner.clone()]);
         }
-        for (name, write) in &plan.labels {
+        for (name, status) in plan.node_statuses() {
+            let gpu_node = Arc::make_mut(world.gpu_nodes.get_mut(&name).context("a GpuNode")?);
+            let report = gpu_node.status.take().and_then(|status| status.report);
+            gpu_node.status = Some(GpuNodeStatus { report, ..status.clone() });
+        }
+        for (name, write) in &plan.labels() {
             let node = Arc::make_mut(world.nodes.get_mut(name).context("a node")?);
             node.labels.extend(write.labels.iter().map(|(key, value)| (key.into(), value.into())));
             node.owned_labels = write.labels.keys().map(Into::into).collect::<BTreeSet<_>>();
@@ -205,8 +204,7 @@ impl Fleet {
                 let pod = pod(stage.as_str(), name, Role::Operand(stage), Some(group), self.now);
                 world.pods.insert(pod.name.clone(), Arc::new(pod));
             }
-            let version = plan
-                .daemon_sets
+            let version = sets
                 .values()
                 .find_map(|write| driver_version(&write.set, node.labels.get(Stage::Driver.key())?))
                 .or_else(|| Some("580.173.02".to_owned()));

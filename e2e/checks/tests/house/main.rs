@@ -23,7 +23,7 @@ use toml_edit::Document;
 
 /// The folders (or single modules) of some crates, in the order in which they may use each other: a module uses only those of
 /// its own and of earlier entries. Modules that are not listed are the crate's entry points.
-const ORDERS: [(&str, &[&str]); 2] = [
+const ORDERS: [(&str, &[&str]); 4] = [
     (
         "crates/plan",
         &[
@@ -46,13 +46,9 @@ const ORDERS: [(&str, &[&str]); 2] = [
             "plan",
         ],
     ),
-    (
-        "crates/nvml-probe",
-        &[
-            "process", "host", "observe", "nvml", "health", "mig", "runtime", "gates", "operands", "report", "agent",
-            "cli",
-        ],
-    ),
+    ("crates/host", &["process", "root", "observe", "nvml"]),
+    ("crates/node-tools", &["mig", "runtime", "gates", "operands", "cli"]),
+    ("crates/nvml-probe", &["health", "report", "agent", "cli"]),
 ];
 
 /// The longest file, in lines.

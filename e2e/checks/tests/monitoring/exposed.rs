@@ -1,22 +1,28 @@
 //! The metrics that operator and probe expose, read from their response to a scrape with all series present.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use gpu_operator::{drive::Written, error::Error, metrics::Metrics};
-use gpu_operator_crd::{
-    ClusterGpuPolicyStatus, ConditionType,
-    health::{HealthRules, HealthState},
-    report::Report,
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
 };
-use gpu_operator_plan::Plan;
-use nvml_probe::{
-    health::{node::NodeHealth, rules::Rules},
+
+use gpu_host::{
     nvml::{inventory::Inventory, supervisor::NvmlStatus},
     observe::{
         pci::PciGpu,
         xids::{XidCount, XidSource, XidsByGpu},
     },
 };
+use gpu_operator::{drive::Written, error::Error, metrics::Metrics};
+use gpu_operator_crd::{
+    ClusterGpuPolicyStatus, ConditionType,
+    health::{HealthRules, HealthState},
+    report::Report,
+};
+use gpu_operator_plan::{
+    Plan,
+    output::write::{Body, Write},
+};
+use nvml_probe::health::{node::NodeHealth, rules::Rules};
 use serde_json::{Value, json};
 
 /// An exposed metric.
@@ -49,7 +55,8 @@ fn operator() -> String {
     metrics.show_findings(&[]);
     let refused = Err(Error::NoAnswer { what: "write".to_owned() });
     metrics.count_event("Published");
-    metrics.count(&[Written { kind: "Node", result: Ok(()) }, Written { kind: "Node", result: refused }]);
+    let write = Arc::new(Write::new("a", Body::Taint(None)));
+    metrics.count(&[Written { write: Arc::clone(&write), result: Ok(()) }, Written { write, result: refused }]);
     metrics.text().expect("a text")
 }
 

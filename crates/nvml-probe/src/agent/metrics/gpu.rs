@@ -7,16 +7,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use gpu_operator_crd::health::{Cause, GpuHealth};
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
-    registry::Unit,
-};
-
-use crate::{
-    health::node::NodeHealth,
+use gpu_host::{
     nvml::{
         inventory::Inventory,
         readings::{Pcie, Readings, Thermal, clocks},
@@ -26,6 +17,15 @@ use crate::{
         xids::{XidSource, XidsByGpu},
     },
 };
+use gpu_operator_crd::health::{Cause, GpuHealth};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Unit,
+};
+
+use crate::health::node::NodeHealth;
 
 /// The most numbers of XIDs that are counted separately for one GPU.
 const MAX_XIDS: usize = 64;

@@ -1,16 +1,16 @@
-use gpu_operator_crd::health::{Cause, CauseKind, GpuHealth, HealthState, Severity};
-use gpu_operator_crd::report::{Gpu, Report};
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
-
-use super::*;
-use crate::{
-    health::rules::Rules,
+use gpu_host::{
     nvml::{
         inventory::{Inventory, NvmlGpu},
         readings::{Ecc, Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal, clocks},
     },
     observe::xids::{XidCount, XidSource},
 };
+use gpu_operator_crd::health::{Cause, CauseKind, GpuHealth, HealthState, Severity};
+use gpu_operator_crd::report::{Gpu, Report};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+
+use super::*;
+use crate::health::rules::Rules;
 
 const SIX: &str = "0000:06:00.0";
 const SEVEN: &str = "0000:07:00.0";

@@ -1,11 +1,4 @@
-use gpu_operator_crd::{
-    health::HealthState::{Healthy, Recovering, Unhealthy},
-    report::{DriverFacts, Report},
-};
-
-use super::*;
-use crate::{
-    health::node::{DriverStart, NodeHealth, NodeLook},
+use gpu_host::{
     nvml::{
         inventory::{Inventory, NvmlGpu, RefusedGpu},
         supervisor::NvmlStatus,
@@ -15,6 +8,13 @@ use crate::{
         xids::{NewEvents, XidsByGpu},
     },
 };
+use gpu_operator_crd::{
+    health::HealthState::{Healthy, Recovering, Unhealthy},
+    report::{DriverFacts, Report},
+};
+
+use super::*;
+use crate::health::node::{DriverStart, NodeHealth, NodeLook};
 
 const ADDRESSES: [&str; 3] = ["0000:06:00.0", "0000:07:00.0", "0000:08:00.0"];
 

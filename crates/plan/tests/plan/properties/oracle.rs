@@ -1,6 +1,7 @@
 //! Invariants that must hold at all times, derived from the fleet's own facts and not from the operator's conclusions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use test_support::planned::Planned;
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
@@ -214,7 +215,7 @@ pub fn check(sim: &Sim, plan: &Plan) {
 
 /// While the operator sees everything at once, no node with a GPU pod loses its plugin.
 fn nodes_with_gpu_pods_keep_their_plugin(sim: &Sim, plan: &Plan) {
-    for (name, write) in plan.labels.iter().filter(|(name, _)| is_used(sim, name) && keeps_its_stack(sim, name)) {
+    for (name, write) in plan.labels().iter().filter(|(name, _)| is_used(sim, name) && keeps_its_stack(sim, name)) {
         let plugin = placing(sim, &sim.nodes[name], Stage::DevicePlugin);
         assert!(plugin.is_none() || write.labels.contains_key(keys::DEVICE_PLUGIN), "{name} loses its plugin");
     }
@@ -222,7 +223,7 @@ fn nodes_with_gpu_pods_keep_their_plugin(sim: &Sim, plan: &Plan) {
 
 /// A node without operands of this operator but with a driver pod without a DaemonSet gets no operands.
 fn nothing_starts_beside_a_foreign_pod(sim: &Sim, plan: &Plan) {
-    for (name, write) in plan.labels.iter().filter(|(name, _)| sim.foreign_pod_on(name).is_some()) {
+    for (name, write) in plan.labels().iter().filter(|(name, _)| sim.foreign_pod_on(name).is_some()) {
         let current = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.current.as_ref());
         let had = |stage: Stage| {
             let is_labelled = sim.nodes[name].labels.get(stage.key()).is_some_and(|group| !group.is_empty());
@@ -239,7 +240,7 @@ fn nothing_starts_beside_a_foreign_pod(sim: &Sim, plan: &Plan) {
 
 /// The operator only writes its own labels and those that the node's policy names; a node that is leaving keeps what it has.
 fn only_named_keys_are_written(sim: &Sim, plan: &Plan) {
-    for (name, write) in &plan.labels {
+    for (name, write) in &plan.labels() {
         let spec = governing(sim, name).map(|policy| &policy.spec);
         let labels = spec.into_iter().flat_map(|spec| spec.labels_of(&spec.pools));
         let named: BTreeSet<&str> = labels.map(|label| label.key.as_str()).collect();
@@ -258,7 +259,7 @@ fn only_named_keys_are_written(sim: &Sim, plan: &Plan) {
 
 /// While a policy requests the labels of GPU feature discovery, they are only removed if NVML reports the GPUs.
 fn discovered_labels_are_kept_without_a_report(sim: &Sim, plan: &Plan) {
-    for (name, write) in &plan.labels {
+    for (name, write) in &plan.labels() {
         let wanted = governing(sim, name).is_some_and(|policy| policy.spec.compatibility.wants_gfd());
         let gone = sim.nodes[name].owned_labels.iter().filter(|key| keys::is_discovered(key));
         let gone: Vec<_> = gone.filter(|key| !write.labels.contains_key(key.as_str())).collect();
@@ -335,7 +336,7 @@ fn expected(sim: &Sim, plan: &Plan, name: &NodeName) -> Option<u32> {
 /// Returns the named pool of a node: the first that matches. A user may write a cloud's name of a model.
 fn pool<'s>(sim: &'s Sim, plan: &Plan, name: &NodeName) -> Option<&'s Pool> {
     let labels = &sim.nodes[name].labels;
-    let written = plan.labels.get(name).map(|write| write.labels.get(keys::MODEL).map(String::as_str));
+    let written = plan.labels().get(name).map(|write| write.labels.get(keys::MODEL).map(String::as_str));
     let model = written.unwrap_or_else(|| labels.get(keys::MODEL).map(Interned::as_str));
     let is_model = |name: &String| model == Some(if name == "t4" { "nvidia-tesla-t4" } else { name });
     let policy = governing(sim, name)?;

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use gpu_operator_crd::{GpuNodeStatus, NodeConditionType};
-use gpu_operator_plan::{output::writes::Write, world::World};
+use gpu_operator_crd::{GpuNodeStatus, NodeConditionType, NodeName};
+use gpu_operator_plan::{
+    output::write::{Body, Write},
+    world::World,
+};
 
 use crate::law::Lawful;
 
@@ -18,8 +21,9 @@ pub fn of_boots(world: &World, writes: &[Arc<Write>]) -> Lawful {
         conditions.any(|found| found.type_ == NodeConditionType::DriverReady.as_str() && found.status == "True")
     };
     for write in writes {
-        let Write::Status(name, status) = &**write else { continue };
-        let (Some(node), Some(gpu_node)) = (world.nodes.get(name), world.gpu_nodes.get(name)) else { continue };
+        let Body::Status(status) = &write.body else { continue };
+        let name = NodeName::from(write.target.name.as_str());
+        let (Some(node), Some(gpu_node)) = (world.nodes.get(&name), world.gpu_nodes.get(&name)) else { continue };
         let before = gpu_node.status.as_ref();
         let report = before.and_then(|before| before.report.as_ref());
         let is_current = report.is_some_and(|report| *report.boot_id == *node.boot_id);

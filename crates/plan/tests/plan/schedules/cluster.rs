@@ -8,13 +8,16 @@ use std::{
 };
 
 use gpu_operator_crd::NodeName;
-use gpu_operator_plan::{carry::Class, output::writes::Write};
+use gpu_operator_plan::{
+    carry::Class,
+    output::write::{self, Body, Part, Write},
+};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use super::{
     event::Event,
-    operator::{Operator, uptime},
+    operator::{self, Operator, uptime},
     store::{Key, Kind, Store, hash_of},
 };
 use crate::{law, sim::Sim};
@@ -165,7 +168,7 @@ impl Cluster {
             Step::Late => {
                 let (write, _) = self.late.remove(0);
                 law::holds_late(&self.sim, &write)?;
-                self.is_overtaken |= matches!(*write, Write::Spec(..));
+                self.is_overtaken |= matches!(write.body, Body::Spec(_));
                 drop(self.sim.write(&write));
             }
             Step::Kill => {
@@ -243,15 +246,14 @@ impl Cluster {
             Fault::None | Fault::Unanswered => {
                 let current = |pod: &str| self.store.get(&(Kind::Pod, pod.to_owned())).map(|stored| stored.born);
                 let planned = |pod: &str| pass.born.get(pod).map(|(born, _)| *born);
-                let answer = match &*write {
+                let (pod, is_pod) = (&write.target.name, operator::deletes_pod(&write));
+                let answer = match write.target.part {
                     // In place of the uid in a pod's name.
-                    Write::DeletePod(pod) if current(pod) != planned(pod) => Ok(false),
+                    _ if is_pod && current(pod) != planned(pod) => Ok(false),
                     // Kubelet restarted it in between, such as after a reboot.
-                    Write::DeletePod(pod) if self.sim.pods[pod].running_since() != pass.born[pod].1 => {
-                        self.sim.write(&write)
-                    }
+                    _ if is_pod && self.sim.pods[pod].running_since() != pass.born[pod].1 => self.sim.write(&write),
                     // With a GpuNode the record is gone to which policy its node belongs.
-                    Write::Finalizer(..) if self.lacks_gpu_nodes(&pass.uids) => self.sim.write(&write),
+                    Part::Finalizer if self.lacks_gpu_nodes(&pass.uids) => self.sim.write(&write),
                     _ => {
                         let holds = if self.is_overtaken { law::holds_late } else { law::holds };
                         holds(&self.sim, &write)?;
@@ -287,9 +289,9 @@ impl Cluster {
 
     /// Returns whether the GpuNode of a write of a spec was deleted and created again since the pass was planned.
     fn is_for_another_gpu_node(&self, write: &Write, planned: &BTreeMap<NodeName, String>) -> bool {
-        let Write::Spec(name, _) = write else { return false };
-        let (planned, now) = (planned.get(name), self.sim.gpu_nodes.get(name).map(ResourceExt::uid));
-        planned.is_some() && now.is_some_and(|now| now.as_ref() != planned)
+        let name = NodeName::from(write.target.name.as_str());
+        let (planned, now) = (planned.get(&name), self.sim.gpu_nodes.get(&name).map(ResourceExt::uid));
+        matches!(write.body, Body::Spec(_)) && planned.is_some() && now.is_some_and(|now| now.as_ref() != planned)
     }
 
     /// Lets the operator learn the answer to a write before its watches report it.
@@ -347,14 +349,13 @@ impl Cluster {
 
 /// Returns the object that the answer to a write contains.
 fn key_of(write: &Write) -> Option<Key> {
-    let (kind, name) = match write {
-        Write::Finalizer(name, write) if write.present => (Kind::Policy, name.to_string()),
-        Write::PolicyStatus(name, _) => (Kind::Policy, name.to_string()),
-        Write::DaemonSet(name, _) => (Kind::DaemonSet, name.clone()),
-        Write::Spec(name, _) | Write::Status(name, _) => (Kind::GpuNode, name.to_string()),
-        Write::Labels(name, _) | Write::Condition(name, _) | Write::Taint(name, _) => (Kind::Node, name.to_string()),
-        Write::Pod(name, _) => (Kind::Pod, name.clone()),
-        _ => return None,
+    let kind = match (write.target.kind, &write.body) {
+        (_, Body::Delete(_) | Body::Finalizer { present: false, .. }) | (write::Kind::RuntimeClass, _) => return None,
+        (write::Kind::ClusterGpuPolicy, _) => Kind::Policy,
+        (write::Kind::DaemonSet, _) => Kind::DaemonSet,
+        (write::Kind::GpuNode, _) => Kind::GpuNode,
+        (write::Kind::Node, _) => Kind::Node,
+        (write::Kind::Pod, _) => Kind::Pod,
     };
-    Some((kind, name))
+    Some((kind, write.target.name.clone()))
 }

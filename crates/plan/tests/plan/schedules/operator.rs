@@ -9,7 +9,7 @@ use std::{
 use gpu_operator_crd::{GpuNode, NodeName};
 use gpu_operator_plan::{
     carry::{Class, Failure, LoopState},
-    output::writes::Write,
+    output::write::{Body, Kind as Target, Write},
     pass::{Answer, Pass, Request},
     time::Uptime,
     world::{DaemonSetFacts, ObservedTime, World, mirror::Mirror},
@@ -151,14 +151,12 @@ impl Operator {
         }
         let writes = [pass.outstanding(), pass.later()].concat();
         claims::of_boots(&world, &writes)?;
-        let born = |write: &Arc<Write>| match &**write {
-            Write::DeletePod(pod) => {
-                let running_since = world.pods.get(pod).and_then(|pod| pod.running_since());
-                Some((pod.clone(), (self.mirrors[&Kind::Pod].get(pod)?.born, running_since)))
-            }
-            _ => None,
+        let born = |pod: &String| {
+            let running_since = world.pods.get(pod).and_then(|pod| pod.running_since());
+            Some((pod.clone(), (self.mirrors[&Kind::Pod].get(pod)?.born, running_since)))
         };
-        let born = writes.iter().filter_map(born).collect();
+        let deleted = writes.iter().filter(|write| deletes_pod(write)).map(|write| &write.target.name);
+        let born = deleted.filter_map(born).collect();
         let uid = |(name, gpu_node): (&NodeName, &Arc<GpuNode>)| Some((name.clone(), gpu_node.uid()?));
         let uids = world.gpu_nodes.iter().filter_map(uid).collect();
         self.pass = Some(InFlight { pass, hash: hash_of(&writes), failed: BTreeSet::new(), born, uids });
@@ -220,6 +218,11 @@ impl Operator {
         )
             .hash(hasher);
     }
+}
+
+/// Returns whether a write deletes a pod.
+pub fn deletes_pod(write: &Write) -> bool {
+    write.target.kind == Target::Pod && matches!(write.body, Body::Delete(_))
 }
 
 /// Returns a time of the scenario as the operator's clock shows it.

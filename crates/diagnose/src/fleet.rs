@@ -1,0 +1,193 @@
+//! The fleet from a pod's point of view: what each GPU node offers or is about to offer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_operator_common::interned::Interned;
+use gpu_operator_crd::{
+    ClusterGpuPolicy, GpuNode, GpuNodeStatus, keys,
+    policy::{Pool, Toolkit},
+    reason::Reason,
+    report::{DriverFacts, Report},
+};
+use gpu_operator_plan::{
+    desired::{
+        effective_spec,
+        toolkit::choice::{self, ToolkitChoice},
+    },
+    inventory::report,
+    world::{NodeFacts, World, is_gpu},
+};
+
+use crate::placement::Placement;
+
+/// All nodes with GPUs.
+pub struct Fleet<'w> {
+    /// The nodes, by name.
+    pub hosts: BTreeMap<&'w str, Host<'w>>,
+    /// Label keys with the model's name: the operator's own key and the keys in policies.
+    pub model_keys: BTreeSet<&'w str>,
+}
+
+/// A node with GPUs.
+pub struct Host<'w> {
+    /// Its Node.
+    pub node: &'w NodeFacts,
+    gpu_node: Option<&'w GpuNode>,
+    policy: Option<&'w ClusterGpuPolicy>,
+    pool: Option<&'w Pool>,
+    /// Its GpuNode exists but cannot be parsed: it may have any GPUs.
+    unread: bool,
+}
+
+/// Whether a node can run a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Room {
+    /// It can never run the pod.
+    Never,
+    /// It may be able to run the pod once it is ready.
+    Later,
+    /// It offers as much as the pod requests, in use or not.
+    Now,
+}
+
+impl<'w> Fleet<'w> {
+    /// Returns the fleet of a world.
+    pub fn of(world: &'w World) -> Self {
+        let hosts = world.nodes.values().filter_map(|node| {
+            let gpu_node = report::gpu_node_of(world, node);
+            let offers = node.allocatable.total() > 0;
+            let unread = world.unreadable_gpu_nodes.contains(&node.name);
+            (gpu_node.is_some() || offers || unread).then(|| {
+                let spec = gpu_node.map(|gpu_node| &gpu_node.spec);
+                let policy = spec.and_then(|spec| Some(&**world.policies.get(spec.policy.as_ref()?)?));
+                let named = spec.and_then(|spec| spec.pool.as_ref()).zip(policy);
+                let pool = named.and_then(|(name, policy)| policy.spec.pools.iter().find(|pool| pool.name == *name));
+                (node.name.as_str(), Host { node, gpu_node, policy, pool, unread })
+            })
+        });
+        let of_policy = world
+            .policies
+            .values()
+            .flat_map(|policy| policy.spec.labels_of(&policy.spec.pools).map(|label| label.key.as_str()));
+        let hosts = hosts.filter(|(_, host)| !host.has_none());
+        Self { hosts: hosts.collect(), model_keys: [keys::MODEL].into_iter().chain(of_policy).collect() }
+    }
+
+    /// Returns the nodes that a pod's node selector and affinity match.
+    pub fn meant<'f>(&'f self, placement: &'f Placement) -> impl Iterator<Item = &'f Host<'w>> {
+        self.hosts.values().filter(|host| placement.means(&host.node.name, |key| host.label(key)))
+    }
+}
+
+impl<'w> Host<'w> {
+    /// Returns a label of the node, or the value that its policy is about to set.
+    pub fn label(&self, key: &str) -> Option<&'w str> {
+        self.node.labels.get(key).map(Interned::as_str).or_else(|| self.pending_label(key))
+    }
+
+    fn pending_label(&self, key: &str) -> Option<&'w str> {
+        let model = self.status().and_then(|status| status.model.as_deref());
+        if key == keys::MODEL {
+            return model;
+        }
+        let label = self.policy?.spec.labels_of(self.pool).find(|label| label.key == key)?;
+        label.value.as_deref().or(model)
+    }
+
+    /// Returns whether the probe found no GPU, none is expected and none is offered.
+    fn has_none(&self) -> bool {
+        let expects_none = self.status().is_some_and(|status| status.gpus.expected.is_none());
+        let found_none = self.last_report().is_some_and(|report| report.gpus.is_empty());
+        self.resources().next().is_none() && expects_none && found_none
+    }
+
+    /// Returns whether the node's GPU model is known.
+    pub fn is_known(&self) -> bool {
+        !self.unread && self.label(keys::MODEL).is_some()
+    }
+
+    /// Returns the status of the node's GpuNode.
+    pub fn status(&self) -> Option<&'w GpuNodeStatus> {
+        self.gpu_node?.status.as_ref()
+    }
+
+    /// Returns the probe's last report of any boot, which shows the node's GPUs.
+    fn last_report(&self) -> Option<&'w Report> {
+        report::last(self.gpu_node)
+    }
+
+    /// Returns the facts that the probe reports about the driver, if the report is of the node's current boot.
+    pub fn driver(&self) -> Option<&'w DriverFacts> {
+        Some(&report::current(self.node, self.gpu_node)?.driver)
+    }
+
+    /// Returns whether all of its GPUs are consumer cards, which NVIDIA's forward compatibility does not cover.
+    pub fn has_consumer_gpus_only(&self) -> bool {
+        let gpus = self.last_report().map(|report| report.gpus.as_slice());
+        let consumer = |product: &str| product.contains("GeForce") || product.contains("TITAN");
+        gpus.is_some_and(|gpus| !gpus.is_empty() && gpus.iter().all(|gpu| gpu.product.as_deref().is_some_and(consumer)))
+    }
+
+    /// Returns the RuntimeClass of NVIDIA's runtime, if this operator's or the host's toolkit injects GPUs through that runtime
+    /// and it is not the default runtime.
+    pub fn class_to_name(&self) -> Option<String> {
+        let of_host = self.status().and_then(|status| status.host_runtime.clone());
+        let choice = if let Some(runtime) = of_host {
+            ToolkitChoice::Host(runtime)
+        } else {
+            // The label reflects the choice for the current policy and node, unless one of them has just changed.
+            self.node.labels.get(keys::TOOLKIT).filter(|group| !group.is_empty())?;
+            choice::choose(&self.toolkit()?, self.node, &[]).ok()?
+        };
+        choice.class_to_name().map(str::to_owned)
+    }
+
+    /// Returns whether the policy requires that NVIDIA's runtime is not the default.
+    pub fn keeps_default_runtime(&self) -> bool {
+        self.toolkit().is_some_and(|toolkit| toolkit.set_as_default == Some(false))
+    }
+
+    fn toolkit(&self) -> Option<Toolkit> {
+        Some(effective_spec::toolkit(self.policy?, self.pool))
+    }
+
+    /// Returns the names of the GPU resources that the node offers.
+    pub fn resources(&self) -> impl Iterator<Item = &'w str> {
+        let plugin = self.policy.map(|policy| effective_spec::device_plugin(policy, self.pool));
+        let own_name = plugin.and_then(|plugin| plugin.resource_name);
+        let has_gpus = move |name: &Interned| is_gpu(name) || own_name.as_deref() == Some(name.as_str());
+        let offered = self.node.allocatable.names().filter(|name| self.node.allocatable.amount(name) > 0);
+        offered.filter(move |name| has_gpus(name)).map(Interned::as_str)
+    }
+
+    /// Returns how much of a resource the node offers now.
+    pub fn offers(&self, resource: &str) -> u64 {
+        self.node.allocatable.amount(resource).into()
+    }
+
+    /// Returns how much of a resource the node will offer at most, or `None` if that is unknown.
+    pub fn may_offer(&self, resource: &str) -> Option<u64> {
+        let now = self.offers(resource);
+        match self.status() {
+            Some(status) if status.is_ready() || status.reason().is_some_and(Reason::counts_apart) => Some(now),
+            // A third-party plugin, and no GpuNode: only the current amount is known.
+            None => (self.gpu_node.is_none() && !self.unread).then_some(now),
+            Some(status) if resource == keys::GPU_RESOURCE => Some(now.max(status.gpus.expected?.into())),
+            Some(_) => None,
+        }
+    }
+
+    /// Returns whether the node can run a pod with these requests.
+    pub fn room(&self, asks: &BTreeMap<&str, u64>) -> Room {
+        let room = |(resource, count): (&&str, &u64)| {
+            if self.offers(resource) >= *count {
+                Room::Now
+            } else if self.may_offer(resource).is_none_or(|most| most >= *count) {
+                Room::Later
+            } else {
+                Room::Never
+            }
+        };
+        asks.iter().map(room).min().unwrap_or(Room::Now)
+    }
+}

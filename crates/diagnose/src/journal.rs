@@ -1,0 +1,131 @@
+//! The record of published findings and of Events that were read, so that neither is repeated. It holds entries for existing
+//! objects only.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use gpu_operator_plan::time::later;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{
+    finding::{Finding, Mistake, PodEvent},
+    pending::PendingPod,
+    symptoms::Symptoms,
+};
+
+/// The maximum number of Events per minute.
+const A_MINUTE: usize = 30;
+/// The maximum number of pods whose Events are read in one pass.
+const AT_ONCE: usize = 8;
+/// The pauses after which a pod's Events are read for the second and the third time. They are not read a fourth time.
+const ASK_AGAIN: [Duration; 2] = [Duration::from_mins(4), Duration::from_mins(16)];
+/// How soon the Events of pods that were postponed are read.
+const NEXT_TURN: Duration = Duration::from_secs(5);
+
+/// The record of published findings and of Events that were read.
+#[derive(Debug, Default)]
+pub struct Journal {
+    published: BTreeSet<(String, Mistake)>,
+    sent: VecDeque<Timestamp>,
+    asked: BTreeMap<String, Asked>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    times: usize,
+    at: Timestamp,
+    /// `None` if the Events could not be read.
+    pod_events: Option<Vec<PodEvent>>,
+}
+
+impl Journal {
+    /// Returns whether it has no entry that could become outdated.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.published.is_empty() && self.asked.is_empty()
+    }
+
+    /// Removes entries about deleted objects.
+    pub fn keep(&mut self, symptoms: &Symptoms) {
+        let pods = symptoms.pods.values().map(|pod| pod.uid.as_str());
+        let owners = symptoms.refused.values().map(|refused| refused.owner.uid());
+        let there: BTreeSet<&str> = pods.chain(owners).collect();
+        self.published.retain(|(uid, _)| there.contains(uid.as_str()));
+        self.asked.retain(|uid, _| there.contains(uid.as_str()));
+    }
+
+    /// Returns the Events that were read so far, by the pods' uids.
+    #[must_use]
+    pub fn pod_events(&self) -> BTreeMap<String, Vec<PodEvent>> {
+        self.asked.iter().filter_map(|(uid, asked)| Some((uid.clone(), asked.pod_events.clone()?))).collect()
+    }
+
+    /// Records the Events of a pod. If they could not be read, the attempt counts and the previous Events are kept.
+    pub fn answered(&mut self, uid: &str, pod_events: Option<Vec<PodEvent>>, now: Timestamp) {
+        let before = self.asked.remove(uid);
+        let times = before.as_ref().map_or(0, |asked| asked.times) + 1;
+        let pod_events = pod_events.or_else(|| before?.pod_events);
+        self.asked.insert(uid.to_owned(), Asked { times, at: now, pod_events });
+    }
+
+    /// Returns the pods whose Events should be read now, and when to read those of the others. Events are read again after some
+    /// time, because there may be new ones.
+    #[must_use]
+    pub fn to_ask<'p>(
+        &self,
+        pods: impl Iterator<Item = &'p PendingPod>,
+        now: Timestamp,
+    ) -> (Vec<&'p PendingPod>, Option<Timestamp>) {
+        let mut due = Vec::new();
+        let mut again: Option<Timestamp> = None;
+        for pod in pods {
+            let at = match self.asked.get(&pod.uid) {
+                None => now,
+                Some(asked) => match ASK_AGAIN.get(asked.times - 1) {
+                    Some(pause) => later(asked.at, *pause),
+                    None => continue,
+                },
+            };
+            if at <= now && due.len() < AT_ONCE {
+                due.push(pod);
+            } else {
+                let at = at.max(later(now, NEXT_TURN));
+                again = Some(again.map_or(at, |known| known.min(at)));
+            }
+        }
+        (due, again)
+    }
+
+    /// Returns the findings to publish now, and when to publish the rest. Owners with the fewest published findings come first,
+    /// so that a Job of a thousand pods does not suppress the finding of a single pod.
+    #[must_use]
+    pub fn to_publish(&mut self, findings: &[Finding], now: Timestamp) -> (Vec<Finding>, Option<Timestamp>) {
+        while self.sent.front().is_some_and(|sent| later(*sent, Duration::from_mins(1)) <= now) {
+            self.sent.pop_front();
+        }
+        let mut turns = BTreeMap::<(&str, Mistake), usize>::new();
+        let mut waiting = Vec::new();
+        for finding in findings {
+            let turn = turns.entry((finding.family.as_str(), finding.reason)).or_default();
+            if !self.published.contains(&(finding.subject.uid().to_owned(), finding.reason)) {
+                waiting.push((*turn, finding));
+            }
+            *turn += 1;
+        }
+        waiting.sort_by_key(|(turn, _)| *turn);
+        let to_publish: Vec<Finding> = waiting
+            .iter()
+            .take(A_MINUTE.saturating_sub(self.sent.len()))
+            .map(|(_, finding)| (*finding).clone())
+            .collect();
+        for finding in &to_publish {
+            self.published.insert((finding.subject.uid().to_owned(), finding.reason));
+            self.sent.push_back(now);
+        }
+        let rest = waiting.len() > to_publish.len();
+        let again = self.sent.front().filter(|_| rest).map(|sent| later(*sent, Duration::from_mins(1)));
+        (to_publish, again)
+    }
+}

@@ -1,0 +1,287 @@
+//! The facts of a Pending pod that diagnosis uses.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use gpu_operator_common::quantity;
+use gpu_operator_crd::keys;
+use k8s_openapi::{
+    api::core::v1::{Container as Declared, HostPathVolumeSource, Pod, PodSpec},
+    apimachinery::pkg::api::resource::Quantity,
+    jiff::Timestamp,
+};
+use kube::ResourceExt;
+
+use crate::{
+    driver_paths,
+    finding::{Finding, Mistake},
+    placement::Placement,
+};
+
+use gpu_operator_plan::{
+    output::events::Subject,
+    time::later,
+    world::{ObservedTime, mirror::Fact},
+};
+
+/// The prefix of NVIDIA's resource names.
+const NVIDIA: &str = "nvidia.com/";
+/// The maximum number of containers, and of driver mounts, that are read from one pod.
+const MAX_CONTAINERS: usize = 32;
+/// The maximum length of an environment variable that is read. `NVIDIA_REQUIRE_CUDA` of NVIDIA's images has about 500 bytes.
+const MAX_VARIABLE_LENGTH: usize = 4096;
+
+/// The resource name of GPUs before Kubernetes 1.10. No kubelet offers it any more.
+pub const LEGACY_RESOURCE: &str = "alpha.kubernetes.io/nvidia-gpu";
+
+/// A Pending pod that involves GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PendingPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// The uid of its controller.
+    pub owner: Option<String>,
+    /// Whether it is part of the node's infrastructure, such as a driver installer: owned by a DaemonSet, or of a system
+    /// priority class.
+    pub equipment: bool,
+    /// The node it is assigned to.
+    pub node: Option<String>,
+    /// When it was created.
+    pub created: Option<ObservedTime>,
+    /// What it waits for.
+    pub state: State,
+    /// Whether it has resource claims.
+    pub claims: bool,
+    /// Its `RuntimeClass`.
+    pub runtime_class: Option<String>,
+    /// The constraints on its node.
+    pub placement: Placement,
+    /// Init containers and containers.
+    pub containers: Vec<Container>,
+    /// Parts of the driver that it mounts from its host.
+    pub driver_mounts: Vec<DriverMount>,
+}
+
+/// What a pending pod waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// A node, or the start of its containers.
+    #[default]
+    Waiting,
+    /// The removal of a scheduling gate.
+    Held,
+    /// The end of its deletion.
+    Deleting,
+}
+
+/// The facts of a container that diagnosis uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Container {
+    /// Its name.
+    pub name: String,
+    /// Whether it is an init container, which ends before the main containers start.
+    pub init: bool,
+    /// Its image.
+    pub image: String,
+    /// Whether it is privileged.
+    pub privileged: bool,
+    /// The amount that it requests of each GPU resource, by requests or limits.
+    pub asks: BTreeMap<String, u64>,
+    /// The value of its `NVIDIA_REQUIRE_CUDA`.
+    pub require_cuda: Option<String>,
+    /// Whether `NVIDIA_DISABLE_REQUIRE` is set, so that its image's requirements are ignored.
+    pub disable_require: bool,
+    /// The value of its `NVIDIA_VISIBLE_DEVICES`.
+    pub visible_devices: Option<String>,
+}
+
+/// A part of the driver that a pod mounts from its host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverMount {
+    /// Its path on the host.
+    pub path: String,
+    /// The container that mounts it.
+    pub container: String,
+    /// Whether that container is privileged.
+    pub privileged: bool,
+}
+
+/// What determines where a pod may run: its state, its placement, and the GPU resources that it requests.
+pub type Wish<'p> = (State, &'p Placement, Vec<(&'p str, u64)>);
+
+impl Fact for PendingPod {
+    fn times(&mut self) -> Vec<&mut ObservedTime> {
+        self.created.iter_mut().collect()
+    }
+}
+
+impl PendingPod {
+    /// Returns a pod's `namespace/name` and facts, or `None` if it does not involve GPUs. The result does not depend on the
+    /// phase: a pod that leaves Pending must still have the same facts.
+    #[must_use]
+    pub fn of(pod: &Pod) -> Option<(String, Self)> {
+        let spec = pod.spec.as_ref()?;
+        let init = spec.init_containers.iter().flatten().map(|container| Container::of(container, true));
+        let plain = spec.containers.iter().map(|container| Container::of(container, false));
+        let facts = Self {
+            namespace: pod.namespace().unwrap_or_default(),
+            name: pod.name_any(),
+            uid: pod.uid().unwrap_or_default(),
+            owner: pod.owner_references().iter().find(|owner| owner.controller == Some(true)).map(|o| o.uid.clone()),
+            equipment: is_equipment(pod, spec),
+            node: spec.node_name.clone().filter(|node| !node.is_empty()),
+            created: pod.creation_timestamp().map(|time| time.0.into()),
+            state: if pod.metadata.deletion_timestamp.is_some() {
+                State::Deleting
+            } else if spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()) {
+                State::Held
+            } else {
+                State::Waiting
+            },
+            claims: spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()),
+            runtime_class: spec.runtime_class_name.clone(),
+            placement: Placement::of(spec),
+            containers: init.chain(plain).take(MAX_CONTAINERS).collect(),
+            driver_mounts: driver_mounts(spec),
+        };
+        facts.concerns_gpus().then(|| (format!("{}/{}", facts.namespace, facts.name), facts))
+    }
+
+    fn concerns_gpus(&self) -> bool {
+        let asks = |container: &Container| !container.asks.is_empty() || container.visible_devices.is_some();
+        self.containers.iter().any(asks)
+            || !self.driver_mounts.is_empty()
+            || self.runtime_class.as_ref().is_some_and(|class| class.starts_with("nvidia"))
+    }
+
+    /// Returns the amount that it requests of each of NVIDIA's resources. Init containers end before the main containers start,
+    /// so the larger of the two amounts counts.
+    #[must_use]
+    pub fn asks(&self) -> BTreeMap<&str, u64> {
+        let mut asks = BTreeMap::<&str, (u64, u64)>::new();
+        for container in &self.containers {
+            for (resource, count) in container.asks.iter().filter(|(resource, _)| resource.starts_with(NVIDIA)) {
+                let (init, plain) = asks.entry(resource).or_default();
+                if container.init {
+                    *init = (*init).max(*count);
+                } else {
+                    *plain = plain.saturating_add(*count);
+                }
+            }
+        }
+        asks.into_iter().map(|(resource, (init, plain))| (resource, init.max(plain))).collect()
+    }
+
+    /// Returns what determines where it may run. Pods of one owner have it in common.
+    #[must_use]
+    pub fn wish(&self) -> Wish<'_> {
+        (self.state, &self.placement, self.asks().into_iter().collect())
+    }
+
+    /// Returns when it will have waited for `grace`.
+    #[must_use]
+    pub fn due(&self, grace: Duration) -> Timestamp {
+        self.created.map_or(Timestamp::MIN, |created| later(created.local(), grace))
+    }
+
+    /// Returns a finding about this pod.
+    #[must_use]
+    pub fn finding(&self, reason: Mistake, message: String) -> Finding {
+        Finding {
+            subject: Subject::Namespaced {
+                api_version: "v1".into(),
+                kind: "Pod".into(),
+                namespace: self.namespace.clone(),
+                name: self.name.clone(),
+                uid: self.uid.clone(),
+            },
+            family: self.owner.clone().unwrap_or_else(|| self.uid.clone()),
+            reason,
+            message,
+        }
+    }
+}
+
+impl Container {
+    fn of(container: &Declared, init: bool) -> Self {
+        // If a name is set twice, the last value applies, as in the container itself.
+        let env = |name: &str| {
+            let mut all = container.env.iter().flatten().rev();
+            all.find(|env| env.name == name)?.value.clone().filter(|value| value.len() <= MAX_VARIABLE_LENGTH)
+        };
+        let resources = container.resources.as_ref();
+        let given = [resources.and_then(|r| r.requests.as_ref()), resources.and_then(|r| r.limits.as_ref())];
+        let mut asks = BTreeMap::new();
+        for (resource, quantity) in given.into_iter().flatten().flatten() {
+            if let Some(count) = asked(resource, quantity) {
+                asks.insert(resource.clone(), count);
+            }
+        }
+        Self {
+            name: container.name.clone(),
+            init,
+            image: container.image.clone().unwrap_or_default(),
+            privileged: is_privileged(container),
+            asks,
+            require_cuda: env("NVIDIA_REQUIRE_CUDA"),
+            disable_require: env("NVIDIA_DISABLE_REQUIRE").is_some_and(|value| !value.is_empty()),
+            visible_devices: env("NVIDIA_VISIBLE_DEVICES"),
+        }
+    }
+
+    /// Returns whether it requests NVIDIA GPUs or parts of them.
+    #[must_use]
+    pub fn asks_for_gpus(&self) -> bool {
+        self.asks.keys().any(|resource| resource.starts_with(NVIDIA))
+    }
+}
+
+/// Returns the requested amount of a resource, or `None` if it is not a GPU resource or the amount is zero.
+fn asked(resource: &str, quantity: &Quantity) -> Option<u64> {
+    let is_gpu = resource == keys::GPU_RESOURCE
+        || resource.starts_with("nvidia.com/gpu.")
+        || resource.starts_with("nvidia.com/mig-")
+        || resource == LEGACY_RESOURCE;
+    quantity::count(&quantity.0).ok().map(u64::from).filter(|count| is_gpu && *count > 0)
+}
+
+fn is_privileged(container: &Declared) -> bool {
+    container.security_context.as_ref().and_then(|context| context.privileged).unwrap_or_default()
+}
+
+fn is_equipment(pod: &Pod, spec: &PodSpec) -> bool {
+    let of_node = |kind: &str| matches!(kind, "DaemonSet" | "Node");
+    pod.owner_references().iter().any(|owner| of_node(&owner.kind))
+        || spec.priority_class_name.as_ref().is_some_and(|class| class.starts_with("system-"))
+}
+
+fn driver_mounts(spec: &PodSpec) -> Vec<DriverMount> {
+    let path = |source: &HostPathVolumeSource| Some(source.path.clone()).filter(|path| driver_paths::is_driver(path));
+    let volumes: BTreeMap<&str, String> = spec
+        .volumes
+        .iter()
+        .flatten()
+        .filter_map(|volume| Some((volume.name.as_str(), path(volume.host_path.as_ref()?)?)))
+        .collect();
+    let mut seen = BTreeSet::new();
+    let all = spec.init_containers.iter().flatten().chain(&spec.containers);
+    all.flat_map(|container| {
+        container.volume_mounts.iter().flatten().map(move |mount| (container, mount.name.as_str()))
+    })
+    .filter_map(|(container, volume)| {
+        let path = volumes.get(volume)?;
+        seen.insert((volume, container.name.as_str())).then(|| DriverMount {
+            path: path.clone(),
+            container: container.name.clone(),
+            privileged: is_privileged(container),
+        })
+    })
+    .take(MAX_CONTAINERS)
+    .collect()
+}

@@ -1,0 +1,284 @@
+//! NVIDIA runtimes that belong to the host: configured in a container runtime by the host's image, with a program
+//! installed on the host. A runtime that a container has installed, by this or another operator, does not belong to the
+//! host.
+
+use std::path::Path;
+
+use gpu_operator_crd::report::HostRuntime;
+use serde_json::Value as Json;
+use toml_edit::{Document, Item, Table};
+
+use crate::root::HostRoot;
+
+/// Docker's configuration.
+const DOCKER: &str = "/etc/docker/daemon.json";
+/// The main configuration files of containerd as installed by packages, k3s and RKE2. `MicroK8s` configures a runtime
+/// of that name whether or not it exists, and k0s manages its main file itself.
+const CONTAINERD: [&str; 3] = [
+    "/etc/containerd/config.toml",
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+];
+/// CRI-O's main configuration file, and the drop-in folder that it reads on its own.
+const CRIO: (&str, &str) = ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d");
+/// The prefix of the names of NVIDIA's runtimes.
+const PROGRAM: &str = "nvidia-container-runtime";
+/// The folder into which containers install the toolkit, at any location.
+const OF_A_CONTAINER: &str = "toolkit";
+/// The folders that are searched for a program without a path.
+const SEARCHED: [&str; 4] = ["/usr/bin", "/usr/local/bin", "/usr/sbin", "/bin"];
+/// The most files that are read for one configuration.
+const MAX_FILES: usize = 64;
+/// The bounds of the API type.
+const MAX_RUNTIMES: usize = 8;
+const MAX_HANDLER: usize = 63;
+
+/// An NVIDIA runtime as configured.
+#[derive(Debug, PartialEq, Eq)]
+struct ConfiguredRuntime {
+    name: String,
+    program: String,
+}
+
+/// The combined content of some configuration files.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct RuntimeConfig {
+    runtimes: Vec<ConfiguredRuntime>,
+    default: Option<String>,
+}
+
+/// Returns the host's NVIDIA runtimes, each with the main file of the container runtime that configures it. Files that
+/// cannot be read are skipped.
+#[must_use]
+pub fn runtimes(host: &HostRoot) -> Vec<HostRuntime> {
+    let docker = [(DOCKER, host.read(DOCKER).map_or_else(|_| RuntimeConfig::default(), |text| docker(&text)))];
+    let containerd = CONTAINERD.into_iter().map(|file| (file, containerd(host, file)));
+    let crio = [(CRIO.0, crio(host))];
+    let all = docker.into_iter().chain(containerd).chain(crio);
+    all.flat_map(|(file, configured)| host_runtimes(host, file, &configured)).take(MAX_RUNTIMES).collect()
+}
+
+fn host_runtimes(host: &HostRoot, file: &str, configured: &RuntimeConfig) -> Vec<HostRuntime> {
+    let is_on_host =
+        |runtime: &&ConfiguredRuntime| runtime.name.len() <= MAX_HANDLER && is_on_host(host, &runtime.program);
+    let runtimes = configured.runtimes.iter().filter(is_on_host).map(|runtime| HostRuntime {
+        file: file.to_owned(),
+        handler: runtime.name.clone(),
+        default: configured.default.as_ref() == Some(&runtime.name),
+    });
+    runtimes.collect()
+}
+
+/// Returns whether a program exists and was installed on the host itself.
+fn is_on_host(host: &HostRoot, program: &str) -> bool {
+    let path = Path::new(program);
+    if path.is_absolute() {
+        let of_a_container = path.parent().and_then(Path::file_name).is_some_and(|folder| folder == OF_A_CONTAINER);
+        return !of_a_container && host.resolve(path).is_ok();
+    }
+    SEARCHED.into_iter().any(|folder| host.resolve(Path::new(folder).join(path)).is_ok())
+}
+
+/// Returns whether a program is one of NVIDIA's runtimes, by its name.
+fn is_nvidias(program: &str) -> bool {
+    Path::new(program).file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PROGRAM))
+}
+
+fn docker(text: &str) -> RuntimeConfig {
+    let whole: Json = serde_json::from_str(text).unwrap_or_default();
+    let nvidia_runtime = |(name, runtime): (&String, &Json)| {
+        let program = runtime["path"].as_str().filter(|program| is_nvidias(program))?;
+        Some(ConfiguredRuntime { name: name.clone(), program: program.to_owned() })
+    };
+    let runtimes = whole["runtimes"].as_object().into_iter().flatten().filter_map(nvidia_runtime).collect();
+    RuntimeConfig { runtimes, default: whole["default-runtime"].as_str().map(str::to_owned) }
+}
+
+/// Reads the main file and the files that it imports.
+fn containerd(host: &HostRoot, file: &str) -> RuntimeConfig {
+    let mut configured = RuntimeConfig::default();
+    let Ok(text) = host.read(file) else { return configured };
+    let mut read = vec![file.to_owned()];
+    let mut left = importing(host, file, &configured.read(&text));
+    // An imported file may import others.
+    while let Some(path) = left.pop().filter(|_| read.len() < MAX_FILES) {
+        if !read.contains(&path)
+            && let Ok(text) = host.read(&path)
+        {
+            let imports = configured.read(&text);
+            left.extend(importing(host, &path, &imports));
+            read.push(path);
+        }
+    }
+    configured
+}
+
+/// Returns the files that a file imports, the last one first.
+fn importing(host: &HostRoot, file: &str, imports: &[String]) -> Vec<String> {
+    let imported = imports.iter().take(MAX_FILES).flat_map(|import| imported(host, file, import));
+    let mut files: Vec<String> = imported.take(MAX_FILES).collect();
+    files.reverse();
+    files
+}
+
+/// Returns the files that an import matches: one, or all files of a folder with a given suffix.
+fn imported(host: &HostRoot, file: &str, import: &str) -> Vec<String> {
+    let folder = Path::new(file).parent().unwrap_or(Path::new("/"));
+    let import = folder.join(import).display().to_string();
+    match import.rsplit_once("/*") {
+        Some((folder, ending)) => {
+            let names = host.names(folder).unwrap_or_default().into_iter().filter(|name| name.ends_with(ending));
+            names.map(|name| format!("{folder}/{name}")).collect()
+        }
+        None => vec![import],
+    }
+}
+
+fn crio(host: &HostRoot) -> RuntimeConfig {
+    let (main, folder) = CRIO;
+    let mut configured = RuntimeConfig::default();
+    let dropped_in = host.names(folder).unwrap_or_default().into_iter().map(|name| format!("{folder}/{name}"));
+    for path in [main.to_owned()].into_iter().chain(dropped_in) {
+        if let Ok(text) = host.read(path) {
+            configured.read(&text);
+        }
+    }
+    configured
+}
+
+impl RuntimeConfig {
+    /// Merges a TOML file, whose values override those of earlier files, and returns the files that it imports.
+    fn read(&mut self, text: &str) -> Vec<String> {
+        let Ok(document) = Document::parse(text) else { return Vec::new() };
+        let root = document.as_table();
+        self.take(root);
+        let imports = root.get("imports").and_then(Item::as_array);
+        imports.into_iter().flatten().filter_map(|import| import.as_str().map(str::to_owned)).collect()
+    }
+
+    /// Runtimes and default are in one table in every schema, whatever its name.
+    fn take(&mut self, table: &Table) {
+        for (key, item) in table {
+            match item {
+                Item::Value(value) if ["default_runtime_name", "default_runtime"].contains(&key) => {
+                    self.default = value.as_str().map(str::to_owned).or(self.default.take());
+                }
+                Item::Table(runtimes) if key == "runtimes" => {
+                    for (name, runtime) in runtimes {
+                        if let Some(program) = runtime.as_table().and_then(program) {
+                            self.runtimes.retain(|known| known.name != name);
+                            self.runtimes.push(ConfiguredRuntime { name: name.to_owned(), program });
+                        }
+                    }
+                }
+                Item::Table(below) => self.take(below),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Returns the NVIDIA program that a runtime's table names, in itself or among its options.
+fn program(runtime: &Table) -> Option<String> {
+    runtime.iter().find_map(|(_, item)| match item {
+        Item::Value(value) => value.as_str().filter(|program| is_nvidias(program)).map(str::to_owned),
+        Item::Table(options) => program(options),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// What the probe finds on a host with these files and with programs at these paths.
+    fn found(files: &[(&str, &str)], programs: &[&str]) -> Vec<(String, String, bool)> {
+        let directory = tempfile::tempdir().unwrap();
+        for (path, text) in files.iter().copied().chain(programs.iter().map(|path| (*path, ""))) {
+            let path = directory.path().join(path.trim_start_matches('/'));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let runtimes = runtimes(&HostRoot::new(directory.path()));
+        runtimes.into_iter().map(|runtime| (runtime.file, runtime.handler, runtime.default)).collect()
+    }
+
+    const OF_PACKAGE: &str = "/usr/bin/nvidia-container-runtime";
+
+    fn one(file: &str, handler: &str, default: bool) -> Vec<(String, String, bool)> {
+        vec![(file.to_owned(), handler.to_owned(), default)]
+    }
+
+    #[test]
+    fn dockers_runtime_is_found_by_path_and_by_name() {
+        for (path, default) in [(OF_PACKAGE, true), ("nvidia-container-runtime", false)] {
+            let default_runtime = if default { r#""default-runtime": "nvidia","# } else { "" };
+            let text = format!(
+                r#"{{{default_runtime} "runtimes": {{"nvidia": {{"path": "{path}", "runtimeArgs": []}}, "gvisor": {{"path": "/usr/bin/runsc"}}}}}}"#
+            );
+            assert_eq!(found(&[(DOCKER, &text)], &[OF_PACKAGE]), one(DOCKER, "nvidia", default));
+        }
+    }
+
+    #[test]
+    fn containerds_runtime_is_found_in_every_schema_and_in_imported_files() {
+        let of = |plugin: &str| {
+            format!(
+                "[plugins.'{plugin}'.containerd]\ndefault_runtime_name = 'nvidia'\n\
+                 [plugins.'{plugin}'.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n\
+                 [plugins.'{plugin}'.containerd.runtimes.nvidia]\nruntime_path = ''\nruntime_type = 'io.containerd.runc.v2'\n\
+                 [plugins.'{plugin}'.containerd.runtimes.nvidia.options]\nBinaryName = '{OF_PACKAGE}'\nRoot = ''\n"
+            )
+        };
+        for text in [
+            format!("version = 2\n{}", of("io.containerd.grpc.v1.cri")),
+            format!("version = 3\n{}", of("io.containerd.cri.v1.runtime")),
+            of("cri"),
+        ] {
+            for main in CONTAINERD {
+                assert_eq!(found(&[(main, &text)], &[OF_PACKAGE]), one(main, "nvidia", true), "{text}");
+            }
+        }
+        let dropped_in = ("/etc/containerd/conf.d/nvidia.toml", &*of("io.containerd.cri.v1.runtime"));
+        for (main, there) in [
+            ("imports = ['/etc/containerd/conf.d/*.toml']\nversion = 3\n", true),
+            ("imports = ['conf.d/nvidia.toml']\n", true),
+            ("imports = ['/etc/containerd/conf.d/more.toml']\n", true),
+            ("imports = ['/etc/containerd/conf.d/*.conf']\n", false),
+            ("version = 3\n", false),
+        ] {
+            let more = ("/etc/containerd/conf.d/more.toml", "imports = ['nvidia.toml', 'more.toml']\n");
+            let all = found(&[(CONTAINERD[0], main), more, dropped_in], &[OF_PACKAGE]);
+            assert_eq!(all, if there { one(CONTAINERD[0], "nvidia", true) } else { vec![] }, "{main}");
+        }
+    }
+
+    #[test]
+    fn crios_runtime_is_found_in_its_drop_in_folder_and_the_last_default_wins() {
+        let runtime = format!("[crio.runtime.runtimes.nvidia]\nruntime_path = '{OF_PACKAGE}'\n");
+        let files = [
+            ("/etc/crio/crio.conf.d/10-nvidia.conf", format!("[crio.runtime]\ndefault_runtime = 'nvidia'\n{runtime}")),
+            ("/etc/crio/crio.conf.d/99-site.conf", "[crio.runtime]\ndefault_runtime = 'crun'\n".to_owned()),
+        ];
+        let files = files.each_ref().map(|(path, text)| (*path, text.as_str()));
+        assert_eq!(found(&files[..1], &[OF_PACKAGE]), one(CRIO.0, "nvidia", true));
+        assert_eq!(found(&files, &[OF_PACKAGE]), one(CRIO.0, "nvidia", false));
+    }
+
+    #[test]
+    fn runtimes_installed_by_a_container_or_without_a_program_are_not_the_hosts() {
+        let docker = |path: &str| format!(r#"{{"runtimes": {{"nvidia": {{"path": "{path}"}}}}}}"#);
+        for program in [
+            "/usr/local/nvidia/toolkit/nvidia-container-runtime",
+            "/home/kubernetes/bin/nvidia/toolkit/nvidia-container-runtime",
+        ] {
+            assert!(found(&[(DOCKER, &docker(program))], &[program]).is_empty(), "{program}");
+        }
+        assert!(found(&[(DOCKER, &docker(OF_PACKAGE))], &[]).is_empty());
+        assert!(found(&[(DOCKER, &docker("/usr/bin/runsc"))], &["/usr/bin/runsc"]).is_empty());
+        assert!(found(&[(DOCKER, "no JSON"), (CONTAINERD[0], "no = TOML = here")], &[OF_PACKAGE]).is_empty());
+        assert!(found(&[], &[OF_PACKAGE]).is_empty());
+    }
+}

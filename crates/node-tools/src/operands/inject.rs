@@ -1,0 +1,291 @@
+//! Makes a node's driver available in a container without the help of a container runtime: its libraries where the
+//! image's dynamic linker searches by default, its programs where they are found without a `PATH`, and its device
+//! nodes. A container runtime injects to the same places, so programs that start others with their own environment find
+//! everything.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs, io,
+    os::unix::fs::{FileTypeExt, MetadataExt, symlink},
+    path::{Path, PathBuf},
+};
+
+use gpu_host::{observe::driver::library_directories, root::HostRoot};
+
+use super::device_nodes;
+
+const NVML: &str = "libnvidia-ml.so.1";
+/// CUDA does not work without these.
+const CUDA: [&str; 2] = ["libcuda.so.1", NVML];
+/// The prefixes of the driver's libraries that these load.
+const LIBRARIES: [&str; 3] = ["libcuda.so.", "libcudadebugger.so.", "libnvidia-"];
+const PROGRAMS: [&str; 3] = ["nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
+/// Where drivers install programs: Debian puts the server among the administrators' programs.
+const PROGRAM_DIRECTORIES: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
+/// The default search paths of dynamic linkers, by distribution. An image has its C library in one of them.
+const LINKER_DIRECTORIES: [&str; 6] = [
+    "usr/lib64",
+    "lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+];
+const C_LIBRARY: &str = "libc.so.6";
+/// The prefix of a driver's device nodes and of the folder with those of MIG.
+const NODES: &str = "nvidia";
+
+/// What a container needs of a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// NVML. CUDA's libraries beside it are made available too.
+    Nvml,
+    /// CUDA, NVML and the programs of CUDA's MPS.
+    Mps,
+}
+
+impl Needs {
+    const fn libraries(self) -> &'static [&'static str] {
+        match self {
+            Self::Nvml => &[NVML],
+            Self::Mps => &CUDA,
+        }
+    }
+
+    const fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::Nvml => &[],
+            Self::Mps => &PROGRAMS,
+        }
+    }
+}
+
+/// The driver could not be made available in this container.
+#[derive(Debug, thiserror::Error)]
+pub enum InjectError {
+    /// The driver's folders cannot be read.
+    #[error("cannot read the driver's folders under {0}")]
+    Read(PathBuf, #[source] io::Error),
+    /// The driver lacks a library or program.
+    #[error("the driver under {0} has no {1}")]
+    Missing(PathBuf, &'static str),
+    /// None of the image's folders is a default search path of its dynamic linker.
+    #[error("this image has no {C_LIBRARY} in any of {}", LINKER_DIRECTORIES.join(", "))]
+    NoLinker,
+    /// A link or device node cannot be created.
+    #[error("cannot create {0}")]
+    Make(PathBuf, #[source] io::Error),
+}
+
+fn unread(path: &Path) -> impl FnOnce(io::Error) -> InjectError {
+    let path = path.to_owned();
+    move |source| InjectError::Read(path, source)
+}
+
+fn unmade(path: &Path) -> impl FnOnce(io::Error) -> InjectError {
+    let path = path.to_owned();
+    move |source| InjectError::Make(path, source)
+}
+
+/// Makes the driver under `root` available in the container whose root is `own`.
+///
+/// # Errors
+/// Returns an error if the driver lacks a library or program that is needed, or if something cannot be read or created.
+pub fn inject(root: &Path, own: &Path, needs: Needs) -> Result<(), InjectError> {
+    let needed = needs.libraries();
+    let folders = library_directories::of(&HostRoot::new(root), needed[0]).map_err(unread(root))?;
+    let folder = LINKER_DIRECTORIES.iter().map(|folder| own.join(folder)).find(|at| at.join(C_LIBRARY).exists());
+    let folder = folder.ok_or(InjectError::NoLinker)?;
+    for name in needed {
+        link(&find(root, &folders, name)?, &folder.join(name))?;
+    }
+    for (name, library) in libraries(root, &folders, needed[0])? {
+        link(&library, &folder.join(name))?;
+    }
+    for name in needs.programs() {
+        let target = find(root, &PROGRAM_DIRECTORIES.map(PathBuf::from), name)?;
+        link(&target, &own.join("usr/bin").join(name))?;
+    }
+    make_nodes(&root.join("dev"), &own.join("dev"))
+}
+
+/// Finds a file of the driver. Links are resolved inside the driver's root; the kernel would resolve them in the
+/// container's.
+fn find(root: &Path, folders: &[PathBuf], name: &'static str) -> Result<PathBuf, InjectError> {
+    let inside = HostRoot::new(root);
+    let found = folders.iter().find_map(|folder| inside.resolve(folder.join(name)).ok());
+    found.ok_or_else(|| InjectError::Missing(root.to_owned(), name))
+}
+
+/// Returns the driver's libraries beside a required one, but not those of other branches: name and file.
+fn libraries(root: &Path, folders: &[PathBuf], needed: &'static str) -> Result<Vec<(OsString, PathBuf)>, InjectError> {
+    let needed = find(root, folders, needed)?;
+    let Some(folder) = needed.parent() else { return Ok(Vec::new()) };
+    let inside = HostRoot::new(root);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(unread(folder))? {
+        let name = entry.map_err(unread(folder))?.file_name();
+        let is_one = |name: &str| LIBRARIES.iter().any(|prefix| name.starts_with(prefix)) && name.contains(".so.");
+        let place = folder.strip_prefix(root).unwrap_or(folder).join(&name);
+        if name.to_str().is_some_and(is_one)
+            && let Ok(file) = inside.resolve(place)
+        {
+            found.push((name, file));
+        }
+    }
+    Ok(found)
+}
+
+/// Creates a link to a file. A file that the image or a runtime provides under that name stays.
+fn link(target: &Path, link: &Path) -> Result<(), InjectError> {
+    if fs::symlink_metadata(link).is_ok_and(|found| !found.is_symlink()) {
+        return Ok(());
+    }
+    // A restarted container may find its own links.
+    match fs::remove_file(link) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unmade(link)(error)),
+        _ => {}
+    }
+    symlink(target, link).map_err(unmade(link))
+}
+
+/// Creates the device nodes that one `/dev` has and another lacks, including those in folders.
+fn make_nodes(from: &Path, to: &Path) -> Result<(), InjectError> {
+    let entries = match fs::read_dir(from) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(unread(from))?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(unread(from))?;
+        if is_of_driver(&entry.file_name()) {
+            make_node(&entry.path(), &to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+fn is_of_driver(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.starts_with(NODES))
+}
+
+fn make_node(from: &Path, to: &Path) -> Result<(), InjectError> {
+    let node = fs::metadata(from).map_err(unread(from))?;
+    if node.is_dir() {
+        fs::create_dir_all(to).map_err(unmade(to))?;
+        return make_nodes(from, to);
+    }
+    if !node.file_type().is_char_device() || to.exists() {
+        return Ok(());
+    }
+    device_nodes::create(to, node.rdev(), node.permissions()).map_err(unmade(to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lay(root: &Path, files: &[&str]) {
+        for file in files {
+            let file = root.join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "").unwrap();
+        }
+    }
+
+    const PROGRAM_FILES: [&str; 3] =
+        ["usr/bin/nvidia-smi", "usr/bin/nvidia-cuda-mps-control", "usr/bin/nvidia-cuda-mps-server"];
+
+    /// An image, with a driver beside it.
+    fn container(libc: &str) -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, own) = (folder.path().join("driver"), folder.path().join("own"));
+        lay(&own, &[libc, "usr/bin/mps-control-daemon"]);
+        (folder, root, own)
+    }
+
+    #[test]
+    fn a_driver_is_linked_where_the_images_linker_and_programs_without_a_path_search() {
+        let (_folder, root, own) = container("usr/lib64/libc.so.6");
+        lay(&root, &["usr/lib/x86_64-linux-gnu/libcuda.so.580.1", "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.1"]);
+        lay(
+            &root,
+            &["usr/lib/x86_64-linux-gnu/libnvidia-ptxjitcompiler.so.580.1", "usr/lib/x86_64-linux-gnu/libc.so.6"],
+        );
+        let libraries = root.join("usr/lib/x86_64-linux-gnu");
+        for name in ["libcuda.so", "libnvidia-ml.so", "libnvidia-ptxjitcompiler.so"] {
+            symlink(format!("{name}.580.1"), libraries.join(format!("{name}.1"))).unwrap();
+        }
+        lay(&root, &PROGRAM_FILES[..2]);
+        let error = inject(&root, &own, Needs::Mps).unwrap_err();
+        assert!(error.to_string().ends_with("has no nvidia-cuda-mps-server"), "{error}");
+        lay(&root, &PROGRAM_FILES);
+        for _ in 0..2 {
+            inject(&root, &own, Needs::Mps).unwrap();
+        }
+        let target = |path: &str| fs::read_link(own.join(path)).unwrap();
+        assert_eq!(target("usr/lib64/libcuda.so.1"), libraries.join("libcuda.so.580.1"));
+        assert_eq!(target("usr/lib64/libcuda.so.580.1"), libraries.join("libcuda.so.580.1"));
+        assert_eq!(
+            target("usr/lib64/libnvidia-ptxjitcompiler.so.1"),
+            libraries.join("libnvidia-ptxjitcompiler.so.580.1")
+        );
+        assert_eq!(target("usr/bin/nvidia-smi"), root.join("usr/bin/nvidia-smi"));
+        assert!(fs::symlink_metadata(own.join("usr/lib64/libc.so.6")).unwrap().is_file(), "the image's own C library");
+    }
+
+    #[test]
+    fn debians_links_are_resolved_inside_the_drivers_root_and_its_programs_are_found() {
+        let (_folder, root, own) = container("usr/lib/x86_64-linux-gnu/libc.so.6");
+        let current = "usr/lib/x86_64-linux-gnu/nvidia/current";
+        let files = ["libcuda.so.535.261.03", "libnvidia-ml.so.535.261.03"].map(|name| format!("{current}/{name}"));
+        lay(&root, &files.each_ref().map(String::as_str));
+        lay(&root, &PROGRAM_FILES[..2]);
+        lay(&root, &["usr/sbin/nvidia-cuda-mps-server"]);
+        fs::create_dir_all(root.join("etc/alternatives")).unwrap();
+        for (name, file) in CUDA.into_iter().zip(&files) {
+            symlink(format!("/{file}"), root.join("etc/alternatives").join(name)).unwrap();
+            symlink(format!("/etc/alternatives/{name}"), root.join("usr/lib/x86_64-linux-gnu").join(name)).unwrap();
+        }
+        inject(&root, &own, Needs::Mps).unwrap();
+        for (name, file) in CUDA.into_iter().zip(&files) {
+            assert_eq!(fs::read_link(own.join("usr/lib/x86_64-linux-gnu").join(name)).unwrap(), root.join(file));
+        }
+        let server = fs::read_link(own.join("usr/bin/nvidia-cuda-mps-server")).unwrap();
+        assert_eq!(server, root.join("usr/sbin/nvidia-cuda-mps-server"));
+    }
+
+    #[test]
+    fn the_library_of_an_appliance_is_found_and_no_program_is_needed_for_it() {
+        let (_folder, root, own) = container("usr/lib/x86_64-linux-gnu/libc.so.6");
+        lay(&root, &["opt/appliance/lib/libnvidia-ml.so.580.159.04"]);
+        symlink("libnvidia-ml.so.580.159.04", root.join("opt/appliance/lib/libnvidia-ml.so.1")).unwrap();
+        lay(&root, &["etc/ld.so.conf"]);
+        fs::write(root.join("etc/ld.so.conf"), "/opt/appliance/lib\n").unwrap();
+        inject(&root, &own, Needs::Nvml).unwrap();
+        let library = fs::read_link(own.join("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")).unwrap();
+        assert_eq!(library, root.join("opt/appliance/lib/libnvidia-ml.so.580.159.04"));
+        let error = inject(&root, &own, Needs::Mps).unwrap_err();
+        assert!(error.to_string().ends_with("has no libcuda.so.1"), "{error}");
+    }
+
+    #[test]
+    fn files_of_the_image_or_of_a_runtime_stay() {
+        let (_folder, root, own) = container("lib64/libc.so.6");
+        lay(&root, &["usr/lib64/libcuda.so.1", "usr/lib64/libnvidia-ml.so.1"]);
+        lay(&root, &PROGRAM_FILES);
+        lay(&own, &["lib64/libcuda.so.1", "usr/bin/nvidia-smi"]);
+        inject(&root, &own, Needs::Mps).unwrap();
+        for path in ["lib64/libcuda.so.1", "usr/bin/nvidia-smi"] {
+            assert!(fs::symlink_metadata(own.join(path)).unwrap().is_file(), "{path}");
+        }
+        assert!(own.join("lib64/libnvidia-ml.so.1").is_symlink());
+    }
+
+    #[test]
+    fn an_image_without_a_c_library_is_an_error() {
+        let (_folder, root, own) = container("opt/libc.so.6");
+        lay(&root, &["usr/lib64/libcuda.so.1", "usr/lib64/libnvidia-ml.so.1"]);
+        let error = inject(&root, &own, Needs::Mps).unwrap_err();
+        assert!(error.to_string().starts_with("this image has no libc.so.6"), "{error}");
+    }
+}

@@ -1,0 +1,232 @@
+//! The steps of a toolkit pod, each a command of its own.
+
+use std::{path::PathBuf, time::Duration};
+
+use gpu_host::process::error_chain;
+use tokio::time::sleep;
+
+use super::{
+    config_files::ConfigFile,
+    daemon::Daemon,
+    entries::NvidiaEntries,
+    kind::RuntimeKind,
+    loaded::{self, LoadedConfig},
+    record::{self, AddedEntries, ConfigFileError, Record},
+    restart::{self, OnDisk, RestartError, WaitLimits},
+    state::{self, StateError},
+    texts::{self, Texts},
+};
+
+/// The record of the configuration, below [`Setup::state`].
+const RECORD: &str = "record.json";
+/// Why the runtime rejected the configuration, below [`Setup::loaded`].
+const REJECTED: &str = "rejected.json";
+
+/// How a runtime is configured.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The configuration files.
+    pub files: Vec<ConfigFile>,
+    /// Identifies NVIDIA's entries in them.
+    pub entries: NvidiaEntries,
+    /// The runtime.
+    pub daemon: Daemon,
+    /// Whether NVIDIA's runtime is the default.
+    pub default: bool,
+    /// Folder for state that survives a reboot.
+    pub state: PathBuf,
+    /// Folder for state that does not survive a reboot.
+    pub loaded: PathBuf,
+    /// How long to wait for the runtime.
+    pub limits: WaitLimits,
+}
+
+/// Why a step failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// A file does not have the expected format.
+    #[error("cannot add NVIDIA's runtime to the configuration, or remove it")]
+    ConfigFile(#[from] ConfigFileError),
+    /// The runtime did not load the configuration.
+    #[error(transparent)]
+    Restart(#[from] RestartError),
+    /// The runtime rejected the configuration earlier.
+    #[error("{0}")]
+    Rejected(String),
+    /// The installer did not add its runtime.
+    #[error("NVIDIA's installer has not added runtime {handler} to {files}")]
+    NotAdded {
+        /// The name of the runtime.
+        handler: String,
+        /// The files that should have it.
+        files: String,
+    },
+    /// The runtime generates its own configuration files when it starts.
+    #[error(
+        "RuntimeConfigRejected: the container runtime rewrote {files} on start, without runtime {handler}; set toolkit.hostPaths.config to the file from which it generates them"
+    )]
+    Overwritten {
+        /// The name of the runtime.
+        handler: String,
+        /// The files that should have it.
+        files: String,
+    },
+    /// NVIDIA's runtime is no longer configured. The operator recreates the pod, which adds it again.
+    #[error("RuntimeConfigDrifted: {0}")]
+    Drifted(String),
+    /// The runtime could not be restarted without NVIDIA's.
+    #[error("cannot restart the container runtime: {0}")]
+    NotRestarted(String),
+}
+
+/// Before the installer: stores the current configuration.
+///
+/// # Errors
+/// Returns an error if a file cannot be read or does not have the expected format; then the installer must not change
+/// it.
+pub fn snapshot(setup: &Setup) -> Result<(), StepError> {
+    let mut known: Option<Record> = state::load(&setup.state, RECORD)?;
+    let added = AddedEntries { entries: setup.entries.clone(), default: setup.default };
+    // A pod that died with its node has not removed its entries, and the installer only adds entries: an earlier default
+    // would remain.
+    if let Some(other) = known.take_if(|known| !known.matches(&setup.files, &added)) {
+        remove_entries(setup, &other)?;
+    }
+    let now = read(setup)?;
+    let record = Record::snapshot(&setup.files, &now, known.as_ref(), &setup.entries)?;
+    state::store(&setup.state, RECORD, &Record { added: Some(added), ..record })?;
+    state::remove(&setup.loaded, REJECTED)?;
+    Ok(())
+}
+
+/// After the installer: has the runtime load the new configuration unless it already has.
+///
+/// # Errors
+/// Returns an error if the runtime does not come back; its previous configuration is then restored. Retries return the
+/// same error.
+pub async fn apply(setup: &Setup) -> Result<(), StepError> {
+    if let Some(writes) = record::move_version_1_to_main(&setup.files, &read(setup)?) {
+        state::write_all(&writes)?;
+    }
+    let now = read(setup)?;
+    if !is_configured(setup, &now) {
+        return Err(match state::load(&setup.loaded, REJECTED)? {
+            Some(message) => StepError::Rejected(message),
+            None => StepError::NotAdded { handler: setup.entries.handler.clone(), files: names(setup) },
+        });
+    }
+    let record: Record = state::load(&setup.state, RECORD)?.unwrap_or_default();
+    let record = record.settle(&now);
+    state::store(&setup.state, RECORD, &record)?;
+    let disk = OnDisk { digest: digest(&now), written: state::newest(&setup.files) };
+    let known: Option<LoadedConfig> = state::load(&setup.loaded, loaded::FILE_NAME)?;
+    let roll_back = || remove_entries(setup, &record).map_err(|error| error_chain(&error));
+    match restart::load(&setup.daemon, &disk, known.as_ref(), setup.limits, roll_back).await {
+        Ok(process) => {
+            // Some runtimes rewrite their own files when they start.
+            let now = read(setup)?;
+            if !is_configured(setup, &now) {
+                let overwritten =
+                    StepError::Overwritten { handler: setup.entries.handler.clone(), files: names(setup) };
+                state::store(&setup.loaded, REJECTED, &overwritten.to_string())?;
+                return Err(overwritten);
+            }
+            state::store(&setup.loaded, loaded::FILE_NAME, &LoadedConfig { process, digest: digest(&now) })?;
+            Ok(())
+        }
+        Err(error) => {
+            state::store(&setup.loaded, REJECTED, &error.to_string())?;
+            Err(error.into())
+        }
+    }
+}
+
+/// Watches the configuration for as long as it contains NVIDIA's runtime. Checks once per `interval`, so that the pod
+/// is not recreated more often than that, and reads the files only if their metadata has changed.
+///
+/// # Errors
+/// Returns as soon as NVIDIA's runtime is no longer configured, with a message for the operator.
+pub async fn keep(setup: &Setup, interval: Duration) -> StepError {
+    let mut seen = None;
+    loop {
+        let glance = state::metadata_snapshot(&setup.files);
+        if seen.as_ref() != Some(&glance)
+            && let Err(error) = look(setup)
+        {
+            if seen.is_none() {
+                sleep(interval).await;
+            }
+            return error;
+        }
+        seen = Some(glance);
+        sleep(interval).await;
+    }
+}
+
+fn look(setup: &Setup) -> Result<(), StepError> {
+    let now = read(setup)?;
+    if !is_configured(setup, &now) {
+        let handler = &setup.entries.handler;
+        return Err(StepError::Drifted(format!("runtime {handler} is no longer in {}", names(setup))));
+    }
+    let loaded: Option<LoadedConfig> = state::load(&setup.loaded, loaded::FILE_NAME)?;
+    // Before version 2.1, containerd replaces a whole section of the main file by that of the drop-in, so the
+    // installer's copy hides later changes of the main file.
+    let copied = setup.daemon.kind == RuntimeKind::Containerd;
+    if copied && loaded.is_some_and(|loaded| loaded.digest != digest(&now)) {
+        return Err(StepError::Drifted(format!(
+            "{} changed after runtime {} was added",
+            names(setup),
+            setup.entries.handler
+        )));
+    }
+    Ok(())
+}
+
+/// When the pod is deleted: removes NVIDIA's runtime from the configuration.
+///
+/// The runtime is not restarted: an unused runtime is harmless, and a restart disturbs every pod of the node. A default
+/// is different: every new pod would still use it.
+///
+/// # Errors
+/// Returns an error if a file no longer has the expected format, or the runtime does not come back.
+pub async fn revert(setup: &Setup) -> Result<(), StepError> {
+    let Some(record) = state::load::<Record>(&setup.state, RECORD)? else { return Ok(()) };
+    remove_entries(setup, &record)?;
+    if setup.default {
+        let restarted = restart::restart(&setup.daemon, setup.limits).await;
+        let process = restarted.map_err(|error| StepError::NotRestarted(error_chain(&error)))?;
+        state::store(&setup.loaded, loaded::FILE_NAME, &LoadedConfig { process, digest: digest(&read(setup)?) })?;
+    }
+    Ok(())
+}
+
+/// Restores the files of a record, and removes the record.
+fn remove_entries(setup: &Setup, record: &Record) -> Result<(), StepError> {
+    let now = state::read_all(record.files.keys())?;
+    let entries = record.added.as_ref().map_or(&setup.entries, |added| &added.entries);
+    state::write_all(&record.revert(&now, entries)?)?;
+    Ok(state::remove(&setup.state, RECORD)?)
+}
+
+fn read(setup: &Setup) -> Result<Texts, StateError> {
+    state::read_all(setup.files.iter().map(|file| &file.path))
+}
+
+fn is_configured(setup: &Setup, now: &Texts) -> bool {
+    setup
+        .files
+        .iter()
+        .any(|file| now.get(&file.path).is_some_and(|text| file.role.contains_entries(text, &setup.entries)))
+}
+
+fn digest(now: &Texts) -> String {
+    texts::digest(now.iter().map(|(path, text)| (path.as_path(), text)))
+}
+
+fn names(setup: &Setup) -> String {
+    setup.files.iter().map(|file| file.path.display().to_string()).collect::<Vec<_>>().join(" or ")
+}

@@ -1,0 +1,217 @@
+//! The steps of a toolkit pod, against a process that behaves like a container runtime: it listens on a socket and
+//! rereads its file on SIGHUP.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::net::UnixListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use node_tools::runtime::{
+    config_files::config_files,
+    daemon::{Daemon, Runtime},
+    entries::NvidiaEntries,
+    kind::RuntimeKind,
+    restart::WaitLimits,
+    steps::{self, Setup, StepError},
+};
+use tempfile::TempDir;
+
+const SOCKET: &str = "FAKE_RUNTIME_SOCKET";
+const CONFIG: &str = "FAKE_RUNTIME_CONFIG";
+
+/// Not a test: the fake runtime, started by the other tests. Like Docker, it answers by accepting connections. It
+/// prints whether it has loaded NVIDIA's runtime.
+#[test]
+#[ignore = "the fake runtime that the other tests start"]
+fn fake_runtime() {
+    let (Ok(socket), Ok(config)) = (std::env::var(SOCKET), std::env::var(CONFIG)) else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).unwrap();
+        let load = || {
+            let text = fs::read_to_string(&config).unwrap_or_default();
+            println!("loaded {}", text.contains("nvidia-container-runtime"));
+        };
+        fs::remove_file(&socket).ok();
+        let _listener = UnixListener::bind(&socket).unwrap();
+        load();
+        loop {
+            hangup.recv().await;
+            load();
+        }
+    });
+}
+
+/// A node with a fake runtime.
+struct Node {
+    folder: TempDir,
+    runtime: Child,
+    said: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Node {
+    fn new(found: Option<&str>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        if let Some(found) = found {
+            fs::write(folder.path().join("daemon.json"), found).unwrap();
+        }
+        let mut runtime = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "steps::fake_runtime", "--ignored", "--nocapture"])
+            .env(SOCKET, folder.path().join("docker.sock"))
+            .env(CONFIG, folder.path().join("daemon.json"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(runtime.stdout.take().unwrap()).lines();
+        let mut node = Self { folder, runtime, said };
+        assert_eq!(node.says(), "loaded false");
+        node
+    }
+
+    /// Returns the runtime's next line about what it loads.
+    fn says(&mut self) -> String {
+        // The output of the test harness comes first.
+        let mut lines = self.said.by_ref().map(|line| line.unwrap());
+        let line = lines.find(|line| line.contains("loaded ")).expect("a line of the runtime");
+        let at = line.find("loaded ").unwrap();
+        line[at..].to_owned()
+    }
+
+    fn config(&self) -> PathBuf {
+        self.folder.path().join("daemon.json")
+    }
+
+    fn text(&self) -> Option<String> {
+        fs::read_to_string(self.config()).ok()
+    }
+
+    fn setup(&self, default: bool) -> Setup {
+        let at = |name: &str| self.folder.path().join(name);
+        let daemon =
+            Daemon { kind: RuntimeKind::Docker, socket: at("docker.sock"), proc: Path::new("/proc").to_owned() };
+        Setup {
+            files: config_files(RuntimeKind::Docker, Some(&self.config()), None),
+            entries: NvidiaEntries { handler: "nvidia".into(), install_dir: "/opt/toolkit".into() },
+            daemon,
+            default,
+            state: at("state"),
+            loaded: at("loaded"),
+            limits: WaitLimits { deadline: Duration::from_millis(200), interval: Duration::from_millis(5) },
+        }
+    }
+
+    /// Does what NVIDIA's installer does.
+    fn install(&self, also: &str) {
+        let mut whole: serde_json::Value = serde_json::from_str(&self.text().unwrap_or("{}".into())).unwrap();
+        whole["runtimes"]["nvidia"]["path"] = "/opt/toolkit/nvidia-container-runtime".into();
+        whole[also] = true.into();
+        fs::write(self.config(), whole.to_string()).unwrap();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.runtime.kill().ok();
+        self.runtime.wait().ok();
+    }
+}
+
+#[tokio::test]
+async fn a_runtime_loads_a_new_configuration_once_and_gets_its_previous_one_back() {
+    let found = "{ \"registry-mirrors\": [ \"https://m\" ] }\n";
+    let mut node = Node::new(Some(found));
+    let setup = node.setup(false);
+    steps::snapshot(&setup).unwrap();
+    node.install("x");
+    steps::apply(&setup).await.unwrap();
+    assert_eq!(node.says(), "loaded true");
+    // A new pod does not change anything and restarts nothing, as the next line of the runtime shows.
+    steps::snapshot(&setup).unwrap();
+    node.install("x");
+    steps::apply(&setup).await.unwrap();
+    steps::revert(&setup).await.unwrap();
+    assert_eq!(node.text().as_deref(), Some(found));
+    let process = setup.daemon.process().await.unwrap();
+    setup.daemon.reload(process).await.unwrap();
+    assert_eq!(node.says(), "loaded false");
+}
+
+#[tokio::test]
+async fn a_default_runtime_is_unloaded_when_it_is_removed() {
+    let mut node = Node::new(None);
+    let setup = node.setup(true);
+    steps::snapshot(&setup).unwrap();
+    node.install("x");
+    steps::apply(&setup).await.unwrap();
+    assert_eq!(node.says(), "loaded true");
+    steps::revert(&setup).await.unwrap();
+    assert_eq!(node.says(), "loaded false");
+}
+
+#[tokio::test]
+async fn a_runtime_that_is_down_is_reported_at_every_attempt_and_its_file_is_restored() {
+    let found = "{\"a\": 1}";
+    let mut node = Node::new(Some(found));
+    let setup = node.setup(false);
+    steps::snapshot(&setup).unwrap();
+    node.install("x");
+    node.runtime.kill().unwrap();
+    node.runtime.wait().unwrap();
+    let error = steps::apply(&setup).await.unwrap_err().to_string();
+    assert!(error.starts_with("RuntimeDown: "), "{error}");
+    assert_eq!(node.text().as_deref(), Some(found));
+    assert_eq!(steps::apply(&setup).await.unwrap_err().to_string(), error, "kubelet retries");
+}
+
+#[tokio::test]
+async fn an_installer_that_added_nothing_is_reported() {
+    let node = Node::new(None);
+    let setup = node.setup(false);
+    steps::snapshot(&setup).unwrap();
+    let error = steps::apply(&setup).await.unwrap_err();
+    assert!(matches!(error, StepError::NotAdded { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_removal_by_others_is_reported() {
+    let mut node = Node::new(None);
+    let setup = node.setup(false);
+    steps::snapshot(&setup).unwrap();
+    node.install("x");
+    steps::apply(&setup).await.unwrap();
+    assert_eq!(node.says(), "loaded true");
+    let keeping = steps::keep(&setup, Duration::from_millis(5));
+    // Changes to other entries are irrelevant.
+    node.install("y");
+    let kept = tokio::time::timeout(Duration::from_millis(50), keeping).await;
+    assert!(kept.is_err(), "{kept:?}");
+    fs::write(node.config(), "{}").unwrap();
+    let error = steps::keep(&setup, Duration::from_millis(5)).await.to_string();
+    assert!(error.starts_with("RuntimeConfigDrifted: runtime nvidia is no longer in "), "{error}");
+}
+
+#[tokio::test]
+async fn entries_of_a_pod_that_died_are_removed_before_different_ones_are_added() {
+    let found = "{ \"registry-mirrors\": [ \"https://m\" ] }\n";
+    for (default, handler, goes) in [(true, "nvidia", false), (false, "nvidia", true), (true, "gpu", true)] {
+        let mut node = Node::new(Some(found));
+        let setup = node.setup(true);
+        steps::snapshot(&setup).unwrap();
+        node.install("x");
+        let with_default = node.text().unwrap().replacen('{', "{\"default-runtime\": \"nvidia\",", 1);
+        fs::write(node.config(), with_default).unwrap();
+        steps::apply(&setup).await.unwrap();
+        assert_eq!(node.says(), "loaded true");
+        let entered = node.text();
+        // The node crashes, and comes back with a pod of another revision.
+        let mut next = node.setup(default);
+        next.entries.handler = handler.into();
+        steps::snapshot(&next).unwrap();
+        let wanted = if goes { Some(found.to_owned()) } else { entered };
+        assert_eq!(node.text(), wanted, "{default} {handler}");
+    }
+}

@@ -1,0 +1,217 @@
+//! The agent's loop: a host in a directory, the stand-in NVML, and a mocked API server.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use gpu_host::{
+    nvml::supervisor::{ChildCommand, Limits, Supervisor, child_command},
+    observe::driver::CONTAINER_ROOT,
+};
+use gpu_operator_crd::report::{Holder, NvmlState};
+use nvml_probe::report::gpu_node::GpuNodeView;
+use tokio::process::Command;
+
+use crate::{
+    PROBE,
+    running::{GPUS, Running, existing, node, patient, served, soon},
+};
+
+#[tokio::test]
+async fn a_bare_node_is_reported_and_then_its_driver_when_it_is_loaded() {
+    let host = node();
+    let agent = Running::start(&host, GpuNodeView::Absent, patient());
+    let bare = agent.reports(|_| true).await;
+    assert_eq!(bare.gpus.len(), 2);
+    assert_eq!(bare.nvml.state, NvmlState::Absent);
+    assert_eq!((bare.os.id.as_str(), bare.os.version_id.as_str()), ("ubuntu", "22.04"));
+    assert_eq!(bare.boot_id, "11111111-2222-3333-4444-555555555555");
+    host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
+    host.load("580.173.02");
+    let ready = agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
+    assert_eq!(ready.driver.loaded.as_deref(), Some("580.173.02"));
+    assert_eq!(ready.driver.cuda_version.as_deref(), Some("13.1"));
+    assert_eq!(ready.driver.installed[0].root, CONTAINER_ROOT);
+    assert_eq!(ready.gpus[1].uuid.as_deref(), Some("GPU-seven"));
+    agent.end().await;
+    assert!(!host.is_held(CONTAINER_ROOT));
+}
+
+#[tokio::test]
+async fn an_unchanged_node_makes_no_request() {
+    let host = node();
+    let agent = Running::start(&host, GpuNodeView::Absent, patient());
+    let report = agent.reports(|_| true).await;
+    agent.end().await;
+    let again = Running::start(&host, existing(false, Some(report)), patient());
+    host.gpu("0000:08:00.0", "0x2330");
+    again.reports(|report| report.gpus.len() == 3).await;
+    // After its restart the agent has looked many times, but written only once, for the new GPU.
+    let asked = again.server.asked();
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    again.end().await;
+}
+
+#[tokio::test]
+async fn programs_that_hold_the_gpus_are_listed_on_request() {
+    let host = node();
+    host.write("proc/4711/comm", "nvidia-smi");
+    host.write("proc/4711/cgroup", "0::/user.slice");
+    fs::create_dir_all(host.path("proc/4711/fd")).unwrap();
+    symlink("/dev/nvidia0", host.path("proc/4711/fd/3")).unwrap();
+    let agent = Running::start(&host, existing(false, None), patient());
+    let before = agent.reports(|_| true).await;
+    assert_eq!(before.driver.holders, None);
+    agent.lists_holders(true);
+    let listed = agent.awaits(|report| report.driver.holders.is_some()).await;
+    let holder = Holder { pod_uid: None, pid: Some(4711), process: "nvidia-smi".into() };
+    assert_eq!(listed.driver.holders, Some(vec![holder]));
+    agent.lists_holders(false);
+    agent.awaits(|report| report.driver.holders.is_none()).await;
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn the_driver_is_released_before_the_release_is_reported_and_opened_again_after_it() {
+    let host = served();
+    let agent = Running::start(&host, GpuNodeView::Absent, patient());
+    let before = agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
+    agent.sees(true, Some(before));
+    let released = agent
+        .reports(|report| {
+            let released = report.nvml.state == NvmlState::Released;
+            assert!(
+                !released || !host.is_held(CONTAINER_ROOT),
+                "the release was reported before the driver was released"
+            );
+            released
+        })
+        .await;
+    assert_eq!(released.gpus.len(), 2);
+    agent.sees(false, Some(released));
+    agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
+    assert!(host.is_held(CONTAINER_ROOT));
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn a_probe_that_starts_during_a_release_does_not_open_the_driver() {
+    let host = served();
+    let agent = Running::start(&host, existing(true, None), patient());
+    let first = agent.reports(|_| true).await;
+    assert_eq!(first.nvml.state, NvmlState::Released);
+    assert!(!host.is_held(CONTAINER_ROOT));
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn neither_a_release_nor_a_shutdown_waits_for_a_hanging_nvml() {
+    let host = node();
+    host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.1.2", "");
+    host.load("1.2");
+    // The child answers once, and hangs on the second request.
+    let hangs = host.path("hangs");
+    let answer = r#"{"inventory":{"driverVersion":"1.2","cudaVersion":null,"gpus":[]}}"#;
+    let script = format!("read line; echo '{answer}'; read line; touch {}; exec sleep 1000", hangs.display());
+    let launch: ChildCommand = Box::new(move |_| {
+        let mut command = Command::new("/bin/sh");
+        command.arg("-c").arg(&script);
+        command
+    });
+    let agent = Running::launch(&host, GpuNodeView::Absent, Supervisor::new(launch, patient()));
+    let before = agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
+    soon(appears(&hangs)).await;
+    agent.sees(true, Some(before));
+    let released = agent.reports(|report| report.nvml.state == NvmlState::Released).await;
+    fs::remove_file(&hangs).unwrap();
+    agent.sees(false, Some(released));
+    soon(appears(&hangs)).await;
+    agent.end().await;
+}
+
+async fn appears(path: &Path) {
+    while !path.exists() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_hanging_nvml_is_reported_with_the_gpus_of_the_bus() {
+    let host = served();
+    host.serve(CONTAINER_ROOT, &GPUS, true);
+    let agent =
+        Running::start(&host, GpuNodeView::Absent, Limits { answer: Duration::from_millis(300), ..Limits::default() });
+    let report = agent.reports(|_| true).await;
+    assert_eq!(report.nvml.state, NvmlState::Failing);
+    assert!(report.nvml.message.unwrap().contains("no answer"));
+    assert_eq!(report.gpus.len(), 2);
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn removed_gpus_are_reported_including_the_last_one() {
+    let host = node();
+    let agent = Running::start(&host, GpuNodeView::Absent, patient());
+    agent.reports(|report| report.gpus.len() == 2).await;
+    for (left, (address, _)) in [(1, GPUS[0]), (0, GPUS[1])] {
+        fs::remove_dir_all(host.path(&format!("sys/bus/pci/devices/{address}"))).unwrap();
+        agent.reports(|report| report.gpus.len() == left).await;
+    }
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn an_unreadable_host_is_not_reported_and_the_probe_continues() {
+    let host = node();
+    let (bus, hidden) = (host.path("sys/bus"), host.path("sys/hidden"));
+    fs::rename(&bus, &hidden).unwrap();
+    let agent = Running::start(&host, existing(false, None), patient());
+    // The first look at a host without NVML completes in one go, as soon as the task runs.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(agent.server.asked(), []);
+    fs::rename(&hidden, &bus).unwrap();
+    agent.reports(|report| report.gpus.len() == 2).await;
+    let asked = agent.server.asked();
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn a_rejected_write_is_retried() {
+    let host = node();
+    let agent = Running::start(&host, GpuNodeView::Unknown, patient());
+    agent.server.fails_next_with(500);
+    agent.seen.send_replace(GpuNodeView::Absent);
+    agent.reports(|report| report.gpus.len() == 2).await;
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn nvml_is_not_queried_until_it_is_known_whether_to_release_the_driver() {
+    let host = served();
+    let starts = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&starts);
+    let real = child_command(PathBuf::from(PROBE));
+    let launch: ChildCommand = Box::new(move |target| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        real(target)
+    });
+    let agent = Running::launch(&host, GpuNodeView::Unknown, Supervisor::new(launch, patient()));
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(starts.load(Ordering::SeqCst), 0);
+    agent.seen.send_replace(GpuNodeView::Absent);
+    agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
+    assert_eq!(starts.load(Ordering::SeqCst), 1);
+    agent.end().await;
+}

@@ -1,0 +1,423 @@
+//! When a write is made again: because it failed, or because what it wrote did not stay.
+//!
+//! A write that fails again and again is attempted less and less often, whatever wakes the loop, while all others go on. A repair is a
+//! successful write of what was last written there: another writer has changed it since. The first repairs are made at once, so that a
+//! manual edit is reverted immediately. Then they become less and less frequent: a controller or a webhook that writes something else
+//! would otherwise cause writes without end.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use gpu_operator_common::interned::Interned;
+use gpu_operator_crd::{keys, reason::Reason};
+
+use super::failure::Failure;
+use crate::{
+    output::write::{Body, Kind, Part, Target, Write},
+    revision::hash,
+    time::Uptime,
+    world::{Concern, HeldWrite, World},
+};
+
+/// The maximum pause between two attempts of a write that fails.
+const MAX_BACKOFF: Duration = Duration::from_mins(5);
+/// The number of repairs that are made at once …
+const AT_ONCE: u32 = 5;
+/// … the pause before the next one, which doubles with each …
+const FIRST_PAUSE: Duration = Duration::from_secs(90);
+/// … and its maximum. A fight is over if no repair has been needed for as long. In total, these are 12 repairs in an hour.
+const MAX_PAUSE: Duration = Duration::from_mins(10);
+/// How long a success is remembered.
+const MEMORY: Duration = Duration::from_hours(1);
+/// How soon a fight that has just been noticed is reported.
+const SOON: Duration = Duration::from_secs(1);
+
+/// The last attempts, by the hash of their target.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Retry {
+    attempts: BTreeMap<u64, Attempts>,
+    /// When the first of the repairs that the current plan contains and that are held may be made, or a new fight is reported.
+    next: Option<Uptime>,
+}
+
+/// The last attempts to write to a target.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Attempts {
+    success: Option<Success>,
+    /// The failures since.
+    failed: Option<Failed>,
+}
+
+/// A success, and how often it was repeated because its content did not stay.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Success {
+    content: u64,
+    at: Uptime,
+    repairs: u32,
+    /// The generation that the object had when this was planned, if it is a DaemonSet.
+    before: Option<i64>,
+    fight: Option<Box<Fight>>,
+}
+
+/// A write that is needed again and again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Fight {
+    target: String,
+    /// What the other manager does to it.
+    deed: &'static str,
+    concerns: Concern,
+    /// The other manager, if the object names one.
+    manager: Option<Interned>,
+    /// When a repair was last needed.
+    needed: Uptime,
+}
+
+/// A write that failed when it was last attempted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Failed {
+    deletes: bool,
+    concerns: Concern,
+    failure: Failure,
+    pause: Duration,
+    until: Uptime,
+}
+
+impl Retry {
+    /// Adds to the world what an administrator has to resolve: lasting failures and current fights.
+    pub fn report(&self, world: &mut World) {
+        let failed = self.attempts.values().filter_map(|attempts| attempts.failed.as_ref());
+        let lasting = failed.filter(|failed| failed.failure.class.lasts());
+        world.held_writes.extend(lasting.map(|failed| HeldWrite {
+            concerns: failed.concerns.clone(),
+            reason: Reason::ApplyFailed,
+            message: failed.failure.message.clone(),
+        }));
+        for fight in self.fights() {
+            let message = fight.message();
+            match &fight.concerns {
+                Concern::Node(node) => {
+                    let messages = world.contested_nodes.entry(node.clone()).or_default();
+                    if !messages.is_empty() {
+                        messages.push_str("; ");
+                    }
+                    messages.push_str(&message);
+                }
+                concerns => {
+                    let concerns = concerns.clone();
+                    world.held_writes.push(HeldWrite { concerns, reason: Reason::ManagerConflict, message });
+                }
+            }
+        }
+    }
+
+    /// Records the repairs that a plan contains, and removes those of DaemonSets that are held. Nothing that depends on such a
+    /// DaemonSet has to wait: it exists. Failed writes that the plan does not contain are not needed any more: returns whether there
+    /// were any.
+    pub fn begin(&mut self, writes: &mut Vec<Write>, world: &World, now: Uptime) -> bool {
+        self.next = None;
+        for attempts in self.attempts.values_mut() {
+            attempts.success.take_if(|success| now.saturating_sub(success.at) >= MEMORY);
+            if let Some(success) = &mut attempts.success {
+                success.fight.take_if(|fight| now.saturating_sub(fight.needed) >= MAX_PAUSE);
+            }
+        }
+        for write in &*writes {
+            self.note(write, world, now);
+        }
+        writes.retain(|write| {
+            let exists = || world.daemon_sets.contains_key(&write.target.name);
+            !matches!(write.body, Body::DaemonSet(_)) || !exists() || !self.holds_repair(write, now)
+        });
+        let resolved = self.forget_failures(writes);
+        self.attempts.retain(|_, attempts| *attempts != Attempts::default());
+        resolved
+    }
+
+    fn forget_failures(&mut self, writes: &[Write]) -> bool {
+        if self.attempts.values().all(|attempts| attempts.failed.is_none()) {
+            return false;
+        }
+        let planned: BTreeSet<_> = writes.iter().map(|write| (key(write), deletes(write))).collect();
+        let mut resolved = false;
+        for (target, attempts) in &mut self.attempts {
+            let unneeded = attempts.failed.take_if(|failed| !planned.contains(&(*target, failed.deletes)));
+            resolved |= unneeded.is_some();
+        }
+        resolved
+    }
+
+    /// Records that a write is needed, if it is one more repair than those that are made at once. A write that leaves the object as
+    /// it was is no fight: a webhook changes it on admission, for example to use a mirror of an image registry.
+    fn note(&mut self, write: &Write, world: &World, now: Uptime) {
+        let success = self.attempts.get_mut(&key(write)).and_then(|attempts| attempts.success.as_mut());
+        let success = success.filter(|success| success.repeats(write));
+        let Some(success) = success.filter(|success| success.fight.is_some() || now < success.until()) else { return };
+        // A pod that is deleted again and again is not what another manager made of it.
+        let is_fought_over = write.target.kind != Kind::Pod || !deletes(write);
+        let generation = generation(write);
+        let has_effect = is_fought_over && (generation.is_none() || generation != success.before);
+        let next = if success.fight.is_some() || !has_effect { success.until() } else { now + SOON };
+        self.next = self.next.into_iter().chain([next]).min();
+        if !has_effect {
+            return;
+        }
+        let deed = match write.body {
+            Body::Pod(_) => "deleting",
+            Body::Delete(_) => "creating",
+            _ => "changing",
+        };
+        let fight = success.fight.get_or_insert_with(|| {
+            let (target, concerns) = (write.target.to_string(), write.concerns());
+            Box::new(Fight { target, deed, concerns, manager: None, needed: now })
+        });
+        fight.needed = now;
+        fight.manager = co_writer(&write.target, world).or(fight.manager.take());
+    }
+
+    /// Returns whether a write is not to be made yet.
+    #[must_use]
+    pub fn holds(&self, write: &Write, now: Uptime) -> bool {
+        let failed = self.attempts.get(&key(write)).and_then(|attempts| attempts.failed.as_ref());
+        failed.is_some_and(|failed| failed.deletes == deletes(write) && now < failed.until)
+            || self.holds_repair(write, now)
+    }
+
+    fn holds_repair(&self, write: &Write, now: Uptime) -> bool {
+        let success = self.attempts.get(&key(write)).and_then(|attempts| attempts.success.as_ref());
+        success.is_some_and(|success| now < success.until() && success.repeats(write))
+    }
+
+    /// Records a success. Returns whether the write had failed before.
+    pub fn succeeded(&mut self, write: &Write, now: Uptime) -> bool {
+        let attempts = self.attempts.entry(key(write)).or_default();
+        let (content, before) = (content(write), generation(write));
+        match &mut attempts.success {
+            Some(success) if success.content == content => {
+                (success.at, success.repairs, success.before) = (now, success.repairs + 1, before);
+            }
+            success => *success = Some(Success { content, at: now, repairs: 0, before, fight: None }),
+        }
+        attempts.failed.take_if(|failed| failed.deletes == deletes(write)).is_some()
+    }
+
+    /// Records a failed attempt. The pause doubles with each.
+    pub fn failed(&mut self, write: &Write, failure: Failure, now: Uptime) {
+        let attempts = self.attempts.entry(key(write)).or_default();
+        let before = attempts.failed.as_ref().filter(|failed| failed.deletes == deletes(write));
+        let pause = before.map_or_else(|| failure.class.retry_after(), |before| (before.pause * 2).min(MAX_BACKOFF));
+        let (deletes, concerns) = (deletes(write), write.concerns());
+        attempts.failed = Some(Failed { deletes, concerns, failure, pause, until: now + pause });
+    }
+
+    /// Returns when the next attempt may be made, or a message changes.
+    #[must_use]
+    pub fn next(&self) -> Option<Uptime> {
+        let failed = self.attempts.values().filter_map(|attempts| Some(attempts.failed.as_ref()?.until));
+        let ends = self.fights().map(|fight| fight.needed + MAX_PAUSE);
+        failed.chain(ends).chain(self.next).min()
+    }
+
+    fn fights(&self) -> impl Iterator<Item = &Fight> {
+        self.attempts.values().filter_map(|attempts| attempts.success.as_ref()?.fight.as_deref())
+    }
+}
+
+impl Success {
+    /// Returns when the next repair may be made.
+    fn until(&self) -> Uptime {
+        let pause = self.repairs.checked_sub(AT_ONCE).map_or(Duration::ZERO, |doublings| {
+            FIRST_PAUSE.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(MAX_PAUSE)
+        });
+        self.at + pause
+    }
+
+    /// Returns whether a write is a repair of this one, after those that are made at once.
+    fn repeats(&self, write: &Write) -> bool {
+        self.repairs >= AT_ONCE && self.content == content(write)
+    }
+}
+
+impl Fight {
+    fn message(&self) -> String {
+        let Self { target, deed, manager, .. } = self;
+        let minutes = MAX_PAUSE.as_secs() / 60;
+        let (who, it) = manager.as_ref().map_or_else(
+            || {
+                let unknown = "an unknown component (managedFields lists no other manager)";
+                (unknown.to_owned(), "that component".to_owned())
+            },
+            |manager| (format!("field manager {manager:?}"), format!("{manager:?}")),
+        );
+        format!("{who} keeps {deed} {target}; repairs are delayed by up to {minutes} minutes: stop {it} from doing so")
+    }
+}
+
+/// Returns what identifies the target of a write: a pod of an operand by its role, because its successor has another name.
+fn key(write: &Write) -> u64 {
+    write.role.as_ref().map_or_else(|| hash(&write.target), hash)
+}
+
+fn deletes(write: &Write) -> bool {
+    matches!(write.body, Body::Delete(_))
+}
+
+/// Returns the generation of the DaemonSet that a write repairs.
+fn generation(write: &Write) -> Option<i64> {
+    match &write.body {
+        Body::DaemonSet(write) => write.generation,
+        _ => None,
+    }
+}
+
+/// Returns the hash of what a write writes, without what differs each time.
+fn content(write: &Write) -> u64 {
+    match &write.body {
+        Body::DaemonSet(write) => hash(&write.set),
+        Body::Spec(write) => hash(&(&write.spec, &write.owner)),
+        // A key that is taken over before it is removed has a value that no node has otherwise.
+        Body::Labels(write) => {
+            let is_taken_over =
+                |key: &str, value: &str| keys::NODE_LABELS.contains(&key) && ["", "none"].contains(&value);
+            let labels = write.labels.iter().filter(|(key, value)| !is_taken_over(key, value));
+            hash(&(&write.uid, labels.collect::<Vec<_>>()))
+        }
+        Body::Condition(condition) => {
+            let condition = condition.as_ref();
+            hash(&condition.map(|condition| (&condition.status, &condition.reason, &condition.message)))
+        }
+        Body::Pod(_) | Body::Delete(_) => 0,
+        body => hash(body),
+    }
+}
+
+/// Returns the other manager that last wrote to a target.
+fn co_writer(target: &Target, world: &World) -> Option<Interned> {
+    let Target { kind, part, name } = target;
+    if *kind == Kind::DaemonSet {
+        return world.daemon_sets.get(name)?.added_by.clone();
+    }
+    let node = world.nodes.get(&name.as_str().into()).filter(|_| *kind == Kind::Node)?;
+    match part {
+        Part::Labels => node.co_writers.labels.clone(),
+        Part::Condition => node.co_writers.condition.clone(),
+        Part::Taint => node.co_writers.taints.clone(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gpu_operator_crd::NodeName;
+
+    use super::*;
+    use crate::{
+        carry::failure::Class,
+        world::{HealthCondition, NodeFacts},
+    };
+
+    const HOUR: u64 = 3600;
+
+    /// Plans and makes the write of each second for which `planned` returns one, and returns the seconds of those that were made.
+    fn made(
+        retry: &mut Retry,
+        seconds: std::ops::Range<u64>,
+        planned: impl Fn(u64) -> Option<&'static str>,
+    ) -> Vec<u64> {
+        let name = NodeName::from("a");
+        let world = World { nodes: [(name.clone(), Arc::new(NodeFacts::default()))].into(), ..World::default() };
+        let mut made = Vec::new();
+        for second in seconds {
+            let Some(message) = planned(second) else { continue };
+            let now = Uptime::from_secs(second);
+            let since = k8s_openapi::jiff::Timestamp::from_second(second.cast_signed()).ok();
+            let condition = HealthCondition { message: message.into(), since, ..HealthCondition::default() };
+            let write = Write::new(&name, Body::Condition(Some(condition)));
+            retry.note(&write, &world, now);
+            if !retry.holds(&write, now) {
+                retry.succeeded(&write, now);
+                made.push(second);
+            }
+        }
+        made
+    }
+
+    #[test]
+    fn a_fight_costs_at_most_twelve_repairs_in_any_hour() {
+        let made = made(&mut Retry::default(), 0..5 * HOUR, |_| Some("x"));
+        assert_eq!(made[..9], [0, 1, 2, 3, 4, 5, 95, 275, 635]);
+        let repairs = &made[1..];
+        for start in repairs {
+            let within = repairs.iter().filter(|at| (*start..start + HOUR).contains(at)).count();
+            assert!(within <= 12, "{within} from {start}: {repairs:?}");
+        }
+        assert!(repairs.windows(2).all(|pair| pair[1] - pair[0] <= 600), "repairs go on: {repairs:?}");
+    }
+
+    #[test]
+    fn a_write_that_changes_with_the_facts_is_never_held() {
+        let alternates = |second: u64| Some(if second.is_multiple_of(2) { "x" } else { "y" });
+        assert_eq!(made(&mut Retry::default(), 0..HOUR, alternates).len(), 3600);
+    }
+
+    #[test]
+    fn after_an_hour_without_a_repair_the_budget_is_full_again() {
+        let mut retry = Retry::default();
+        let before = made(&mut retry, 0..HOUR, |_| Some("x"));
+        let last = before.last().copied().unwrap();
+        for (quiet, at_once) in [(HOUR - 1, 1), (2 * HOUR, 6)] {
+            let mut retry = retry.clone();
+            let again = last + quiet;
+            retry.begin(&mut Vec::new(), &World::default(), Uptime::from_secs(again));
+            assert_eq!(made(&mut retry, again..again + 60, |_| Some("x")).len(), at_once);
+        }
+    }
+
+    #[test]
+    fn a_fight_ends_when_no_repair_has_been_needed_for_ten_minutes() {
+        let mut retry = Retry::default();
+        made(&mut retry, 0..60, |_| Some("x"));
+        let report = |retry: &Retry| {
+            let mut world = World::default();
+            retry.report(&mut world);
+            world.contested_nodes.len()
+        };
+        let end = Uptime::from_secs(59) + MAX_PAUSE;
+        let mut pass = |now| {
+            retry.begin(&mut Vec::new(), &World::default(), now);
+            (report(&retry), retry.next())
+        };
+        assert_eq!(pass(end.saturating_sub(SOON)), (1, Some(end)));
+        assert_eq!(pass(end), (0, None));
+    }
+
+    #[test]
+    fn the_pause_of_a_failure_doubles_until_it_is_resolved() {
+        let forbidden = || Failure { class: Class::Forbidden, message: "failed to label node a: no".into() };
+        let [a, b] = ["a", "b"].map(|node| Write::new(node, Body::Taint(None)));
+        let (mut retry, mut now) = (Retry::default(), Uptime::ZERO);
+        let mut pauses = Vec::new();
+        for _ in 0..6 {
+            retry.failed(&a, forbidden(), now);
+            assert!(retry.holds(&a, now) && !retry.holds(&b, now));
+            let next = retry.next().unwrap();
+            assert!(!retry.holds(&a, next));
+            pauses.push(next.saturating_sub(now).as_secs());
+            now = next;
+        }
+        assert_eq!(pauses, [30, 60, 120, 240, 300, 300]);
+        let mut world = World::default();
+        retry.report(&mut world);
+        assert_eq!(world.held_writes[0].concerns, Concern::Node("a".into()));
+        let begin = |retry: &mut Retry, write: &Write| retry.begin(&mut vec![write.clone()], &World::default(), now);
+        assert!(!begin(&mut retry, &a) && retry.next().is_some());
+        assert!(begin(&mut retry, &b), "it is not needed any more");
+        assert_eq!(retry, Retry::default());
+        retry.failed(&a, forbidden(), now);
+        assert!(retry.succeeded(&a, now));
+        assert_eq!(retry.next(), None);
+    }
+}

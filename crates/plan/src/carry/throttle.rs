@@ -1,0 +1,116 @@
+//! A minimum interval between the writes of each status. What changes in between is written together.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    output::write::{Kind, Target, Urgency, Write},
+    time::Uptime,
+};
+
+/// The interval of changes that a user may wait for or act upon.
+const PROMPT: Duration = Duration::from_secs(1);
+/// The interval of changes of counts in the status of a policy. Each write wakes all watchers.
+const POLICY_PROGRESS: Duration = Duration::from_secs(5);
+/// The interval of transient phases in the status of a GpuNode: an installation with stages of a few seconds needs two writes …
+const NODE_PROGRESS: Duration = Duration::from_secs(10);
+/// … and the same per node that is in such a phase, if that is longer in total: it limits these writes to one per second, regardless
+/// of the number of nodes that are installed at once …
+const PER_NODE: Duration = Duration::from_secs(1);
+/// … and the maximum of that total.
+const MAX_INTERVAL: Duration = Duration::from_mins(10);
+/// How soon a plan without another reason looks again at changes that are written with the next one.
+const LATER: Duration = Duration::from_hours(1);
+
+/// The times of the last writes of statuses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Throttle {
+    written: BTreeMap<Target, Uptime>,
+    /// The number of statuses of nodes that the current plan writes because of a transient phase.
+    transient: u32,
+}
+
+impl Throttle {
+    /// Prepares for the writes of a plan.
+    pub fn begin(&mut self, writes: &[Write], now: Uptime) {
+        self.written.retain(|_, at| now.saturating_sub(*at) < MAX_INTERVAL);
+        let is_transient = |write: &&Write| write.target.kind == Kind::GpuNode && write.urgency == Urgency::Progress;
+        self.transient = u32::try_from(writes.iter().filter(is_transient).count()).unwrap_or(u32::MAX);
+    }
+
+    /// Returns how long a write must wait, or `None` if it may be made now.
+    #[must_use]
+    pub fn wait(&self, write: &Write, now: Uptime) -> Option<Duration> {
+        let interval = match (write.urgency, write.target.kind) {
+            (Urgency::Immediate, _) => return None,
+            (Urgency::Detail, _) => return Some(LATER),
+            (Urgency::Prompt, _) => PROMPT,
+            (Urgency::Progress, Kind::ClusterGpuPolicy) => POLICY_PROGRESS,
+            (Urgency::Progress, _) => PER_NODE.saturating_mul(self.transient).clamp(NODE_PROGRESS, MAX_INTERVAL),
+        };
+        let last = self.written.get(&write.target)?;
+        interval.checked_sub(now.saturating_sub(*last)).filter(|wait| !wait.is_zero())
+    }
+
+    /// Records a write.
+    pub fn written(&mut self, write: &Write, now: Uptime) {
+        if write.urgency != Urgency::Immediate {
+            self.written.insert(write.target.clone(), now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::write::Body;
+
+    /// Returns the seconds in which a change of each second is written.
+    fn writes(throttle: &mut Throttle, body: &Body, urgency: Urgency, seconds: u64) -> Vec<u64> {
+        let write = Write { urgency, ..Write::new("a", body.clone()) };
+        let mut made = Vec::new();
+        for second in 0..seconds {
+            let now = Uptime::from_secs(second);
+            throttle.begin(std::slice::from_ref(&write), now);
+            if throttle.wait(&write, now).is_none() {
+                throttle.written(&write, now);
+                made.push(second);
+            }
+        }
+        made
+    }
+
+    #[test]
+    fn each_urgency_has_an_interval() {
+        let policy = Body::PolicyStatus(Box::default());
+        let node = Body::Status(Box::default());
+        for (body, urgency, expected) in [
+            (&policy, Urgency::Prompt, vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
+            (&policy, Urgency::Progress, vec![0, 5, 10]),
+            (&policy, Urgency::Detail, vec![]),
+            (&node, Urgency::Progress, vec![0, 10]),
+        ] {
+            assert_eq!(writes(&mut Throttle::default(), body, urgency, 12), expected, "{urgency:?}");
+        }
+    }
+
+    #[test]
+    fn phases_of_many_nodes_are_written_at_most_once_a_second() {
+        let status = |node: u32| {
+            let body = Body::Status(Box::default());
+            Write { urgency: Urgency::Progress, ..Write::new(node, body) }
+        };
+        let (mut throttle, mut made) = (Throttle::default(), 0);
+        let planned: Vec<_> = (0..400).map(status).collect();
+        for second in 0..600 {
+            let now = Uptime::from_secs(second);
+            throttle.begin(&planned, now);
+            for write in &planned {
+                if throttle.wait(write, now).is_none() {
+                    throttle.written(write, now);
+                    made += u32::from(second > 0);
+                }
+            }
+        }
+        assert!((200..=600).contains(&made), "{made}");
+    }
+}

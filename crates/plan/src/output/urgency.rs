@@ -1,0 +1,131 @@
+//! How soon the change of a status is worth a write.
+
+use gpu_operator_crd::{ClusterGpuPolicyStatus, GpuNodeStatus, Phase, gpunode::GpuCounts, reason::Reason};
+
+use super::write::Urgency;
+
+/// Returns the urgency of the change of a policy's status.
+#[must_use]
+pub fn of_policy(before: Option<&ClusterGpuPolicyStatus>, after: &ClusterGpuPolicyStatus) -> Urgency {
+    match before {
+        Some(before) if verdicts(before) == verdicts(after) => {
+            if figures(before) == figures(after) {
+                Urgency::Detail
+            } else {
+                Urgency::Progress
+            }
+        }
+        _ => Urgency::Prompt,
+    }
+}
+
+/// What a user may wait for or act upon in a policy's status.
+fn verdicts(status: &ClusterGpuPolicyStatus) -> impl PartialEq {
+    let conditions = status.conditions.iter();
+    let conditions: Vec<_> = conditions.map(|c| (c.type_.clone(), c.status.clone(), c.reason.clone())).collect();
+    let pools: Vec<_> = status.pools.iter().map(|pool| (pool.name.clone(), pool.reason.clone())).collect();
+    (status.observed_generation, conditions, pools)
+}
+
+/// The counts of a policy's status, and the messages except those on nodes in progress.
+fn figures(status: &ClusterGpuPolicyStatus) -> impl PartialEq {
+    let pools = status.pools.iter();
+    let pools: Vec<_> =
+        pools.map(|p| (p.nodes.clone(), p.gpus.clone(), p.driver_version.clone(), p.message.clone())).collect();
+    // The message on a node that is leaving names the pods that it waits for.
+    let is_awaited = |reason: Reason| reason.is_failure() || reason.is_note() || reason == Reason::Leaving;
+    let needy = status.attention.iter().filter(|node| node.reason().is_none_or(is_awaited));
+    let needy: Vec<_> = needy.map(|node| (node.node.clone(), node.reason.clone(), node.message.clone())).collect();
+    (status.nodes.clone(), status.gpus.clone(), status.overlaps.clone(), pools, needy)
+}
+
+/// Returns the urgency of the change of a node's status. An installation of a few seconds needs two writes, and one that takes minutes
+/// shows its progress.
+#[must_use]
+pub fn of_node(before: &GpuNodeStatus, after: &GpuNodeStatus) -> Urgency {
+    let problems = |status: &GpuNodeStatus| (status.gpus.unhealthy, status.gpus.degraded);
+    let transient = |status: &GpuNodeStatus| status.reason().is_some_and(|reason| is_transient(status.phase, reason));
+    let both_transient = transient(before) && transient(after);
+    if !both_transient || problems(before) != problems(after) || !stores_the_same(before, after) {
+        return Urgency::Prompt;
+    }
+    let state = |status: &GpuNodeStatus| (status.phase, status.reason(), status.gpus.allocatable);
+    // Otherwise only messages differ, for example by the current container of a pod.
+    if state(before) == state(after) { Urgency::Detail } else { Urgency::Progress }
+}
+
+/// Returns whether a phase is transient, without a problem.
+#[must_use]
+pub fn is_transient(phase: Phase, reason: Reason) -> bool {
+    let is_away = matches!(reason, Reason::NodeNotReady | Reason::NodeDeleting);
+    let underway = !reason.is_failure() && !reason.counts_apart() && !is_away;
+    underway && !matches!(phase, Phase::Ready | Phase::Unmanaged)
+}
+
+/// Returns whether two statuses store the same facts. Facts that later plans depend on, and that are stored nowhere else, are written
+/// soon, and so is a deadline that the policy has changed.
+fn stores_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
+    let seen = |gpus: &GpuCounts| (gpus.most_seen, gpus.seen_device_ids.clone(), gpus.seen_on.clone());
+    let since = |status: &GpuNodeStatus| status.progressing_since.clone();
+    (since(one) != since(other) || one.deadline == other.deadline)
+        && one.missing_image == other.missing_image
+        && one.validation == other.validation
+        && one.foreign == other.foreign
+        && one.host_runtime == other.host_runtime
+        && one.offered_resources == other.offered_resources
+        && one.published_labels == other.published_labels
+        && seen(&one.gpus) == seen(&other.gpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_operator_crd::policy_status::{Attention, NodeCounts};
+
+    use super::*;
+
+    #[test]
+    fn the_message_on_a_node_in_progress_is_a_detail() {
+        let status = |reason: Reason, message: &str| ClusterGpuPolicyStatus {
+            attention: vec![Attention {
+                node: "a".into(),
+                pool: "p".into(),
+                reason: reason.into(),
+                message: message.into(),
+                since: None,
+            }],
+            ..ClusterGpuPolicyStatus::default()
+        };
+        let between = |reason, message| of_policy(Some(&status(reason, "one")), &status(reason, message));
+        assert_eq!(between(Reason::DriverInstalling, "two"), Urgency::Detail);
+        assert_eq!(between(Reason::DriverInUse, "two"), Urgency::Progress);
+        assert_eq!(between(Reason::Leaving, "two"), Urgency::Progress);
+    }
+
+    #[test]
+    fn counts_are_progress_and_verdicts_are_prompt() {
+        let status = |generation, ready| ClusterGpuPolicyStatus {
+            observed_generation: Some(generation),
+            nodes: NodeCounts { ready, ..NodeCounts::default() },
+            ..ClusterGpuPolicyStatus::default()
+        };
+        assert_eq!(of_policy(Some(&status(1, 0)), &status(1, 1)), Urgency::Progress);
+        assert_eq!(of_policy(Some(&status(1, 0)), &status(2, 0)), Urgency::Prompt);
+        assert_eq!(of_policy(None, &status(1, 0)), Urgency::Prompt);
+    }
+
+    #[test]
+    fn a_failure_and_a_lost_gpu_are_prompt_and_another_phase_is_progress() {
+        let status = |phase, reason: Reason, unhealthy| GpuNodeStatus {
+            phase,
+            reason: Some(reason.into()),
+            gpus: GpuCounts { unhealthy, ..GpuCounts::default() },
+            ..GpuNodeStatus::default()
+        };
+        let installing = status(Phase::Driver, Reason::DriverInstalling, 0);
+        let then = |after: &GpuNodeStatus| of_node(&installing, after);
+        assert_eq!(then(&status(Phase::Toolkit, Reason::ToolkitInstalling, 0)), Urgency::Progress);
+        assert_eq!(then(&status(Phase::Driver, Reason::DriverInUse, 0)), Urgency::Prompt);
+        assert_eq!(then(&status(Phase::Driver, Reason::DriverInstalling, 1)), Urgency::Prompt);
+        assert_eq!(then(&GpuNodeStatus { message: "other".into(), ..installing.clone() }), Urgency::Detail);
+    }
+}

@@ -1,0 +1,398 @@
+//! A write: what a plan makes of one part of an object, for everything that carries out a plan.
+
+use std::fmt;
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, GROUP, GpuNode, GpuNodeStatus, NodeName, PolicyName, PoolName, VERSION,
+    keys, policy::Stage,
+};
+use k8s_openapi::{
+    api::{core::v1::Pod, node::v1::RuntimeClass},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use kube::ResourceExt;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{daemon_sets::DaemonSetWrite, events::Transition, gpu_node::SpecWrite, node_labels::LabelWrite};
+use crate::{
+    inventory::membership::name_of,
+    revision::daemon_set_name,
+    world::{Concern, HealthCondition, PodFacts, Role, TaintFact},
+};
+
+/// One write of a plan.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Write {
+    /// What it changes.
+    pub target: Target,
+    /// What it makes of that.
+    pub body: Body,
+    /// How soon it is worth a request.
+    #[serde(skip)]
+    pub urgency: Urgency,
+    /// The transitions that it makes public, which are reported as Events once it has succeeded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Transition>,
+    /// What the target is to its node, if its name is another one each time: the pod of an operand.
+    #[serde(skip)]
+    pub role: Option<String>,
+}
+
+/// What a write changes: an object, or a part of one that has its own field manager.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Target {
+    /// The object's kind.
+    pub kind: Kind,
+    /// The part of the object.
+    pub part: Part,
+    /// The object's name.
+    pub name: String,
+}
+
+/// The kind of an object. Namespaced ones are in the operator's namespace.
+#[derive(strum::IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[allow(missing_docs, reason = "Kubernetes' names")]
+pub enum Kind {
+    ClusterGpuPolicy,
+    DaemonSet,
+    GpuNode,
+    Node,
+    Pod,
+    RuntimeClass,
+}
+
+/// The part of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Part {
+    /// The object as a whole, without its status.
+    Object,
+    /// The finalizer of this operator.
+    Finalizer,
+    /// The labels that this operator sets.
+    Labels,
+    /// The health condition.
+    Condition,
+    /// The health taint.
+    Taint,
+    /// The status.
+    Status,
+}
+
+/// What a write makes of its target.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Body {
+    /// Sets or removes the finalizer of the policy with this uid.
+    Finalizer {
+        /// The UID of the policy, because it may have been deleted and created again by the same name.
+        uid: String,
+        /// Whether to add or remove it.
+        present: bool,
+    },
+    /// Applies the status of a policy.
+    PolicyStatus(Box<ClusterGpuPolicyStatus>),
+    /// Applies a DaemonSet.
+    DaemonSet(Box<DaemonSetWrite>),
+    /// Applies a RuntimeClass.
+    RuntimeClass(Box<RuntimeClass>),
+    /// Applies spec and owner of a GpuNode; creates it if it does not exist.
+    Spec(Box<SpecWrite>),
+    /// Applies the status of a GpuNode, without the probe's report.
+    Status(Box<GpuNodeStatus>),
+    /// Applies the labels of a Node.
+    Labels(LabelWrite),
+    /// Sets or removes the health condition of a Node.
+    Condition(Option<HealthCondition>),
+    /// Sets or removes the health taint of a Node.
+    Taint(Option<TaintFact>),
+    /// Creates a pod.
+    Pod(Box<Pod>),
+    /// Deletes the object, if it has this uid.
+    Delete(Option<String>),
+}
+
+/// How soon a write is worth a request. What is not written yet is planned again with the facts of that time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Urgency {
+    /// At once: everything but a status.
+    #[default]
+    Immediate,
+    /// Soon: a status with a change that a user may wait for or act upon, or that later plans depend on.
+    Prompt,
+    /// After a while: a status with other counts, or another transient phase.
+    Progress,
+    /// With the next change of the status that is worth a write.
+    Detail,
+}
+
+/// The order of writes. Those of one step are independent of each other; a step begins when the one before has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// A policy's finalizer is there before anything else that is created for the policy.
+    AddFinalizer,
+    /// Objects that the labels of nodes name.
+    Operands,
+    /// Specs of GpuNodes, which record why a node's labels change. Updates that end are written before others begin, so that no
+    /// reader sees two nodes of a pool being updated.
+    EndUpdates,
+    /// Specs of GpuNodes whose update begins, or is under way.
+    BeginUpdates,
+    /// Nodes.
+    Nodes,
+    /// Statuses of GpuNodes come after everything that they report, and deletions and tests after everything that replaces them.
+    NodeStatuses,
+    /// The status of a policy summarizes its nodes.
+    PolicyStatuses,
+    /// A finalizer is removed last of all.
+    RemoveFinalizer,
+}
+
+/// What other writes depend on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Dependency {
+    /// The DaemonSet of this name is as the plan wants it.
+    DaemonSet(String),
+    /// The spec of the node's GpuNode records what the plan decided.
+    Record(NodeName),
+    /// An update that has ended is no longer recorded in this pool.
+    UpdateEnded(PolicyName, PoolName),
+}
+
+impl Body {
+    fn target(&self) -> (Kind, Part) {
+        match self {
+            Self::Finalizer { .. } => (Kind::ClusterGpuPolicy, Part::Finalizer),
+            Self::PolicyStatus(_) => (Kind::ClusterGpuPolicy, Part::Status),
+            Self::DaemonSet(_) => (Kind::DaemonSet, Part::Object),
+            Self::RuntimeClass(_) => (Kind::RuntimeClass, Part::Object),
+            Self::Spec(_) => (Kind::GpuNode, Part::Object),
+            Self::Status(_) => (Kind::GpuNode, Part::Status),
+            Self::Labels(_) => (Kind::Node, Part::Labels),
+            Self::Condition(_) => (Kind::Node, Part::Condition),
+            Self::Taint(_) => (Kind::Node, Part::Taint),
+            Self::Pod(_) | Self::Delete(_) => (Kind::Pod, Part::Object),
+        }
+    }
+}
+
+impl Write {
+    /// Returns the write of a body other than [`Body::Delete`] to the object of this name.
+    #[must_use]
+    pub fn new(name: impl fmt::Display, body: Body) -> Self {
+        let (kind, part) = body.target();
+        let target = Target { kind, part, name: name.to_string() };
+        Self { target, body, urgency: Urgency::Immediate, events: Vec::new(), role: None }
+    }
+
+    /// Returns the deletion of an object, whatever its uid.
+    #[must_use]
+    pub fn delete(kind: Kind, name: &str) -> Self {
+        let mut write = Self::new(name, Body::Delete(None));
+        write.target.kind = kind;
+        write
+    }
+
+    /// Returns the deletion of a pod.
+    #[must_use]
+    pub fn delete_pod(pod: &PodFacts) -> Self {
+        let role = match pod.role {
+            Role::Operand(stage) => Some(format!("the pod of the {} of node {}", stage.title(), pod.node)),
+            _ => None,
+        };
+        Self { role, ..Self::delete(Kind::Pod, &pod.name) }
+    }
+
+    /// Returns its place in the order of writes.
+    #[must_use]
+    pub fn step(&self) -> Step {
+        match &self.body {
+            Body::Finalizer { present: true, .. } => Step::AddFinalizer,
+            Body::DaemonSet(_) | Body::RuntimeClass(_) => Step::Operands,
+            Body::Spec(write) if write.spec.rollout.is_some() => Step::BeginUpdates,
+            Body::Spec(_) => Step::EndUpdates,
+            Body::Labels(_) | Body::Condition(_) | Body::Taint(_) => Step::Nodes,
+            Body::Status(_) | Body::Pod(_) | Body::Delete(_) => Step::NodeStatuses,
+            Body::PolicyStatus(_) => Step::PolicyStatuses,
+            Body::Finalizer { present: false, .. } => Step::RemoveFinalizer,
+        }
+    }
+
+    /// Returns whether a node is in an update after this write, at any step of it.
+    #[must_use]
+    pub fn begins_an_update(&self) -> bool {
+        self.step() == Step::BeginUpdates
+    }
+
+    /// Returns what is missing for other writes until this one has succeeded.
+    #[must_use]
+    pub fn provides(&self) -> Vec<Dependency> {
+        match &self.body {
+            Body::DaemonSet(_) => vec![Dependency::DaemonSet(self.target.name.clone())],
+            Body::Spec(write) => {
+                let ended = write.ends.clone().map(|(policy, pool)| Dependency::UpdateEnded(policy, pool));
+                [Dependency::Record(self.target.name.as_str().into())].into_iter().chain(ended).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns what must not be missing. Without it, the write is left to a later plan.
+    #[must_use]
+    pub fn requires(&self) -> Vec<Dependency> {
+        let sets = |named: &dyn Fn(Stage) -> Option<String>| {
+            Stage::ALL.into_iter().filter_map(named).map(Dependency::DaemonSet).collect::<Vec<_>>()
+        };
+        match &self.body {
+            Body::Spec(write) => {
+                let mut required = sets(&|stage| Some(daemon_set_name(stage, write.records.get(stage)?)));
+                if write.spec.rollout.is_some() {
+                    required.extend(sets(&|stage| Some(daemon_set_name(stage, write.spec.wanted.get(stage)?))));
+                    let pool = write.spec.policy.clone().zip(write.spec.pool.clone());
+                    required.extend(pool.map(|(policy, pool)| Dependency::UpdateEnded(policy, pool)));
+                }
+                required
+            }
+            // A label that names a DaemonSet that does not exist would remove the pods that the node has.
+            Body::Labels(write) => {
+                let group = |stage: Stage| Some(write.labels.get(stage.key())?.as_str().into());
+                let mut required = sets(&|stage| Some(daemon_set_name(stage, &group(stage)?)));
+                required.push(Dependency::Record(self.target.name.as_str().into()));
+                required
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns the part of the fleet that it concerns.
+    #[must_use]
+    pub fn concerns(&self) -> Concern {
+        let name = self.target.name.as_str();
+        match (self.target.kind, &self.body) {
+            (Kind::ClusterGpuPolicy, _) => Concern::Policy(name.into()),
+            (Kind::GpuNode | Kind::Node, _) => Concern::Node(name.into()),
+            (_, Body::DaemonSet(write)) => {
+                let policy = write.set.labels().get(keys::POLICY);
+                policy.map_or(Concern::Fleet, |policy| Concern::Policy(policy.as_str().into()))
+            }
+            (_, Body::Pod(pod)) => {
+                let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+                node.map_or(Concern::Fleet, |node| Concern::Node(node.into()))
+            }
+            _ => Concern::Fleet,
+        }
+    }
+
+    /// Returns the field manager. Parts of an object that are written at different times have different ones, because an apply removes
+    /// what its manager applied before.
+    #[must_use]
+    pub fn manager(&self) -> &'static str {
+        match self.target.part {
+            Part::Object | Part::Status => keys::MANAGER,
+            Part::Finalizer => keys::FINALIZER_MANAGER,
+            Part::Labels => keys::LABEL_MANAGER,
+            Part::Condition | Part::Taint => keys::HEALTH_MANAGER,
+        }
+    }
+
+    /// Returns whether fields are taken over from other managers.
+    #[must_use]
+    pub fn is_forced(&self) -> bool {
+        match &self.body {
+            // A RuntimeClass that another user created meanwhile with a different handler is kept.
+            Body::RuntimeClass(_) => false,
+            Body::Labels(write) => write.force,
+            _ => true,
+        }
+    }
+
+    /// Returns the fields to apply, in the API server's notation.
+    #[must_use]
+    pub fn fields(&self) -> Value {
+        let Target { kind, name, .. } = &self.target;
+        let (field, value) = match &self.body {
+            Body::DaemonSet(write) => return json!(write.set),
+            Body::RuntimeClass(class) => return json!(class),
+            Body::Pod(pod) => return json!(pod),
+            Body::Spec(write) => {
+                let mut gpu_node = GpuNode::new(name, write.spec.clone());
+                gpu_node.metadata.owner_references = Some(vec![write.owner.clone()]);
+                gpu_node.metadata.uid.clone_from(&write.uid);
+                return json!(gpu_node);
+            }
+            Body::Taint(_) | Body::Delete(_) => return Value::Null,
+            Body::PolicyStatus(status) => ("status", json!(status)),
+            Body::Status(status) => ("status", json!(status)),
+            Body::Finalizer { uid, present } => {
+                let finalizers = if *present { vec![keys::FINALIZER] } else { vec![] };
+                ("metadata", json!({"name": name, "uid": uid, "finalizers": finalizers}))
+            }
+            // Without the uid, apply would try to recreate a deleted Node, and the API server would report a missing permission
+            // instead of a conflict.
+            Body::Labels(LabelWrite { uid, labels, .. }) if labels.is_empty() => {
+                ("metadata", json!({"name": name, "uid": uid}))
+            }
+            Body::Labels(LabelWrite { uid, labels, .. }) => {
+                ("metadata", json!({"name": name, "uid": uid, "labels": labels}))
+            }
+            Body::Condition(condition) => {
+                let condition = condition.iter().map(|HealthCondition { status, reason, message, since }| {
+                    let (kind, since) = (keys::HEALTH_CONDITION, since.map(Time));
+                    json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
+                });
+                ("status", json!({"conditions": condition.collect::<Vec<_>>()}))
+            }
+        };
+        let api_version = if *kind == Kind::Node { "v1".to_owned() } else { format!("{GROUP}/{VERSION}") };
+        let mut fields = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}});
+        fields[field] = value;
+        fields
+    }
+}
+
+/// The action and its target, such as `apply DaemonSet driver-1a2b3c`.
+impl fmt::Display for Write {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let action = match &self.body {
+            Body::Finalizer { present: true, .. } => "add",
+            Body::Finalizer { present: false, .. } => "remove",
+            Body::Delete(_) => "delete",
+            Body::Pod(_) => "create",
+            _ => "apply",
+        };
+        write!(f, "{action} {}", self.target)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, part, name } = self;
+        let kind = match kind {
+            Kind::ClusterGpuPolicy => "policy",
+            Kind::Node => "node",
+            Kind::Pod => "pod",
+            kind => kind.as_str(),
+        };
+        match part {
+            Part::Object => write!(f, "{kind} {name}"),
+            Part::Finalizer => write!(f, "the finalizer of {kind} {name}"),
+            Part::Labels => write!(f, "this operator's labels of {kind} {name}"),
+            Part::Condition => write!(f, "condition {} of {kind} {name}", keys::HEALTH_CONDITION),
+            Part::Taint => write!(f, "this operator's taint of {kind} {name}"),
+            Part::Status => write!(f, "the status of {kind} {name}"),
+        }
+    }
+}
+
+impl Kind {
+    /// Returns the name, such as `DaemonSet`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// Returns the write of a policy's finalizer.
+#[must_use]
+pub fn finalizer(policy: &ClusterGpuPolicy, present: bool) -> Write {
+    Write::new(name_of(policy), Body::Finalizer { uid: policy.uid().unwrap_or_default(), present })
+}

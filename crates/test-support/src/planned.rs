@@ -1,0 +1,82 @@
+//! The writes of a plan by what they write.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_operator_crd::{ClusterGpuPolicyStatus, GpuNodeStatus, NodeName, PolicyName};
+use gpu_operator_plan::{
+    Plan,
+    output::{
+        daemon_sets::DaemonSetWrite,
+        gpu_node::SpecWrite,
+        node_labels::LabelWrite,
+        write::{Body, Kind, Write},
+    },
+    world::{HealthCondition, TaintFact},
+};
+use k8s_openapi::api::core::v1::Pod;
+
+/// The writes of a plan, by name.
+pub trait Planned {
+    fn labels(&self) -> BTreeMap<NodeName, &LabelWrite>;
+    fn specs(&self) -> BTreeMap<NodeName, &SpecWrite>;
+    fn node_statuses(&self) -> BTreeMap<NodeName, &GpuNodeStatus>;
+    fn conditions(&self) -> BTreeMap<NodeName, Option<&HealthCondition>>;
+    fn taints(&self) -> BTreeMap<NodeName, Option<&TaintFact>>;
+    fn policy_statuses(&self) -> BTreeMap<PolicyName, &ClusterGpuPolicyStatus>;
+    fn daemon_sets(&self) -> BTreeMap<String, &DaemonSetWrite>;
+    fn pods(&self) -> BTreeMap<String, &Pod>;
+    fn deleted(&self, kind: Kind) -> BTreeSet<String>;
+}
+
+/// Returns the writes whose bodies match a pattern, by name.
+macro_rules! bodies {
+    ($plan:expr, $pattern:pat => $content:expr) => {
+        $plan
+            .writes
+            .iter()
+            .filter_map(|write| match &write.body {
+                $pattern => Some((write.target.name.as_str().into(), $content)),
+                _ => None,
+            })
+            .collect()
+    };
+}
+
+impl Planned for Plan {
+    fn labels(&self) -> BTreeMap<NodeName, &LabelWrite> {
+        bodies!(self, Body::Labels(write) => write)
+    }
+
+    fn specs(&self) -> BTreeMap<NodeName, &SpecWrite> {
+        bodies!(self, Body::Spec(write) => &**write)
+    }
+
+    fn node_statuses(&self) -> BTreeMap<NodeName, &GpuNodeStatus> {
+        bodies!(self, Body::Status(status) => &**status)
+    }
+
+    fn conditions(&self) -> BTreeMap<NodeName, Option<&HealthCondition>> {
+        bodies!(self, Body::Condition(condition) => condition.as_ref())
+    }
+
+    fn taints(&self) -> BTreeMap<NodeName, Option<&TaintFact>> {
+        bodies!(self, Body::Taint(taint) => taint.as_ref())
+    }
+
+    fn policy_statuses(&self) -> BTreeMap<PolicyName, &ClusterGpuPolicyStatus> {
+        bodies!(self, Body::PolicyStatus(status) => &**status)
+    }
+
+    fn daemon_sets(&self) -> BTreeMap<String, &DaemonSetWrite> {
+        bodies!(self, Body::DaemonSet(write) => &**write)
+    }
+
+    fn pods(&self) -> BTreeMap<String, &Pod> {
+        bodies!(self, Body::Pod(pod) => &**pod)
+    }
+
+    fn deleted(&self, kind: Kind) -> BTreeSet<String> {
+        let deletes = |write: &&Write| write.target.kind == kind && matches!(write.body, Body::Delete(_));
+        self.writes.iter().filter(deletes).map(|write| write.target.name.clone()).collect()
+    }
+}
