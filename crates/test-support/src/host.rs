@@ -36,7 +36,12 @@ pub struct Host {
 
 impl Host {
     pub fn new() -> Self {
-        let host = Self { directory: tempfile::tempdir().unwrap() };
+        Self::in_directory(tempfile::tempdir().unwrap())
+    }
+
+    /// Creates it in a directory of the caller's.
+    pub fn in_directory(directory: TempDir) -> Self {
+        let host = Self { directory };
         host.write("proc/sys/kernel/random/boot_id", BOOT_ID);
         host.write("etc/os-release", "ID=ubuntu\nVERSION_ID=\"22.04\"\n");
         fs::create_dir_all(host.path("sys/bus/pci/devices")).unwrap();

@@ -48,18 +48,12 @@ impl Audit {
 
     /// Returns the current end of the log. The server writes a request's line before it responds, so all answered
     /// requests are before the mark.
-    ///
-    /// # Errors
-    /// If the log cannot be read.
     pub fn mark(&self) -> Result<Mark> {
         let length = self.file.metadata().with_context(|| format!("reading {}", self.file.display()))?.len();
         Ok(Mark(length))
     }
 
     /// Returns the requests of `user` since a mark.
-    ///
-    /// # Errors
-    /// If the log cannot be read.
     pub fn requests(&self, user: &str, since: Mark) -> Result<Requests> {
         let mut file = File::open(&self.file).with_context(|| format!("reading {}", self.file.display()))?;
         file.seek(SeekFrom::Start(since.0))?;

@@ -98,25 +98,16 @@ impl Cluster {
     }
 
     /// Runs kubectl and returns its standard output.
-    ///
-    /// # Errors
-    /// If it fails, with its standard error.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         clients::kubectl(&self.paths, args)
     }
 
     /// Runs helm and returns its standard output. The chart is in [`Cluster::chart`].
-    ///
-    /// # Errors
-    /// If it fails, with its standard error.
     pub fn helm(&self, args: &[&str]) -> Result<String> {
         output(clients::helm(&self.paths).args(args))
     }
 
     /// Runs a shell script of this checkout with the cluster's kubectl, and returns its standard output.
-    ///
-    /// # Errors
-    /// If it fails, with its standard error.
     pub fn script(&self, path: &str, args: &[&str]) -> Result<String> {
         output(clients::script(&self.paths, path)?.args(args))
     }

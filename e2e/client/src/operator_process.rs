@@ -67,9 +67,6 @@ impl OperatorProcess {
     }
 
     /// Starts the operator again after it has ended, without waiting for it.
-    ///
-    /// # Errors
-    /// If it is already running or cannot be started.
     pub fn launch(&self) -> Result<()> {
         let records = records(&self.paths);
         if records.alive(OPERATOR).is_some() {
@@ -92,25 +89,16 @@ impl OperatorProcess {
     }
 
     /// Kills the operator (SIGKILL).
-    ///
-    /// # Errors
-    /// If it does not end.
     pub fn kill(&self) -> Result<()> {
         records(&self.paths).stop(OPERATOR, Duration::ZERO)
     }
 
     /// Stops the operator (SIGTERM) and waits for its end.
-    ///
-    /// # Errors
-    /// If it does not end.
     pub fn stop(&self) -> Result<()> {
         outside::stop(&self.paths, OPERATOR)
     }
 
     /// Stops the operator and scales the Deployment back to one.
-    ///
-    /// # Errors
-    /// If it does not end, or if the API server rejects the request.
     pub fn restore_deployment(self) -> Result<()> {
         self.stop()?;
         scale(&self.paths, 1)
@@ -129,9 +117,6 @@ impl OperatorProcess {
     }
 
     /// Returns memory and processor time since the start of the running process.
-    ///
-    /// # Errors
-    /// If it is not running.
     pub fn usage(&self) -> Result<Usage> {
         let id = self.id().context("the operator is not running")?;
         Usage::of(id)

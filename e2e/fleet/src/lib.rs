@@ -4,6 +4,7 @@
 //! nodes. The nodes themselves are simulated: kwok renews their leases, and an agent in this process acts as their kubelet and
 //! probe. A node's report, the states of its pods and its allocatable GPUs follow from the pods on it, by the rules of a pure
 //! model ([`machine`] and [`turn`]). The probe reports only where a pod of the chart's DaemonSet runs.
+#![allow(clippy::missing_errors_doc, reason = "what can fail here is the API server, and the errors have the details")]
 
 mod agent;
 mod container;
@@ -117,27 +118,18 @@ impl Fleet {
 
     /// Deletes a node, as when its machine is returned to the cloud. The controller manager deletes its pods within a minute
     /// or two.
-    ///
-    /// # Errors
-    /// If the API server rejects the request.
     pub async fn leave(&self, name: &str) -> Result<()> {
         self.nodes().delete(name, &DeleteParams::default()).await?;
         Ok(())
     }
 
     /// Stops a node: nothing changes on it any more, and it is NotReady, as the controller manager marks it then.
-    ///
-    /// # Errors
-    /// If the API server rejects the request.
     pub async fn die(&self, name: &str) -> Result<()> {
         self.agent.change(name, |slot| slot.alive = false);
         self.set_ready(name, false).await
     }
 
     /// Lets a stopped node continue.
-    ///
-    /// # Errors
-    /// If the API server rejects the request.
     pub async fn revive(&self, name: &str) -> Result<()> {
         self.set_ready(name, true).await?;
         self.agent.change(name, |slot| {
@@ -154,17 +146,11 @@ impl Fleet {
     }
 
     /// Cordons or uncordons a node.
-    ///
-    /// # Errors
-    /// If the API server rejects the request.
     pub async fn cordon(&self, name: &str, cordoned: bool) -> Result<()> {
         self.patch(name, json!({"spec": {"unschedulable": cordoned}})).await
     }
 
     /// Sets labels of a Node; `None` removes a label.
-    ///
-    /// # Errors
-    /// If the API server rejects the request.
     pub async fn relabel(&self, name: &str, labels: &[(&str, Option<&str>)]) -> Result<()> {
         let labels: BTreeMap<_, _> = labels.iter().copied().collect();
         self.patch(name, json!({"metadata": {"labels": labels}})).await
@@ -263,9 +249,6 @@ impl Fleet {
     }
 
     /// Deletes all nodes, their pods and their GpuNodes.
-    ///
-    /// # Errors
-    /// If the API server rejects a request.
     pub async fn end(self) -> Result<()> {
         self.clear().await
     }

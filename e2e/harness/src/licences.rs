@@ -53,9 +53,6 @@ pub fn notice(checkout: &Path) -> Result<String> {
 
 /// Returns the licences and notices of the crates, as in the sources of each: identical texts once, below the crates that have
 /// them.
-///
-/// # Errors
-/// If the sources of a crate cannot be read.
 pub fn licence_texts(checkout: &Path) -> Result<String> {
     let folders = folders(checkout)?;
     let (mut owners, mut without) = (BTreeMap::<String, Vec<String>>::new(), Vec::new());

@@ -99,9 +99,6 @@ const ACTIONLINT: Tool =
 const KWOK: Tool = Tool { module: "kwok", flags: STRIP, package: "tool", folder: Paths::bin, programs: &["kwok"] };
 
 /// Builds the programs of NVIDIA's container toolkit, for tests that need no cluster, and returns their folder.
-///
-/// # Errors
-/// If they cannot be built.
 pub fn nvidia_programs() -> Result<PathBuf> {
     let paths = Paths::new();
     build_all(&paths, &[&NVIDIA])?;
@@ -109,9 +106,6 @@ pub fn nvidia_programs() -> Result<PathBuf> {
 }
 
 /// Builds NVIDIA's device plugin and the programs of its module, such as GPU feature discovery, and returns their folder.
-///
-/// # Errors
-/// If they cannot be built.
 pub fn nvidia_plugin_programs() -> Result<PathBuf> {
     let paths = Paths::new();
     build_all(&paths, &[&NVIDIA_PLUGIN])?;
@@ -124,9 +118,6 @@ pub fn build_helm(paths: &Paths) -> Result<()> {
 }
 
 /// Builds actionlint, which checks workflows, and returns its path.
-///
-/// # Errors
-/// If it cannot be built.
 pub fn actionlint() -> Result<PathBuf> {
     let paths = Paths::new();
     build_all(&paths, &[&ACTIONLINT])?;

@@ -29,9 +29,6 @@ pub struct MappedMemory {
 
 impl Usage {
     /// Reads the usage of a running process.
-    ///
-    /// # Errors
-    /// If no process has this id.
     pub fn of(id: u32) -> Result<Self> {
         parse(&read(id, "status")?, &read(id, "stat")?).with_context(|| format!("reading /proc/{id}"))
     }

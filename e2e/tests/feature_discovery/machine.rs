@@ -5,8 +5,9 @@ use std::{fs, os::unix::fs::symlink, path::PathBuf};
 use cluster::standin::{Gpu, Standin};
 use gpu_operator_crd::report::Report;
 use serde_json::{Map, Value, json};
+use test_support::host::Host;
 
-use e2e::host::{Host, built};
+use e2e::host::{bare, built, report};
 
 const DRIVER: &str = "595.91.07";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
@@ -62,7 +63,7 @@ pub struct Machine(Host);
 
 impl Machine {
     pub fn new(cards: &[Cards]) -> Self {
-        let host = Host::bare();
+        let host = bare();
         host.load(DRIVER);
         host.write("sys/class/dmi/id/product_name", PRODUCT_NAME);
         for (path, text) in [("etc/standin/module/nvidia/version", DRIVER), ("dev/nvidiactl", "")] {
@@ -115,7 +116,7 @@ impl Machine {
 
     /// Returns the report of a probe on this machine.
     pub fn report(&self) -> Report {
-        serde_json::from_value(self.0.report()).expect("a report")
+        serde_json::from_value(report(&self.0)).expect("a report")
     }
 }
 

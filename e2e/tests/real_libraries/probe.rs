@@ -7,10 +7,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-use gpu_host::{
-    observe::driver::{HOST_ROOT, libraries},
-    root::HostRoot,
-};
+use e2e::host::report;
+use gpu_host::observe::driver::{HOST_ROOT, libraries};
 use harness::debian::Driver;
 use nix::sys::stat::makedev;
 use serde_json::{Value, json};
@@ -38,7 +36,7 @@ fn expected(installed: &[&Driver], module: &Value, nvml: &Value) -> Value {
 
 /// Returns the report without the time and the load id, which differ each time.
 fn facts(host: &Host) -> Value {
-    let mut report = host.report();
+    let mut report = report(&host);
     for gpu in report["gpus"].as_array_mut().expect("a list") {
         gpu["health"].as_object_mut().expect("an object").remove("since");
     }
@@ -56,7 +54,7 @@ fn a_library_is_found_in_debians_folder_unpacked_and_configured() {
             if configured {
                 configure(&host, &driver);
             }
-            let found = libraries(&HostRoot::new(host.root()), HOST_ROOT).expect("read");
+            let found = libraries(&host.root(), HOST_ROOT).expect("read");
             let found: Vec<_> = found.iter().map(|found| (found.version.as_str(), found.path.to_str())).collect();
             assert_eq!(found, [(driver.version.as_str(), Some(&*library(&driver)))], "configured: {configured}");
         }
@@ -123,7 +121,7 @@ fn the_process_that_loads_a_library_survives_its_failure() {
         let host = host_with_gpu();
         unpack(&host, &driver);
         let mut child = Command::new(built("nvml-probe"));
-        child.args(["nvml-child", "--parent", &std::process::id().to_string(), "--chroot"]).arg(host.root());
+        child.args(["nvml-child", "--parent", &std::process::id().to_string(), "--chroot"]).arg(host.path(""));
         child.args(["--library", &library(&driver)]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = child.spawn().expect("the child");
         child.stdin.take().expect("its input").write_all(b"[]\n[]\n").expect("written");

@@ -10,7 +10,8 @@ use std::{
 use harness::debian::{Driver, driver};
 use nix::unistd::Uid;
 
-pub use e2e::host::{Host, Process, built, folder};
+pub use e2e::host::{Process, bare, built, folder};
+pub use test_support::host::Host;
 
 /// The branches that Debian packages.
 pub const BRANCHES: [&str; 3] = ["470", "535", "550"];
@@ -41,10 +42,8 @@ pub fn library(driver: &Driver) -> String {
 
 /// Returns a host with a GPU and without a loaded module.
 pub fn host_with_gpu() -> Host {
-    let host = Host::bare();
-    for (name, value) in [("vendor", "0x10de"), ("device", "0x102d"), ("class", "0x030200")] {
-        host.write(&format!("sys/bus/pci/devices/{GPU}/{name}"), value);
-    }
+    let host = bare();
+    host.gpu(GPU, "0x102d");
     host
 }
 
@@ -67,9 +66,9 @@ pub fn configure(host: &Host, driver: &Driver) {
     let library = library(driver);
     let linked = library.trim_end_matches(&driver.version).to_owned() + "1";
     let name = "libnvidia-ml.so.1";
-    alternative(host.root(), &format!("{LIBRARIES}/{name}"), &format!("{name}-x86_64-linux-gnu"), &linked);
+    alternative(&host.path(""), &format!("{LIBRARIES}/{name}"), &format!("{name}-x86_64-linux-gnu"), &linked);
     host.write("etc/ld.so.conf", &format!("/{LIBRARIES}\n"));
-    let status = Command::new("/sbin/ldconfig").arg("-r").arg(host.root()).status().expect("ldconfig");
+    let status = Command::new("/sbin/ldconfig").arg("-r").arg(host.path("")).status().expect("ldconfig");
     assert!(status.success() && host.path("etc/ld.so.cache").exists());
 }
 

@@ -10,7 +10,6 @@ use gpu_host::{
         target::Target,
     },
     observe::driver::{CONTAINER_ROOT, all_libraries},
-    root::HostRoot,
 };
 use serde_json::{Value, json};
 
@@ -98,7 +97,7 @@ fn install(host: &Host, version: &str, kept: Option<&BTreeSet<String>>) {
 
 /// Returns the path of each value that the probe's child reports for the GPU.
 async fn answered(host: &Host, version: &str) -> BTreeSet<String> {
-    let root = HostRoot::new(host.root());
+    let root = host.root();
     let libraries = all_libraries(&root, None).expect("read");
     let target = Target::choose(&root, false, "boot", Some(version), &libraries);
     let mut supervisor = Supervisor::new(child_command(built("nvml-probe")), Limits::default());

@@ -5,50 +5,29 @@ use std::time::Duration;
 use gpu_host::{nvml::supervisor::Limits, observe::driver::CONTAINER_ROOT};
 use gpu_operator_crd::{
     health::{
-        Action::{self, ResetGpu},
+        Action::ResetGpu,
         Cause,
-        CauseKind::{self, NotAnswering, Xid},
-        HealthState::{self, Healthy, Unhealthy, Unknown},
+        CauseKind::{NotAnswering, Xid},
+        HealthState::{Healthy, Unhealthy, Unknown},
     },
     report::NvmlState,
 };
-use serde::Deserialize;
 use serde_json::{Value, json};
+use test_support::faults::{Fault, Faults};
 
 use crate::running::{GPUS, VERSION, becomes, begin, first, forgetting, patient, serve, served};
-
-/// Faults of one GPU and the expected health; the cluster tests read the same file.
-#[derive(Deserialize)]
-struct Faults {
-    /// The values of a healthy GPU.
-    well: Value,
-    faults: Vec<Fault>,
-}
-
-#[derive(Deserialize)]
-struct Fault {
-    what: String,
-    device: Value,
-    state: HealthState,
-    action: Action,
-    kind: CauseKind,
-}
-
-fn faults() -> Faults {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../e2e/standins/nvml/faults.json");
-    serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
-}
 
 #[tokio::test]
 async fn each_fault_is_reported_on_its_gpu_until_it_is_gone() {
     let host = served();
     let agent = begin(&host, patient(), None);
     becomes(&agent, Healthy, None).await;
-    let Faults { well, faults } = faults();
+    let Faults { well, faults } = Faults::read();
+    let well = Value::from(well);
     assert!(faults.len() > 20);
     serve(&host, &well);
     for Fault { what, device, state, action, kind } in faults {
-        serve(&host, &device);
+        serve(&host, &device.into());
         let report = becomes(&agent, state, Some(kind)).await;
         assert_eq!(first(&report).action, action, "{what}");
         assert_eq!(report.gpus[1].health.state, Healthy, "{what}");

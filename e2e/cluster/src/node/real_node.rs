@@ -41,17 +41,11 @@ impl RealNode {
     }
 
     /// Stops kubelet. Pods keep running.
-    ///
-    /// # Errors
-    /// If kubelet does not end.
     pub fn stop_kubelet(&self) -> Result<()> {
         control::stop_kubelet(&self.paths, self.id)
     }
 
     /// Starts kubelet if it is not running.
-    ///
-    /// # Errors
-    /// If kubelet does not start.
     pub fn start_kubelet(&self) -> Result<()> {
         if control::is_running(&self.paths, self.id) {
             return Ok(());
@@ -66,17 +60,11 @@ impl RealNode {
     }
 
     /// Runs a command in the node as root and returns its standard output. The node has the machine's programs.
-    ///
-    /// # Errors
-    /// If the command fails, with its standard error.
     pub fn exec(&self, command: &[&str]) -> Result<String> {
         control::exec(&self.paths, &self.state, self.id, command)
     }
 
     /// Restarts kubelet. Pods keep running.
-    ///
-    /// # Errors
-    /// If kubelet does not start.
     pub fn restart_kubelet(&self) -> Result<()> {
         control::restart_kubelet(&self.paths, &self.state, self.id)
     }
@@ -88,35 +76,23 @@ impl RealNode {
     }
 
     /// Returns how often containerd was started since the node's boot. The node restarts containerd whenever it ends.
-    ///
-    /// # Errors
-    /// If the node is not running.
     pub fn containerd_starts(&self) -> Result<usize> {
         Ok(control::containerd_starts(&self.paths, &self.state, self.id)?.len())
     }
 
     /// Ends containerd, and waits until the node has started it again. Containers keep running.
-    ///
-    /// # Errors
-    /// If containerd does not start.
     pub fn restart_containerd(&self) -> Result<()> {
         control::restart_containerd(&self.paths, &self.state, self.id)
     }
 
     /// Switches the node off and on. Its processes and mounts end, and so does what is only in memory, such as `/run`, `/dev`
     /// and the loaded driver; its disk stays. Returns when kubelet has been started.
-    ///
-    /// # Errors
-    /// If the node does not start.
     pub fn reboot(&self) -> Result<()> {
         control::reboot(&self.paths, &self.state, self.id)
     }
 
     /// Installs or removes a driver of the node's own operating system image. After a reboot it is installed but not loaded.
     /// The operator sees it once the probe has reported it; a policy that is applied earlier may install its own driver.
-    ///
-    /// # Errors
-    /// If the node's files cannot be changed.
     pub fn set_host_driver(&self, driver: &HostDriver) -> Result<()> {
         let (version, loaded) = match driver {
             HostDriver::Absent => (None, false),
@@ -150,9 +126,6 @@ impl RealNode {
 
     /// Creates the folders into which installers put drivers, with the files in which the stand-in driver's library finds what
     /// a real one asks the kernel for; or removes them with all that is in them.
-    ///
-    /// # Errors
-    /// If the node's files cannot be changed.
     pub fn set_install_dir(&self, present: bool) -> Result<()> {
         self.exec(&["/bin/sh", "-ec", INSTALL_DIR, "install-dir", if present { FOLDER } else { "" }]).map(drop)
     }

@@ -55,27 +55,18 @@ impl Standin {
     }
 
     /// Sets the GPUs of the machine, both on the PCI bus and in NVML.
-    ///
-    /// # Errors
-    /// If the files cannot be written.
     pub fn plug(&self, gpus: &[Gpu]) -> Result<()> {
         self.set_pci(gpus)?;
         self.set_gpus(gpus)
     }
 
     /// Sets the GPUs that NVML lists, and leaves the PCI bus as it is: a GPU that fell off the bus is in one of them only.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn set_gpus(&self, gpus: &[Gpu]) -> Result<()> {
         self.set_nvml(gpus, &Map::new())
     }
 
     /// Sets the GPUs that NVML lists, and faults of NVML as a whole, such as `hang`: top-level fields of the stand-in
     /// library's `gpus.json`.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn set_nvml(&self, gpus: &[Gpu], faults: &Map<String, Value>) -> Result<()> {
         let mut machine = json!({"cuda": "13.1", "devices": gpus});
         for (fault, value) in faults {
@@ -89,9 +80,6 @@ impl Standin {
     }
 
     /// Sets the GPUs on the PCI bus, and leaves NVML as it is.
-    ///
-    /// # Errors
-    /// If the files cannot be written.
     pub fn set_pci(&self, gpus: &[Gpu]) -> Result<()> {
         let bus = self.dir.join("pci");
         fs::create_dir_all(&bus)?;
@@ -109,9 +97,6 @@ impl Standin {
     }
 
     /// Sets the behaviour of the stand-in driver container from now on.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn set_driver_mode(&self, mode: &DriverMode) -> Result<()> {
         self.replace("driver.json", &serde_json::to_string(mode)?)
     }
@@ -125,9 +110,6 @@ impl Standin {
 
     /// Returns how often stand-ins have loaded a driver since [`Standin::reset_loads`]. A driver that is kept across a
     /// restart of its container is not loaded again.
-    ///
-    /// # Errors
-    /// If the record of loads cannot be read.
     pub fn loads(&self) -> Result<usize> {
         match fs::read_to_string(self.dir.join("loads")) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
@@ -136,17 +118,11 @@ impl Standin {
     }
 
     /// Resets the count of loads to zero.
-    ///
-    /// # Errors
-    /// If the record cannot be removed.
     pub fn reset_loads(&self) -> Result<()> {
         fs::remove_file(self.dir.join("loads")).or_else(ignore_missing).context("removing the record of loads")
     }
 
     /// Sets the number of references to the module that do not come from NVML. Programs that have NVML open count in addition.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn set_other_references(&self, count: usize) -> Result<()> {
         self.replace(module_references::OTHER_REFERENCES, &format!("{count}\n"))
     }
