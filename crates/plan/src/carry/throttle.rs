@@ -9,8 +9,11 @@ use crate::{
 
 /// The interval of changes that a user may wait for or act upon.
 const PROMPT: Duration = Duration::from_secs(1);
-/// The interval of changes of counts in the status of a policy. Each write wakes all watchers.
-const POLICY_PROGRESS: Duration = Duration::from_secs(5);
+/// The interval of changes of counts in the status of a policy, which wakes all watchers, is that of prompt ones at first. It doubles
+/// with each write, up to this maximum …
+const MAX_POLICY_PROGRESS: Duration = Duration::from_secs(30);
+/// … until nothing has been written for this time.
+const QUIET: Duration = Duration::from_mins(1);
 /// The interval of transient phases in the status of a GpuNode: an installation with stages of a few seconds needs two writes …
 const NODE_PROGRESS: Duration = Duration::from_secs(10);
 /// … and the same per node that is in such a phase, if that is longer in total: it limits these writes to one per second, regardless
@@ -24,15 +27,22 @@ const LATER: Duration = Duration::from_hours(1);
 /// The times of the last writes of statuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Throttle {
-    written: BTreeMap<Target, Uptime>,
+    written: BTreeMap<Target, Written>,
     /// The number of statuses of nodes that the current plan writes because of a transient phase.
     transient: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Written {
+    at: Uptime,
+    /// The interval until the next write, if it is one of counts.
+    gap: Duration,
 }
 
 impl Throttle {
     /// Prepares for the writes of a plan.
     pub fn begin(&mut self, writes: &[Write], now: Uptime) {
-        self.written.retain(|_, at| now.saturating_sub(*at) < MAX_INTERVAL);
+        self.written.retain(|_, last| now.saturating_sub(last.at) < MAX_INTERVAL);
         let is_transient = |write: &&Write| write.target.kind == Kind::GpuNode && write.urgency == Urgency::Progress;
         self.transient = u32::try_from(writes.iter().filter(is_transient).count()).unwrap_or(u32::MAX);
     }
@@ -40,22 +50,27 @@ impl Throttle {
     /// Returns how long a write must wait, or `None` if it may be made now.
     #[must_use]
     pub fn wait(&self, write: &Write, now: Uptime) -> Option<Duration> {
+        if write.urgency == Urgency::Detail {
+            return Some(LATER);
+        }
+        let last = self.written.get(&write.target)?;
         let interval = match (write.urgency, write.target.kind) {
-            (Urgency::Immediate, _) => return None,
-            (Urgency::Detail, _) => return Some(LATER),
+            (Urgency::Immediate | Urgency::Detail, _) => return None,
             (Urgency::Prompt, _) => PROMPT,
-            (Urgency::Progress, Kind::ClusterGpuPolicy) => POLICY_PROGRESS,
+            (Urgency::Progress, Kind::ClusterGpuPolicy) => last.gap,
             (Urgency::Progress, _) => PER_NODE.saturating_mul(self.transient).clamp(NODE_PROGRESS, MAX_INTERVAL),
         };
-        let last = self.written.get(&write.target)?;
-        interval.checked_sub(now.saturating_sub(*last)).filter(|wait| !wait.is_zero())
+        interval.checked_sub(now.saturating_sub(last.at)).filter(|wait| !wait.is_zero())
     }
 
     /// Records a write.
     pub fn written(&mut self, write: &Write, now: Uptime) {
-        if write.urgency != Urgency::Immediate {
-            self.written.insert(write.target.clone(), now);
+        if write.urgency == Urgency::Immediate {
+            return;
         }
+        let last = self.written.get(&write.target).filter(|last| now.saturating_sub(last.at) < QUIET);
+        let gap = last.map_or(PROMPT, |last| (last.gap * 2).min(MAX_POLICY_PROGRESS));
+        self.written.insert(write.target.clone(), Written { at: now, gap });
     }
 }
 
@@ -85,7 +100,7 @@ mod tests {
         let node = Body::Status(Box::default());
         for (body, urgency, expected) in [
             (&policy, Urgency::Prompt, vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
-            (&policy, Urgency::Progress, vec![0, 5, 10]),
+            (&policy, Urgency::Progress, vec![0, 1, 3, 7]),
             (&policy, Urgency::Detail, vec![]),
             (&node, Urgency::Progress, vec![0, 10]),
         ] {
