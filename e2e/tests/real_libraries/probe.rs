@@ -36,7 +36,7 @@ fn expected(installed: &[&Driver], module: &Value, nvml: &Value) -> Value {
 
 /// Returns the report without the time and the load id, which differ each time.
 fn facts(host: &Host) -> Value {
-    let mut report = report(&host);
+    let mut report = report(host);
     for gpu in report["gpus"].as_array_mut().expect("a list") {
         gpu["health"].as_object_mut().expect("an object").remove("since");
     }
