@@ -4,7 +4,7 @@ use std::{fs, io, path::Path};
 
 use serde_json::{Value, json};
 
-use super::{Config, Gpu};
+use super::{config::Config, gpus::Gpu};
 
 /// The vendor and class of the devices; NVIDIA's plugin uses the same.
 const KIND: &str = "k8s.device-plugin.nvidia.com/gpu";

@@ -4,7 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use super::{HandOver, Offer, gpus, serve_until_told};
+use super::{
+    gpus,
+    offer::{HandOver, Offer},
+    run::serve_until_told,
+};
 
 /// Serves until SIGTERM with these arguments, which have the names of Google's plugin.
 ///

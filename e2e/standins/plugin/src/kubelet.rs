@@ -19,11 +19,12 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Endpoint, Server};
 
 use super::{
-    Gpu, Offer,
     api::{
         DevicePluginOptions, RegisterRequest, device_plugin_server::DevicePluginServer,
         registration_client::RegistrationClient,
     },
+    gpus::Gpu,
+    offer::Offer,
     service::Service,
 };
 

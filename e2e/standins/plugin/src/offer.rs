@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::Gpu;
+use super::gpus::Gpu;
 
 /// The resource that containers request.
 pub const RESOURCE: &str = "nvidia.com/gpu";

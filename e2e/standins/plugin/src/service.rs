@@ -7,7 +7,6 @@ use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
 
 use super::{
-    Gpu, HandOver, Offer,
     api::{
         AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse, ContainerPreferredAllocationResponse,
         Device, DevicePluginOptions, DeviceSpec, Empty, ListAndWatchResponse, Mount, PreStartContainerRequest,
@@ -15,6 +14,8 @@ use super::{
         device_plugin_server::DevicePlugin,
     },
     cdi,
+    gpus::Gpu,
+    offer::{HandOver, Offer},
 };
 
 /// Answers from the current list of GPUs.

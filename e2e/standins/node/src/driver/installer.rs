@@ -9,7 +9,12 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::{Kind, Steering, devices, module::Module};
+use super::{
+    devices,
+    kind::Kind,
+    module::Module,
+    steering::{Mode, Steering},
+};
 use crate::FOLDER;
 
 /// The installer's folders and files.
@@ -50,7 +55,7 @@ impl Folders {
 pub fn install(folders: &Folders, version: &str) -> Result<()> {
     let standin = folders.standin();
     let steering = Steering::read(&standin)?;
-    if steering.mode == super::Mode::Crash {
+    if steering.mode == Mode::Crash {
         bail!(steering.failure());
     }
     let version = steering.version(version)?;

@@ -7,10 +7,9 @@ use std::{
 };
 
 use super::{
-    Handle, answer, expect_version, export, lib,
+    c::{Handle, answer, expect_version, export, lib, padded, put, put_handle},
     lists::{fill, put_all},
     mig::{instance_of, with_mig},
-    padded, put, put_handle,
 };
 use crate::{
     handle,

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_uchar, c_uint};
 
-use super::{Handle, PciInfo, answer, device, expect_version, export, lib, put};
+use super::c::{Handle, PciInfo, answer, device, expect_version, export, lib, put};
 use crate::{
     library::Library,
     machine::{Device, Machine},

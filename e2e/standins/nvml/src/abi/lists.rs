@@ -3,7 +3,7 @@
 
 use std::ffi::c_uint;
 
-use super::{number, put};
+use super::c::{number, put};
 use crate::status::Status;
 
 /// Writes all values if `count`, the room in `to`, is large enough. Sets `count` to the number of values.

@@ -6,7 +6,7 @@ use std::{
     ptr,
 };
 
-use super::{Handle, answer, device, export, lib, put, put_handle};
+use super::c::{Handle, answer, device, export, lib, put, put_handle};
 use crate::{
     handle,
     machine::Device,

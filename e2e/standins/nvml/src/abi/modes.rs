@@ -3,7 +3,7 @@
 
 use std::ffi::c_uint;
 
-use super::{Handle, answer, device, export, lib, put};
+use super::c::{Handle, answer, device, export, lib, put};
 use crate::{modes::Modes, status::Status};
 
 /// NVML's compute modes up to `EXCLUSIVE_PROCESS`.

@@ -3,7 +3,10 @@
 
 use std::ffi::{c_uint, c_ulonglong};
 
-use super::{Handle, NO_INSTANCE, answer, device, export, lists::fill, number, put};
+use super::{
+    c::{Handle, NO_INSTANCE, answer, device, export, number, put},
+    lists::fill,
+};
 use crate::{machine::Device, mig::Client, status::Status};
 
 /// Version 1.

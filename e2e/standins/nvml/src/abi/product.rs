@@ -3,7 +3,10 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
-use super::{Handle, answer, device, expect_version, export, lib, mig, put};
+use super::{
+    c::{Handle, answer, device, expect_version, export, lib, put},
+    mig,
+};
 use crate::{model, status::Status};
 
 #[repr(C)]

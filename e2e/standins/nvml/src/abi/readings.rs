@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_longlong, c_uint, c_ulonglong};
 
-use super::{Handle, answer, device, expect_version, export, put};
+use super::c::{Handle, answer, device, expect_version, export, put};
 use crate::{readings::Readings, status::Status};
 
 #[repr(C)]
