@@ -252,7 +252,7 @@ fn another_version_replaces_an_unused_one() {
 }
 
 #[test]
-fn failures_use_the_messages_that_the_operator_recognizes_and_leave_no_cache() {
+fn failures_have_recognized_messages_and_leave_no_cache() {
     let node = Node::new("fails");
     for (fault, words) in [
         ("no-network", "Could not resolve host"),

@@ -118,7 +118,7 @@ fn every_dashboard_panel_uses_exposed_metrics() {
 }
 
 #[test]
-fn the_docs_list_every_metric_with_its_labels_and_unit_and_no_other() {
+fn the_docs_list_each_metric_with_labels_and_unit_and_no_other() {
     let mut exposed = BTreeMap::new();
     for (name, metric) in exposed::all() {
         let common = match name.as_str() {
