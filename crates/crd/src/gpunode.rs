@@ -46,6 +46,7 @@ use crate::{
     selectable = ".status.reason"
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = crate::descriptions::keep)]
 pub struct GpuNodeSpec {
     /// The policy that governs the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -157,6 +158,7 @@ pub enum RolloutStep {
 /// The observed state of the node. The probe writes `report`; the operator writes all other fields.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = crate::descriptions::keep)]
 pub struct GpuNodeStatus {
     /// The generation of the spec that the status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]

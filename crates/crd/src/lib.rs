@@ -46,10 +46,6 @@ pub const VERSION: &str = "v1alpha1";
 #[must_use]
 pub fn crds() -> Vec<(&'static str, CustomResourceDefinition)> {
     let (mut policy, mut node) = (ClusterGpuPolicy::crd(), GpuNode::crd());
-    descriptions::restore::<ClusterGpuPolicySpec>(&mut policy, "spec");
-    descriptions::restore::<ClusterGpuPolicyStatus>(&mut policy, "status");
-    descriptions::restore::<GpuNodeSpec>(&mut node, "spec");
-    descriptions::restore::<GpuNodeStatus>(&mut node, "status");
     for name in ["spec", "status"] {
         field(&mut node, name).for_each(open::open_enumerations);
     }

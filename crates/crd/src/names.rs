@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, fmt};
 
-use gpu_operator_common::interned::{Interned, Interner};
+use gpu_operator_common::interned::Interned;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
@@ -20,12 +20,6 @@ macro_rules! name {
             #[must_use]
             pub fn as_str(&self) -> &str {
                 self.0.as_str()
-            }
-
-            /// Returns the name, stored once for all objects that refer to it.
-            #[must_use]
-            pub fn interned(name: &str, interner: &Interner) -> Self {
-                Self(interner.word(name))
             }
         }
 

@@ -66,6 +66,7 @@ pub use validation::{Validation, ValidationMode};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = crate::descriptions::keep)]
 #[x_kube(
     validation = Rule::new("!has(self.nodeLabels) || !has(self.pools) || self.pools.all(pool, !has(pool.nodeLabels) || pool.nodeLabels.all(label, !self.nodeLabels.exists(of_all, of_all.key == label.key)))")
         .message("a key cannot be both in spec.nodeLabels, which applies to all pools, and in a pool's nodeLabels: remove it from spec.nodeLabels and write it in the nodeLabels of each pool")

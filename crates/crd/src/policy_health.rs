@@ -6,12 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
-use crate::{
-    health::{CauseClasses, HealthRules, Thresholds, XidClasses},
-    keys,
-    schema::TaintKey,
-    skip::is_default,
-};
+use crate::{health::HealthRules, keys, schema::TaintKey, skip::is_default};
 
 /// The rules by which the health of GPUs is judged, and the consequences for the node.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -104,50 +99,4 @@ pub enum TaintEffect {
     PreferNoSchedule,
     /// No new pods are scheduled on the node, and running pods are evicted, including those that use healthy GPUs.
     NoExecute,
-}
-
-impl Health {
-    /// Returns the settings of a pool: its own fields, and the policy's fields where the pool's are not set.
-    #[must_use]
-    pub fn over(&self, policy: &Self) -> Self {
-        Self {
-            min_healthy_gpus: self.min_healthy_gpus.clone().or_else(|| policy.min_healthy_gpus.clone()),
-            on_unhealthy: if is_default(&self.on_unhealthy) { &policy.on_unhealthy } else { &self.on_unhealthy }
-                .clone(),
-            rules: rules(&self.rules, &policy.rules),
-        }
-    }
-}
-
-fn list<T: Clone>(own: &[T], policy: &[T]) -> Vec<T> {
-    if own.is_empty() { policy.to_vec() } else { own.to_vec() }
-}
-
-fn rules(own: &HealthRules, policy: &HealthRules) -> HealthRules {
-    let (xids, defaults) = (&own.xids, &policy.xids);
-    let (causes, default_causes) = (&own.causes, &policy.causes);
-    let (limits, default_limits) = (&own.thresholds, &policy.thresholds);
-    HealthRules {
-        interval: own.interval.or(policy.interval),
-        confirm_intervals: own.confirm_intervals.or(policy.confirm_intervals),
-        clean_intervals: own.clean_intervals.or(policy.clean_intervals),
-        xids: XidClasses {
-            ignore: list(&xids.ignore, &defaults.ignore),
-            warn: list(&xids.warn, &defaults.warn),
-            fatal: list(&xids.fatal, &defaults.fatal),
-        },
-        causes: CauseClasses {
-            ignore: list(&causes.ignore, &default_causes.ignore),
-            warn: list(&causes.warn, &default_causes.warn),
-            fatal: list(&causes.fatal, &default_causes.fatal),
-        },
-        thresholds: Thresholds {
-            below_slowdown_celsius: limits.below_slowdown_celsius.or(default_limits.below_slowdown_celsius),
-            below_shutdown_celsius: limits.below_shutdown_celsius.or(default_limits.below_shutdown_celsius),
-            uncorrectable_ecc_errors: limits.uncorrectable_ecc_errors.or(default_limits.uncorrectable_ecc_errors),
-            remapped_rows: limits.remapped_rows.or(default_limits.remapped_rows),
-            retired_pages: limits.retired_pages.or(default_limits.retired_pages),
-            pcie_replays_per_minute: limits.pcie_replays_per_minute.or(default_limits.pcie_replays_per_minute),
-        },
-    }
 }

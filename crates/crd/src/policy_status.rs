@@ -20,6 +20,7 @@ pub const MAX_OVERLAPS: usize = 16;
 /// The observed state of a policy.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = crate::descriptions::keep)]
 pub struct ClusterGpuPolicyStatus {
     /// The generation of the spec that the status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]

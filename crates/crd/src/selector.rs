@@ -57,16 +57,22 @@ pub enum Operator {
 
 impl Selector {
     /// Returns whether the selector matches a node. `value_of` returns the value of the node's label with a key.
+    // `kube::core::Selector` matches only a `BTreeMap<String, String>`. The plan has interned labels, of which pools do not see
+    // all: it would copy them for each node, policy and pool.
     #[must_use]
     pub fn matches<'l>(&self, value_of: impl Fn(&str) -> Option<&'l str>) -> bool {
-        let listed = |values: &[String], value: &str| values.iter().any(|listed| listed == value);
+        let meets = |Requirement { key, operator, values }: &Requirement| {
+            let value = value_of(key);
+            let is_listed = || value.is_some_and(|value| values.iter().any(|listed| listed == value));
+            match operator {
+                Operator::In => is_listed(),
+                Operator::NotIn => !is_listed(),
+                Operator::Exists => value.is_some(),
+                Operator::DoesNotExist => value.is_none(),
+            }
+        };
         self.match_labels.iter().all(|(key, value)| value_of(key) == Some(value))
-            && self.match_expressions.iter().all(|Requirement { key, operator, values }| match operator {
-                Operator::In => value_of(key).is_some_and(|value| listed(values, value)),
-                Operator::NotIn => value_of(key).is_none_or(|value| !listed(values, value)),
-                Operator::Exists => value_of(key).is_some(),
-                Operator::DoesNotExist => value_of(key).is_none(),
-            })
+            && self.match_expressions.iter().all(meets)
     }
 
     /// Returns whether every node that `other` matches is matched by this selector too, judged by a comparison of the

@@ -97,7 +97,7 @@ fn every_rule_rejects_with_the_message_in_the_docs() {
 }
 
 #[test]
-fn keys_of_gpu_feature_discovery_are_rejected_and_other_keys_of_nvidia_are_not() {
+fn keys_of_gfd_are_rejected_and_other_keys_of_nvidia_are_not() {
     for (name, refused) in [
         ("gpu.present", true),
         ("gpu.product", true),

@@ -15,10 +15,8 @@ use gpu_operator_plan::{
         toolkit::choice::{self, ToolkitChoice},
     },
     inventory::report,
-    world::{NodeFacts, World, is_gpu},
+    world::{NodeFacts, Placement, World, is_gpu},
 };
-
-use crate::placement::Placement;
 
 /// All nodes with GPUs.
 pub struct Fleet<'w> {

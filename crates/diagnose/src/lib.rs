@@ -15,7 +15,6 @@ mod legacy;
 mod look;
 mod not_requested;
 mod pending;
-mod placement;
 mod refused;
 mod runtime_handler;
 mod scheduling;
@@ -25,7 +24,6 @@ pub use diagnosis::{Diagnosis, diagnose};
 pub use finding::{Finding, Mistake, NO_PLACE_GRACE, PodEvent, START_GRACE};
 pub use journal::Journal;
 pub use pending::{Container, DriverMount, PendingPod, State, Wish};
-pub use placement::Placement;
 pub use refused::{Fault, RefusedPods};
 pub use symptoms::Symptoms;
 

@@ -17,13 +17,12 @@ use kube::ResourceExt;
 use crate::{
     driver_paths,
     finding::{Finding, Mistake},
-    placement::Placement,
 };
 
 use gpu_operator_plan::{
     output::events::Subject,
     time::later,
-    world::{ObservedTime, mirror::Fact},
+    world::{ObservedTime, Placement, mirror::Fact},
 };
 
 /// The prefix of NVIDIA's resource names.

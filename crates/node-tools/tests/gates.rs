@@ -56,7 +56,7 @@ fn the_mps_gate_opens_while_the_daemons_run() {
 }
 
 #[test]
-fn the_driver_gate_opens_when_the_wanted_module_is_loaded_and_its_library_installed() {
+fn the_driver_gate_opens_with_the_wanted_module_and_its_library() {
     let host = Host::new();
     waits_for(&driver(Some("580.173.02")), &host, &["580.173.02", "no NVIDIA kernel module"]);
     host.load("535.309.01");
@@ -97,7 +97,7 @@ fn executable(host: &Host, path: &str) {
 }
 
 #[test]
-fn the_gate_of_a_configured_runtime_opens_when_the_runtime_has_loaded_the_configuration() {
+fn the_gate_of_a_runtime_opens_when_it_has_loaded_its_config() {
     let host = Host::new();
     let files = ["/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"].map(PathBuf::from);
     let loaded = PathBuf::from("/run/gpu-operator/runtime");
@@ -153,7 +153,7 @@ fn the_guard_waits_for_a_driver_in_use() {
 }
 
 #[test]
-fn a_root_counts_only_with_a_live_container_and_its_device_nodes() {
+fn a_root_counts_only_with_a_live_container_and_device_nodes() {
     let host = Host::new();
     let pid_file = "run/nvidia/nvidia-driver.pid";
     let gate = Gate::Driver { root: ROOT.to_owned(), version: None, pid_file: Some(format!("/{pid_file}").into()) };
@@ -208,7 +208,7 @@ fn a_guard_without_a_version_accepts_no_driver_in_use() {
 }
 
 #[test]
-fn without_a_version_a_driver_in_use_passes_if_its_library_is_in_the_installers_folder() {
+fn without_a_version_a_driver_passes_with_its_library_installed() {
     let host = Host::new();
     let guard = |version: Option<&str>| Gate::Guard {
         version: version.map(Into::into),

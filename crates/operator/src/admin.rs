@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn before_anything_is_listed_the_operator_is_alive_and_lists_the_missing_kinds() {
+    fn before_the_first_lists_the_operator_names_the_missing_kinds() {
         let admin = Admin { mirrors: Arc::default(), metrics: Arc::default(), progress: Arc::default() };
         assert_eq!(admin.alive(), Ok(()));
         let missing = admin.ready().expect_err("nothing has been listed");

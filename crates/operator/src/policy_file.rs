@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_are_read_from_documents_and_lists_beside_other_objects() {
+    fn policies_are_read_from_documents_and_lists_beside_others() {
         let list = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: gpu.nodestack.dev/v1alpha1, kind: ClusterGpuPolicy, metadata: {name: q}, spec: {}, status: {future: 1}}\n";
         let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: n}\n";
         let text = ["# nothing\n", &with_spec("{}"), namespace, list].join("---\n");

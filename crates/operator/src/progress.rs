@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_is_alive_while_it_waits_and_not_while_a_pass_does_not_end() {
+    fn a_loop_is_alive_while_it_waits_not_while_a_pass_hangs() {
         let (progress, now) = (Progress::default(), Instant::now());
         let later = |seconds| now + Duration::from_secs(seconds);
         assert_eq!(progress.alive(later(10_000)), Ok(()));

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use event_watch::watch_events;
 use follow::{any, follow, valid};
 use futures::future::BoxFuture;
-use gpu_operator_common::interned::Interner;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
 use gpu_operator_plan::world::{
     DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, TrimmedPod,
@@ -57,35 +56,29 @@ pub fn follow_all(
             watcher(policies, any()),
             mirror(),
             |mirrors| &mirrors.policies,
-            |_, policy| Some(valid(policy, PolicyName::from)),
+            |policy| Some(valid(policy, PolicyName::from)),
             wake(),
         ),
-        follow(
-            watcher(nodes, any()),
-            mirror(),
-            |mirrors| &mirrors.nodes,
-            |words, node| Some(facts_of_node(words, &node)),
-            wake(),
-        ),
+        follow(watcher(nodes, any()), mirror(), |mirrors| &mirrors.nodes, |node| Some(facts_of_node(&node)), wake()),
         follow(
             watcher(gpu_nodes, any()),
             mirror(),
             |mirrors| &mirrors.gpu_nodes,
-            |words, gpu_node| Some(valid(gpu_node, |name| NodeName::interned(&name, words))),
+            |gpu_node| Some(valid(gpu_node, NodeName::from)),
             wake(),
         ),
         follow(
             watcher(daemon_sets, own),
             mirror(),
             |mirrors| &mirrors.daemon_sets,
-            |_, set| Some((set.name_any(), Some(DaemonSetFacts::of(&set)))),
+            |set| Some((set.name_any(), Some(DaemonSetFacts::of(&set)))),
             wake(),
         ),
         follow(
             watcher(foreign_sets, any()),
             mirror(),
             |mirrors| &mirrors.foreign_sets,
-            |_, set| Some((format!("{}/{}", set.namespace()?, set.name_any()), Some(ForeignSet::of(&set)))),
+            |set| Some((format!("{}/{}", set.namespace()?, set.name_any()), Some(ForeignSet::of(&set)))),
             wake(),
         ),
         // No label or field selects the pods that mount the host's driver directory, so all pods that have not ended are checked,
@@ -94,34 +87,34 @@ pub fn follow_all(
             watcher(foreign_pods, any().fields("status.phase!=Succeeded,status.phase!=Failed")),
             mirror(),
             |mirrors| &mirrors.foreign_pods,
-            |_, pod| Some((ForeignPod::key(&pod)?, ForeignPod::of(&pod))),
+            |pod| Some((ForeignPod::key(&pod)?, ForeignPod::of(&pod))),
             wake(),
         ),
         follow(
             watcher(pods, any()),
             mirror(),
             |mirrors| &mirrors.pods,
-            |words, pod| Some((pod.name_any(), PodFacts::of(&pod, words))),
+            |pod| Some((pod.name_any(), PodFacts::of(&pod))),
             wake(),
         ),
         follow(
             watcher(runtime_classes, any()),
             mirror(),
             |mirrors| &mirrors.runtime_classes,
-            |_, class| Some((class.name_any(), Some(RuntimeClassFacts::of(&class)))),
+            |class| Some((class.name_any(), Some(RuntimeClassFacts::of(&class)))),
             wake(),
         ),
         follow(
             refused,
             mirror(),
             |mirrors| &mirrors.refusals,
-            |_, event| Refusal::of(&event).map(|(set, refusal)| (set, Some(refusal))),
+            |event| Refusal::of(&event).map(|(set, refusal)| (set, Some(refusal))),
             wake(),
         ),
     ]
 }
 
-fn facts_of_node(words: &Interner, node: &TrimmedNode) -> (NodeName, Option<NodeFacts>) {
-    let facts = NodeFacts::of(node, words);
+fn facts_of_node(node: &TrimmedNode) -> (NodeName, Option<NodeFacts>) {
+    let facts = NodeFacts::of(node);
     (facts.name.clone(), Some(facts))
 }

@@ -202,7 +202,7 @@ async fn a_mistake_is_reported_once_on_the_pod_or_its_owner() {
 }
 
 #[tokio::test]
-async fn a_pods_own_events_are_read_on_demand_and_those_of_few_pods_at_once() {
+async fn events_are_read_on_demand_and_of_few_pods_at_once() {
     let spec = json!({"nodeName": "n", "runtimeClassName": "nvidia", "containers": [{"name": "main"}]});
     let pods = (0..20).map(|number| pod(&format!("p{number}"), 1, &spec)).collect();
     let voice = json!({
@@ -233,7 +233,7 @@ async fn watches_are_restricted_by_field_selectors() {
 }
 
 #[tokio::test]
-async fn without_diagnosis_other_namespaces_are_watched_for_third_party_drivers_only() {
+async fn without_diagnosis_other_namespaces_show_only_foreign_drivers() {
     let mut scene = Scene::new(vec![], vec![], vec![]);
     scene.tasks.drain(..).for_each(|task| task.abort());
     scene.server.made.lock().expect("the list").clear();

@@ -11,7 +11,7 @@ use node_tools::runtime::{
     config_files::{ConfigFile, config_files},
     entries::NvidiaEntries,
     kind::RuntimeKind as Kind,
-    record::{Record, move_version_1_to_main},
+    record::{AddedEntries, Record, move_version_1_to_main},
     state,
     texts::Texts,
 };
@@ -96,7 +96,8 @@ impl Host {
     /// Does what one run of the toolkit's pod does: takes a snapshot, runs the installer, and returns the updated
     /// record.
     fn install(&self, known: Option<&Record>, default: bool) -> Record {
-        let record = Record::snapshot(&self.files(), &self.texts(), known, &self.entries()).expect("a snapshot");
+        let added = AddedEntries { entries: self.entries(), default };
+        let record = Record::snapshot(&self.files(), &self.texts(), known, added).expect("a snapshot");
         let option = |name: &str, path: &Path| format!("--{name}={}", path.display());
         let mut command =
             Command::new(harness::tools::nvidia_programs().expect("programs").join("nvidia-ctk-installer"));
@@ -129,7 +130,7 @@ impl Host {
     }
 
     fn revert(&self, record: &Record) {
-        let writes = record.revert(&self.texts(), &self.entries()).expect("reverted");
+        let writes = record.revert(&self.texts()).expect("reverted");
         state::write_all(&writes).expect("written");
     }
 

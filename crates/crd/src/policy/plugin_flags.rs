@@ -42,15 +42,3 @@ impl DeviceIdStrategy {
         }
     }
 }
-
-impl PluginFlags {
-    /// Returns these flags, with those of `others` where they are not set.
-    #[must_use]
-    pub fn or(self, others: Self) -> Self {
-        Self {
-            fail_on_init_error: self.fail_on_init_error.or(others.fail_on_init_error),
-            pass_device_specs: self.pass_device_specs.or(others.pass_device_specs),
-            device_id_strategy: self.device_id_strategy.or(others.device_id_strategy),
-        }
-    }
-}

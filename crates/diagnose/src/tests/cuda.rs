@@ -41,7 +41,7 @@ fn an_images_cuda_version_is_read_but_never_guessed() {
 }
 
 #[test]
-fn a_driver_is_too_old_only_if_no_compatibility_mechanism_can_help() {
+fn a_driver_is_too_old_only_if_no_compatibility_helps() {
     for (asked, served, branch, consumer, expected) in [
         ("8.0", "8.0", 375, false, false),
         ("8.0", "7.5", 352, false, true),
@@ -128,7 +128,7 @@ fn an_image_is_compared_with_the_driver_of_the_pods_own_node() {
 }
 
 #[test]
-fn a_report_counts_only_for_the_boot_and_the_node_that_it_was_made_on() {
+fn a_report_counts_only_for_its_boot_and_its_node() {
     type Change = fn(&mut NodeFacts, &mut GpuNode);
     let of_old = asking("nodeName: old,", "image: 'nvidia/cuda:11.7.1-base'");
     let changes: [(Change, &[Mistake]); 3] = [
@@ -151,7 +151,7 @@ fn a_report_counts_only_for_the_boot_and_the_node_that_it_was_made_on() {
 }
 
 #[test]
-fn requirements_in_the_environment_apply_unless_they_are_disabled() {
+fn requirements_in_the_environment_apply_unless_disabled() {
     let mut world = world("{}");
     with_driver(&mut world, "old", "375.26", Some("8.0"));
     let require = "{name: NVIDIA_REQUIRE_CUDA, value: 'cuda>=9.0'}";
@@ -161,7 +161,7 @@ fn requirements_in_the_environment_apply_unless_they_are_disabled() {
 }
 
 #[test]
-fn an_unscheduled_pod_is_reported_only_if_no_eligible_node_has_a_sufficient_driver() {
+fn an_unscheduled_pod_is_reported_only_if_no_driver_suffices() {
     let image = "image: 'nvidia/cuda:11.7.1-base'";
     let unbound = asking("", image);
     let mut fleet = world("{}");

@@ -51,7 +51,7 @@ fn a_job_of_a_thousand_pods_does_not_suppress_a_single_pod() {
 }
 
 #[test]
-fn a_pods_events_are_read_at_most_three_times_and_those_of_few_pods_at_once() {
+fn events_are_read_at_most_thrice_and_of_few_pods_at_once() {
     let mut journal = Journal::default();
     let pods: Vec<PendingPod> =
         (0..20).map(|pod| PendingPod { uid: pod.to_string(), ..PendingPod::default() }).collect();

@@ -82,7 +82,7 @@ fn not_started(condition: &str) -> Option<RefusedPods> {
 }
 
 #[test]
-fn a_container_that_the_runtime_rejects_for_its_cuda_version_is_reported_on_the_pod() {
+fn a_container_rejected_for_its_cuda_version_is_reported() {
     for (said, condition) in [
         (
             "cuda>=12.8, please update your driver to a newer version, or use an earlier cuda container",

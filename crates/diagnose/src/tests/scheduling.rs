@@ -65,7 +65,7 @@ fn a_pod_that_no_node_can_ever_run_gets_an_explanation() {
 }
 
 #[test]
-fn a_node_whose_gpus_are_allocated_for_claims_never_offers_them_as_a_resource() {
+fn gpus_allocated_for_claims_are_never_offered_as_a_resource() {
     let mut world = fleet();
     edit(&mut world, "h100", |node, gpu_node| {
         node.allocatable = Resources::default();
@@ -121,7 +121,7 @@ fn a_node_that_an_autoscaler_announces_is_awaited() {
 }
 
 #[test]
-fn nothing_is_reported_or_queried_before_the_grace_period_is_over() {
+fn nothing_is_reported_or_queried_in_the_grace_period() {
     let created: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
     let (soon, due) = (later(created, Duration::from_secs(59)), later(created, NO_PLACE_GRACE));
     let mut symptoms = symptoms(&[pod("p", &gpus("", 16))]);
@@ -134,7 +134,7 @@ fn nothing_is_reported_or_queried_before_the_grace_period_is_over() {
 }
 
 #[test]
-fn a_pod_whose_nodes_are_not_ready_gets_the_progress_of_the_nearest() {
+fn a_pod_without_ready_nodes_gets_the_progress_of_the_nearest() {
     let mut world = fleet();
     coming(&mut world, "b200", "nvidia-b200", 8);
     for more in ["nodeSelector: {accelerator: nvidia-b200},", "nodeSelector: {gpu.nodestack.dev/model: nvidia-b200},"] {
@@ -155,7 +155,7 @@ fn a_pod_whose_nodes_are_not_ready_gets_the_progress_of_the_nearest() {
 }
 
 #[test]
-fn nodes_in_progress_are_not_reported_if_another_fits_or_they_never_will() {
+fn nodes_in_progress_count_only_if_they_will_fit_and_none_does() {
     let mut world = fleet();
     coming(&mut world, "b200", "nvidia-b200", 8);
     assert_eq!(reasons(&gpus("", 8), &world), [], "p100 fits");
@@ -208,7 +208,7 @@ fn a_node_whose_gpus_are_unknown_may_have_the_requested_ones() {
 }
 
 #[test]
-fn a_runtime_handler_that_is_missing_is_read_from_the_pods_own_events() {
+fn a_missing_runtime_handler_is_read_from_the_pods_events() {
     let failed = |message: &str| vec![PodEvent { reason: "FailedCreatePodSandBox".into(), message: message.into() }];
     let containerd = "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to get sandbox runtime: no runtime for \"nvidia\" is configured";
     let mut bound = symptoms(&[pod("p", "{nodeName: n, runtimeClassName: nvidia, containers: [{name: c}]}")]);

@@ -9,7 +9,7 @@ fn check(rows: &[(&str, &[Mistake])]) {
 }
 
 #[test]
-fn a_pod_that_requests_the_legacy_gpu_resource_gets_the_replacement() {
+fn a_request_for_the_legacy_resource_gets_the_replacement() {
     check(&[
         (
             "{containers: [{name: c, resources: {limits: {alpha.kubernetes.io/nvidia-gpu: '1'}}}]}",
@@ -140,7 +140,7 @@ fn a_pod_that_is_being_deleted_is_ignored() {
 }
 
 #[test]
-fn a_pod_must_name_a_runtime_class_only_where_plain_pods_get_no_gpu() {
+fn a_runtime_class_is_needed_only_where_plain_pods_get_no_gpu() {
     let asks = |more: &str| {
         format!("{{nodeName: old, {more} containers: [{{name: c, resources: {{limits: {{nvidia.com/gpu: '1'}}}}}}]}}")
     };

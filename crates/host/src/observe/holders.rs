@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_is_found_in_the_control_groups_of_both_drivers_and_versions() {
+    fn the_pod_is_found_in_cgroups_of_both_drivers_and_versions() {
         let systemd = UID.replace('-', "_");
         for cgroup in [
             format!("0::/../../pod{UID}/0123"),

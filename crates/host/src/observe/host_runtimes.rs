@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn containerds_runtime_is_found_in_every_schema_and_in_imported_files() {
+    fn containerds_runtime_is_found_in_every_schema_and_import() {
         let of = |plugin: &str| {
             format!(
                 "[plugins.'{plugin}'.containerd]\ndefault_runtime_name = 'nvidia'\n\
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn crios_runtime_is_found_in_its_drop_in_folder_and_the_last_default_wins() {
+    fn crios_runtime_is_found_in_drop_ins_and_the_last_default_wins() {
         let runtime = format!("[crio.runtime.runtimes.nvidia]\nruntime_path = '{OF_PACKAGE}'\n");
         let files = [
             ("/etc/crio/crio.conf.d/10-nvidia.conf", format!("[crio.runtime]\ndefault_runtime = 'nvidia'\n{runtime}")),
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn runtimes_installed_by_a_container_or_without_a_program_are_not_the_hosts() {
+    fn runtimes_of_a_container_or_without_program_are_not_the_hosts() {
         let docker = |path: &str| format!(r#"{{"runtimes": {{"nvidia": {{"path": "{path}"}}}}}}"#);
         for program in [
             "/usr/local/nvidia/toolkit/nvidia-container-runtime",

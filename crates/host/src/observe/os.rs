@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_os_release_is_empty_and_an_unreadable_one_is_an_error() {
+    fn a_missing_os_release_is_empty_an_unreadable_one_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let host = HostRoot::new(directory.path());
         assert_eq!(release(&host).unwrap(), OsRelease::default());

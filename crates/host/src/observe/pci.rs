@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_class_is_reported_and_virtual_gpus_only_if_every_configuration_can_be_read() {
+    fn virtual_gpus_are_reported_only_if_every_config_can_be_read() {
         let devices = [
             ("0000:01:00.0", "0x10de", "0x2330", "0x030200", "nvidia"),
             ("0000:02:00.0", "0x10de", "0x1CB6", "0x030000", ""),

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_gpu_is_detected_by_its_capability_with_the_hypervisors_driver() {
+    fn a_virtual_gpu_is_detected_by_its_capability() {
         let power: &[u8] = &[0x01, 0, 0, 0];
         let behind_another = [&[7, 4, 1, 2], DRIVER].concat();
         let detected = Some((true, Some("550.90".to_owned()), Some("r550_00".to_owned())));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incomplete_configuration_is_unknown_and_a_corrupt_one_is_harmless() {
+    fn an_incomplete_config_is_unknown_and_a_corrupt_one_harmless() {
         assert_eq!(found(&[0; 64]), None);
         // A GPU that fell off the bus.
         assert_eq!(found(&[0xff; 256]), Some((false, None, None)));

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nouveau_that_cannot_be_unloaded_blocks_only_while_it_holds_a_device() {
+    fn a_nouveau_that_stays_blocks_only_while_it_holds_a_device() {
         // The content of the driver's directory, whether the gate is open, the text.
         let cases: [(&[&str], bool, &str); 4] = [
             (&[], true, "holds no device"),

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_into_the_containers_root_is_replaced_and_a_link_of_the_host_stays() {
+    fn a_link_into_the_container_is_replaced_one_of_the_host_stays() {
         let folder = tempfile::tempdir().unwrap();
         let (link, target) = (folder.path().join("195:0"), Path::new("/run/nvidia/driver/dev/nvidia0"));
         for (there, becomes) in [

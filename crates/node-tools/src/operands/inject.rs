@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_is_linked_where_the_images_linker_and_programs_without_a_path_search() {
+    fn a_driver_is_linked_where_linker_and_programs_search() {
         let (_folder, root, own) = container("usr/lib64/libc.so.6");
         lay(&root, &["usr/lib/x86_64-linux-gnu/libcuda.so.580.1", "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.1"]);
         lay(
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn debians_links_are_resolved_inside_the_drivers_root_and_its_programs_are_found() {
+    fn debians_links_are_resolved_inside_the_drivers_root() {
         let (_folder, root, own) = container("usr/lib/x86_64-linux-gnu/libc.so.6");
         let current = "usr/lib/x86_64-linux-gnu/nvidia/current";
         let files = ["libcuda.so.535.261.03", "libnvidia-ml.so.535.261.03"].map(|name| format!("{current}/{name}"));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_of_an_appliance_is_found_and_no_program_is_needed_for_it() {
+    fn the_library_of_an_appliance_is_found_and_needs_no_program() {
         let (_folder, root, own) = container("usr/lib/x86_64-linux-gnu/libc.so.6");
         lay(&root, &["opt/appliance/lib/libnvidia-ml.so.580.159.04"]);
         symlink("libnvidia-ml.so.580.159.04", root.join("opt/appliance/lib/libnvidia-ml.so.1")).unwrap();

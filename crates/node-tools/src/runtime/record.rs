@@ -12,15 +12,14 @@ use super::{
 };
 
 /// The stored record of a configuration. It survives the pod, the operator and a reboot.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The files, by path.
     pub files: BTreeMap<PathBuf, Kept>,
     /// Whether [`Kept::left`] is known: an installer may have run without a record of its result.
     pub settled: bool,
-    /// What was added to the configuration. Absent in older records.
-    #[serde(default)]
-    pub added: Option<AddedEntries>,
+    /// What was added to the configuration.
+    pub added: AddedEntries,
 }
 
 /// What is added to a configuration.
@@ -63,8 +62,9 @@ impl Record {
         files: &[ConfigFile],
         now: &Texts,
         known: Option<&Self>,
-        entries: &NvidiaEntries,
+        added: AddedEntries,
     ) -> Result<Self, ConfigFileError> {
+        let entries = &added.entries;
         let kept = files.iter().map(|file| {
             let present = now.get(&file.path).cloned().flatten();
             let strip = |found: &Text| {
@@ -85,7 +85,7 @@ impl Record {
             };
             Ok((file.path.clone(), Kept { role: file.role.clone(), found, left: None }))
         });
-        Ok(Self { files: kept.collect::<Result<_, _>>()?, settled: false, added: None })
+        Ok(Self { files: kept.collect::<Result<_, _>>()?, settled: false, added })
     }
 
     /// Returns the record to store after the installer has run.
@@ -103,14 +103,14 @@ impl Record {
     /// # Errors
     /// Returns an error if a file does not have the expected format: others have changed it since, and it is left
     /// unchanged.
-    pub fn revert(&self, now: &Texts, entries: &NvidiaEntries) -> Result<Texts, ConfigFileError> {
+    pub fn revert(&self, now: &Texts) -> Result<Texts, ConfigFileError> {
         let mut writes = Texts::new();
         for (path, kept) in &self.files {
             let present = now.get(path).cloned().flatten();
             let wanted = if self.settled && present == kept.left {
                 kept.found.clone()
             } else {
-                let stripped = kept.role.without_entries(&present, &kept.found, entries);
+                let stripped = kept.role.without_entries(&present, &kept.found, &self.added.entries);
                 stripped.map_err(|source| ConfigFileError { path: path.clone(), source })?
             };
             if wanted != present {
@@ -125,7 +125,7 @@ impl Record {
     pub fn matches(&self, files: &[ConfigFile], added: &AddedEntries) -> bool {
         self.files.len() == files.len()
             && files.iter().all(|file| self.files.contains_key(&file.path))
-            && self.added.as_ref().is_none_or(|known| known == added)
+            && self.added == *added
     }
 }
 

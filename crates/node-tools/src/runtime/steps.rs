@@ -1,6 +1,6 @@
 //! The steps of a toolkit pod, each a command of its own.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use gpu_host::process::error_chain;
 use tokio::time::sleep;
@@ -89,15 +89,15 @@ pub enum StepError {
 /// it.
 pub fn snapshot(setup: &Setup) -> Result<(), StepError> {
     let mut known: Option<Record> = state::load(&setup.state, RECORD)?;
-    let added = AddedEntries { entries: setup.entries.clone(), default: setup.default };
+    let added = added(setup);
     // A pod that died with its node has not removed its entries, and the installer only adds entries: an earlier default
     // would remain.
     if let Some(other) = known.take_if(|known| !known.matches(&setup.files, &added)) {
         remove_entries(setup, &other)?;
     }
     let now = read(setup)?;
-    let record = Record::snapshot(&setup.files, &now, known.as_ref(), &setup.entries)?;
-    state::store(&setup.state, RECORD, &Record { added: Some(added), ..record })?;
+    let record = Record::snapshot(&setup.files, &now, known.as_ref(), added)?;
+    state::store(&setup.state, RECORD, &record)?;
     state::remove(&setup.loaded, REJECTED)?;
     Ok(())
 }
@@ -118,7 +118,8 @@ pub async fn apply(setup: &Setup) -> Result<(), StepError> {
             None => StepError::NotAdded { handler: setup.entries.handler.clone(), files: names(setup) },
         });
     }
-    let record: Record = state::load(&setup.state, RECORD)?.unwrap_or_default();
+    let record: Option<Record> = state::load(&setup.state, RECORD)?;
+    let record = record.unwrap_or_else(|| Record { files: BTreeMap::new(), settled: false, added: added(setup) });
     let record = record.settle(&now);
     state::store(&setup.state, RECORD, &record)?;
     let disk = OnDisk { digest: digest(&now), written: state::newest(&setup.files) };
@@ -207,9 +208,12 @@ pub async fn revert(setup: &Setup) -> Result<(), StepError> {
 /// Restores the files of a record, and removes the record.
 fn remove_entries(setup: &Setup, record: &Record) -> Result<(), StepError> {
     let now = state::read_all(record.files.keys())?;
-    let entries = record.added.as_ref().map_or(&setup.entries, |added| &added.entries);
-    state::write_all(&record.revert(&now, entries)?)?;
+    state::write_all(&record.revert(&now)?)?;
     Ok(state::remove(&setup.state, RECORD)?)
+}
+
+fn added(setup: &Setup) -> AddedEntries {
+    AddedEntries { entries: setup.entries.clone(), default: setup.default }
 }
 
 fn read(setup: &Setup) -> Result<Texts, StateError> {

@@ -13,7 +13,7 @@ use node_tools::runtime::{
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use crate::{BIN, IMPORT, entries};
+use crate::{BIN, IMPORT, added, entries};
 
 /// Returns a `daemon.json` as changed by the installer.
 fn installed(found: Option<&str>, default: bool) -> String {
@@ -29,7 +29,7 @@ fn installed(found: Option<&str>, default: bool) -> String {
 }
 
 #[test]
-fn a_daemon_json_without_other_changes_is_restored_byte_for_byte() {
+fn a_daemon_json_without_other_changes_is_restored_exactly() {
     for found in [
         None,
         Some("{}"),
@@ -98,7 +98,7 @@ fn a_file_with_an_unexpected_format_is_not_changed() {
     assert!(toml_file::without_entries("a = ", None, None, &entries()).is_err());
     let list = config_files(RuntimeKind::Docker, Some(Path::new("/d.json")), None);
     let now = Texts::from([(PathBuf::from("/d.json"), Some("{".into()))]);
-    let error = Record::snapshot(&list, &now, None, &entries()).unwrap_err();
+    let error = Record::snapshot(&list, &now, None, added()).unwrap_err();
     assert_eq!(error.to_string(), "/d.json");
 }
 
@@ -188,7 +188,7 @@ const VERSION_1: &str = r#"version = 1
 "#;
 
 #[test]
-fn nvidias_runtimes_are_removed_from_a_version_1_file_that_others_have_changed() {
+fn runtimes_are_removed_from_a_version_1_file_others_changed() {
     let found = "[plugins.cri]\n  sandbox_image = \"x\"\n";
     let rest = toml_file::without_entries(VERSION_1, Some(found), None, &entries()).unwrap().unwrap();
     assert!(!rest.contains("nvidia"), "{rest}");
@@ -219,7 +219,7 @@ fn only_a_version_1_configuration_is_moved_into_the_main_file() {
 }
 
 #[test]
-fn in_a_version_1_configuration_cdi_is_enabled_where_containerd_reads_it_and_removed_again() {
+fn in_a_version_1_file_cdi_is_enabled_and_removed_again() {
     let list =
         config_files(RuntimeKind::Containerd, Some(Path::new("/c/config.toml")), Some(Path::new("/c/conf.d/n.toml")));
     let default = "      default_runtime_name = \"nvidia\"\n";
@@ -250,23 +250,22 @@ fn texts(path: &Path, text: Option<&str>) -> Texts {
 fn the_original_survives_an_upgrade_and_an_interrupted_step() {
     let (list, path) = docker();
     let found = "{\"a\" : 1}\n";
-    let record = Record::snapshot(&list, &texts(&path, Some(found)), None, &entries()).unwrap();
+    let record = Record::snapshot(&list, &texts(&path, Some(found)), None, added()).unwrap();
     // The installer may make changes that are unknown here, which must not count as changes by others.
     let mut first: Value = serde_json::from_str(&installed(Some(found), false)).unwrap();
     first["features"] = json!({"cdi": true});
     let first = first.to_string();
     // Interrupted before the installer's result was recorded.
-    let cut_off = Record::snapshot(&list, &texts(&path, Some(&first)), Some(&record), &entries()).unwrap();
+    let cut_off = Record::snapshot(&list, &texts(&path, Some(&first)), Some(&record), added()).unwrap();
     assert_eq!(cut_off.files[&path].found.as_deref(), Some(found));
     // An upgrade: the file has not been changed by others.
     let settled = cut_off.settle(&texts(&path, Some(&first)));
-    let upgrade = Record::snapshot(&list, &texts(&path, Some(&first)), Some(&settled), &entries()).unwrap();
+    let upgrade = Record::snapshot(&list, &texts(&path, Some(&first)), Some(&settled), added()).unwrap();
     assert_eq!(upgrade.files[&path].found.as_deref(), Some(found));
     // Others have changed the file: their version is recorded, without NVIDIA's entries.
     let mut changed: Value = serde_json::from_str(&first).unwrap();
     changed["b"] = json!(2);
-    let upgrade =
-        Record::snapshot(&list, &texts(&path, Some(&changed.to_string())), Some(&settled), &entries()).unwrap();
+    let upgrade = Record::snapshot(&list, &texts(&path, Some(&changed.to_string())), Some(&settled), added()).unwrap();
     let kept: Value = serde_json::from_str(upgrade.files[&path].found.as_deref().unwrap()).unwrap();
     assert_eq!(kept, json!({"a": 1, "b": 2, "features": {"cdi": true}}));
 }
@@ -278,10 +277,10 @@ fn a_drop_in_is_removed_unless_a_third_party_has_replaced_it() {
     let drop_in =
         "[crio.runtime.runtimes.nvidia]\nruntime_path = \"/usr/local/nvidia/toolkit/nvidia-container-runtime\"\n";
     let record =
-        Record::snapshot(&list, &texts(&path, None), None, &entries()).unwrap().settle(&texts(&path, Some(drop_in)));
-    let gone = record.revert(&texts(&path, Some(&format!("# x\n{drop_in}"))), &entries()).unwrap();
+        Record::snapshot(&list, &texts(&path, None), None, added()).unwrap().settle(&texts(&path, Some(drop_in)));
+    let gone = record.revert(&texts(&path, Some(&format!("# x\n{drop_in}")))).unwrap();
     assert_eq!(gone, texts(&path, None));
-    assert_eq!(record.revert(&texts(&path, Some("[crio]\n")), &entries()).unwrap(), Texts::new());
+    assert_eq!(record.revert(&texts(&path, Some("[crio]\n"))).unwrap(), Texts::new());
 }
 
 /// Generates a `daemon.json` without the installer's entries.
@@ -318,7 +317,7 @@ proptest! {
     fn installing_and_reverting_changes_no_other_entries(whole in foreign(), default: bool, added: bool) {
         let (list, path) = docker();
         let found = serde_json::to_string(&whole).unwrap();
-        let record = Record::snapshot(&list, &texts(&path, Some(&found)), None, &entries()).unwrap();
+        let record = Record::snapshot(&list, &texts(&path, Some(&found)), None, crate::added()).unwrap();
         let left = installed(Some(&found), default);
         let record = record.settle(&texts(&path, Some(&left)));
         if added {
@@ -326,13 +325,13 @@ proptest! {
             let mut since: Map<String, Value> = serde_json::from_str(&left).unwrap();
             since.insert("Added".into(), json!([1, "x"]));
             let now = texts(&path, Some(&Value::Object(since).to_string()));
-            let reverted = record.revert(&now, &entries()).unwrap();
+            let reverted = record.revert(&now).unwrap();
             let rest: Map<String, Value> = serde_json::from_str(reverted[&path].as_deref().unwrap()).unwrap();
             let mut expected = whole;
             expected.insert("Added".into(), json!([1, "x"]));
             prop_assert_eq!(rest, expected);
         } else {
-            let reverted = record.revert(&texts(&path, Some(&left)), &entries()).unwrap();
+            let reverted = record.revert(&texts(&path, Some(&left))).unwrap();
             prop_assert_eq!(reverted, texts(&path, Some(&found)));
         }
     }

@@ -6,7 +6,7 @@ mod foreign_input;
 mod steps;
 mod toml;
 
-use node_tools::runtime::entries::NvidiaEntries;
+use node_tools::runtime::{entries::NvidiaEntries, record::AddedEntries};
 
 /// The folder of NVIDIA's programs.
 const BIN: &str = "/usr/local/nvidia/toolkit";
@@ -15,4 +15,8 @@ const IMPORT: &str = "/etc/containerd/conf.d/*.toml";
 
 fn entries() -> NvidiaEntries {
     NvidiaEntries { handler: "nvidia".into(), install_dir: BIN.into() }
+}
+
+fn added() -> AddedEntries {
+    AddedEntries { entries: entries(), default: true }
 }

@@ -121,7 +121,7 @@ impl Drop for Node {
 }
 
 #[tokio::test]
-async fn a_runtime_loads_a_new_configuration_once_and_gets_its_previous_one_back() {
+async fn a_runtime_loads_a_config_once_and_gets_its_previous_one_back() {
     let found = "{ \"registry-mirrors\": [ \"https://m\" ] }\n";
     let mut node = Node::new(Some(found));
     let setup = node.setup(false);
@@ -153,7 +153,7 @@ async fn a_default_runtime_is_unloaded_when_it_is_removed() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_is_down_is_reported_at_every_attempt_and_its_file_is_restored() {
+async fn a_runtime_that_is_down_is_reported_and_its_file_restored() {
     let found = "{\"a\": 1}";
     let mut node = Node::new(Some(found));
     let setup = node.setup(false);
@@ -195,7 +195,7 @@ async fn a_removal_by_others_is_reported() {
 }
 
 #[tokio::test]
-async fn entries_of_a_pod_that_died_are_removed_before_different_ones_are_added() {
+async fn entries_of_a_dead_pod_are_removed_before_others_are_added() {
     let found = "{ \"registry-mirrors\": [ \"https://m\" ] }\n";
     for (default, handler, goes) in [(true, "nvidia", false), (false, "nvidia", true), (true, "gpu", true)] {
         let mut node = Node::new(Some(found));

@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_look_only_readiness_fails_and_gives_the_reason() {
+    fn before_the_first_look_readiness_fails_and_gives_the_reason() {
         let telemetry = telemetry();
         let reason = telemetry.ready().unwrap_err();
         assert!(reason.contains("GpuNode"), "{reason}");

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_cannot_write_its_report_becomes_unready_after_a_minute() {
+    fn an_agent_without_a_written_report_is_unready_after_a_minute() {
         let (heartbeat, begin) = (Heartbeat::new(STALL_TIMEOUT), Instant::now());
         heartbeat.look_started(begin);
         for second in [0, 30, 60] {

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_source_never_reports_does_not_hide_what_the_other_reports_later() {
+    fn one_sources_silence_does_not_hide_later_xids_of_the_other() {
         let mut deduplicator = XidDeduplicator::default();
         let _ = deduplicator.from_log(live(5));
         let _ = deduplicator.from_nvml(&[]);

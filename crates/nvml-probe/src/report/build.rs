@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_nvml_does_not_list_stays_and_the_message_has_the_reason() {
+    fn an_unlisted_gpu_stays_and_the_message_has_the_reason() {
         let lost = RefusedGpu { pci_address: "0000:06:00.0".into(), kind: CauseKind::GpuLost, message: "lost".into() };
         let look = answering(vec![known("0000:07:00.0", "GPU-seven")], vec![lost]);
         let report = report(&facts(&["0000:06:00.0", "0000:07:00.0"]), &look);

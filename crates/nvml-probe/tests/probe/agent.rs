@@ -25,7 +25,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_bare_node_is_reported_and_then_its_driver_when_it_is_loaded() {
+async fn a_bare_node_is_reported_and_then_its_loaded_driver() {
     let host = node();
     let agent = Running::start(&host, GpuNodeView::Absent, patient());
     let bare = agent.reports(|_| true).await;
@@ -79,7 +79,7 @@ async fn programs_that_hold_the_gpus_are_listed_on_request() {
 }
 
 #[tokio::test]
-async fn the_driver_is_released_before_the_release_is_reported_and_opened_again_after_it() {
+async fn the_driver_is_released_before_the_report_and_opened_again() {
     let host = served();
     let agent = Running::start(&host, GpuNodeView::Absent, patient());
     let before = agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
@@ -102,7 +102,7 @@ async fn the_driver_is_released_before_the_release_is_reported_and_opened_again_
 }
 
 #[tokio::test]
-async fn a_probe_that_starts_during_a_release_does_not_open_the_driver() {
+async fn a_probe_started_during_a_release_does_not_open_the_driver() {
     let host = served();
     let agent = Running::start(&host, existing(true, None), patient());
     let first = agent.reports(|_| true).await;
@@ -196,7 +196,7 @@ async fn a_rejected_write_is_retried() {
 }
 
 #[tokio::test]
-async fn nvml_is_not_queried_until_it_is_known_whether_to_release_the_driver() {
+async fn nvml_is_not_queried_until_the_wish_for_a_release_is_known() {
     let host = served();
     let starts = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&starts);

@@ -120,7 +120,7 @@ async fn the_child_works_from_inside_the_drivers_root() {
 }
 
 #[test]
-fn gkes_library_is_loaded_from_the_hosts_root_where_its_devices_are() {
+fn gkes_library_is_loaded_from_the_root_with_its_devices() {
     let host = Host::new();
     host.write("home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.535.309.01", "");
     let target = target(&host, true, "535.309.01").unwrap();
@@ -139,7 +139,7 @@ fn without_a_module_and_its_library_there_is_nothing_to_query() {
 }
 
 #[tokio::test]
-async fn the_driver_is_held_while_nvml_answers_and_free_once_the_child_has_exited() {
+async fn the_driver_is_held_until_the_child_has_exited() {
     let host = Host::new();
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     let mut supervisor = Supervisor::new(probe(), patient());
@@ -152,7 +152,7 @@ async fn the_driver_is_held_while_nvml_answers_and_free_once_the_child_has_exite
 }
 
 #[tokio::test]
-async fn a_replaced_driver_gets_its_own_child_and_the_old_driver_is_released() {
+async fn a_replaced_driver_gets_its_own_child_and_the_old_is_released() {
     let host = Host::new();
     host.install(HOST_ROOT, "580.173.02", &GPUS);
     let mut supervisor = Supervisor::new(probe(), patient());
@@ -179,7 +179,7 @@ async fn another_boot_gets_another_child() {
 }
 
 #[tokio::test]
-async fn a_hanging_child_is_killed_and_another_one_is_queried_after_a_pause() {
+async fn a_hanging_child_is_killed_and_another_queried_after_a_pause() {
     let host = Host::new();
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     let mut supervisor = Supervisor::new(probe(), limits(Duration::from_secs(2)));
@@ -313,7 +313,7 @@ async fn a_child_dies_with_a_killed_probe() {
 /// In a root with another C library, only what is already loaded can be relied on.
 #[cfg(target_env = "gnu")]
 #[test]
-fn everything_that_nvml_needs_of_the_c_library_is_loaded_with_the_probe() {
+fn what_nvml_needs_of_the_c_library_is_loaded_with_the_probe() {
     let mut hold = Process(std::process::Command::new(PROBE).arg("hold").stderr(Stdio::null()).spawn().unwrap());
     hold.listens();
     let maps = fs::read_to_string(format!("/proc/{}/maps", hold.0.id())).unwrap();

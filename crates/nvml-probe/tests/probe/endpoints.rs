@@ -27,7 +27,7 @@ async fn shows(agent: &Running, parts: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn a_fault_reaches_the_metrics_while_the_api_server_rejects_reports() {
+async fn a_fault_reaches_the_metrics_while_reports_are_rejected() {
     let host = served();
     host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
         let gpus = machine["devices"].as_array_mut().unwrap();

@@ -17,7 +17,7 @@ use test_support::host::Host;
 use crate::{PROBE, process::Process};
 
 #[test]
-fn a_guard_with_a_program_becomes_it_and_writes_the_reason_for_waiting_to_its_file() {
+fn a_guard_becomes_its_program_and_writes_why_it_waits() {
     let host = Host::new();
     host.load("580.173.02");
     host.write("sys/module/nvidia/refcnt", "1");
@@ -67,7 +67,7 @@ SCRIPT
     only_the_root_is_unmounted"#;
 
 #[test]
-fn unmounting_the_root_of_a_driver_container_leaves_the_hosts_mounts() {
+fn unmounting_a_driver_containers_root_leaves_the_hosts_mounts() {
     if !Uid::effective().is_root() {
         eprintln!("skipped: mounting needs root");
         return;
@@ -118,7 +118,7 @@ impl Running {
 }
 
 #[test]
-fn waiting_for_a_driver_logs_each_change_once_and_ends_with_the_last_one() {
+fn waiting_for_a_driver_logs_each_change_once() {
     let host = Host::new();
     let mut gate = Running::start(&host, &["wait", "driver", "--version", "580.173.02"]);
     gate.says("no NVIDIA kernel module");

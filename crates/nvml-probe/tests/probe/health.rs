@@ -41,7 +41,7 @@ async fn each_fault_is_reported_on_its_gpu_until_it_is_gone() {
 }
 
 #[tokio::test]
-async fn a_fatal_xid_stays_active_across_a_crash_and_a_release_until_the_driver_is_reloaded() {
+async fn a_fatal_xid_stays_active_until_the_driver_is_reloaded() {
     let host = served();
     let agent = begin(&host, Limits { first_pause: Duration::from_millis(1), ..patient() }, None);
     becomes(&agent, Healthy, None).await;
@@ -90,7 +90,7 @@ async fn a_restarted_probe_continues_from_the_report() {
 }
 
 #[tokio::test]
-async fn a_flood_of_xids_causes_few_writes_and_application_errors_none() {
+async fn a_flood_of_xids_causes_few_writes_application_errors_none() {
     let host = served();
     let agent = forgetting(1000, &host, patient(), None);
     becomes(&agent, Healthy, None).await;

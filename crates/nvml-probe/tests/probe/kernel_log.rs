@@ -85,7 +85,7 @@ fn outline(health: &GpuHealth) -> Vec<(u16, u64, bool)> {
 }
 
 #[tokio::test]
-async fn an_xid_from_before_the_start_is_a_cause_and_counts_once_across_restarts() {
+async fn an_xid_from_before_the_start_counts_once_across_restarts() {
     let host = served();
     write_log(&host, &[LOADED, &xid(79), &xid(31)]);
     let agent = begin(&host, patient(), None);
@@ -108,7 +108,7 @@ async fn an_xid_from_before_the_start_is_a_cause_and_counts_once_across_restarts
 }
 
 #[tokio::test]
-async fn xids_from_before_the_last_driver_load_are_over_and_later_ones_are_not() {
+async fn xids_from_before_the_last_driver_load_are_over() {
     type Change = fn(&Host);
     let reload: Change = |host| host.reload(VERSION);
     let reboot: Change = |host| host.write("proc/sys/kernel/random/boot_id", "another");
@@ -178,7 +178,7 @@ async fn a_new_xid_is_reported_at_once() {
 }
 
 #[tokio::test]
-async fn a_driver_load_is_noticed_at_once_and_so_are_xids_right_after_it() {
+async fn a_driver_load_and_xids_right_after_it_are_noticed_at_once() {
     let host = served();
     let mut log = pipe(&host);
     let agent = begin_seldom(&host);

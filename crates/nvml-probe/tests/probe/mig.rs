@@ -105,7 +105,7 @@ async fn gpus_with_and_without_mig_support_are_distinguished() {
 }
 
 #[tokio::test]
-async fn a_layout_is_applied_changed_and_removed_and_the_report_follows() {
+async fn a_layout_is_applied_changed_and_removed_and_reported() {
     let host = host(&json!({}), Some(&json!({})));
     assert_eq!(reported(&host).await, [None, None]);
     for (layout, devices) in [
@@ -134,7 +134,7 @@ fn an_existing_layout_is_left_unchanged_even_if_it_is_in_use() {
 }
 
 #[test]
-fn users_that_block_a_layout_are_named_and_an_instance_in_use_stays_if_the_rest_fits() {
+fn users_that_block_a_layout_are_named_instances_that_fit_stay() {
     let host = host(&json!({}), None);
     assert_eq!(apply_to_all(&host, &json!({"1g.10gb": 7})), Ok(()));
     host.write("proc/4711/comm", "python\n");
@@ -169,7 +169,7 @@ fn a_mode_change_that_needs_a_reset_is_reported_until_the_reset() {
 }
 
 #[test]
-fn an_unsupported_layout_is_rejected_with_the_supported_profiles() {
+fn an_unsupported_layout_is_rejected_with_those_supported() {
     let host = host(&json!({}), None);
     let text = apply_to_all(&host, &json!({"1g.5gb": 1})).unwrap_err();
     assert!(text.starts_with("MigLayoutRefused") && text.contains("it has 1g.10gb, 2g.20gb"), "{text}");
@@ -179,7 +179,7 @@ fn an_unsupported_layout_is_rejected_with_the_supported_profiles() {
 }
 
 #[test]
-fn a_node_without_mig_support_rejects_a_layout_and_accepts_an_empty_one() {
+fn a_node_without_mig_rejects_every_layout_but_an_empty_one() {
     let host = Host::new();
     host.load(VERSION);
     host.install(CONTAINER_ROOT, VERSION, &[]);
@@ -224,7 +224,7 @@ async fn each_gpu_gets_the_layout_of_its_index_on_the_bus() {
 }
 
 #[tokio::test]
-async fn a_named_gpu_without_mig_support_is_an_error_and_the_others_are_partitioned() {
+async fn a_named_gpu_without_mig_is_an_error_others_are_partitioned() {
     let host = host(&json!({}), None);
     let text = apply(&host, &json!({"devices": {"0": {"1g.10gb": 7}, "1": {"1g.10gb": 7}}})).unwrap_err();
     assert!(text.starts_with("MigLayoutRefused: GPU 1 (0000:07:00.0) does not support MIG"), "{text}");

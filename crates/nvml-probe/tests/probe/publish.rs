@@ -59,7 +59,7 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn a_node_with_gpus_gets_a_gpunode_and_its_report_in_two_requests() {
+async fn a_node_with_gpus_gets_gpunode_and_report_in_two_requests() {
     let server = Server::new();
     let published =
         Publisher::new(server.client(), "n1").publish(&GpuNodeView::Absent, &report(2), Instant::now()).await.unwrap();
@@ -99,7 +99,7 @@ async fn a_changed_report_is_one_patch_of_the_status() {
 }
 
 #[tokio::test]
-async fn no_gpunode_is_created_for_a_node_without_gpus_but_an_existing_one_is_updated() {
+async fn without_gpus_no_gpunode_is_created_but_one_is_updated() {
     let server = Server::new();
     let mut publisher = Publisher::new(server.client(), "n1");
     assert_eq!(
@@ -137,7 +137,7 @@ async fn a_gpunode_created_by_the_operator_in_the_meantime_is_used() {
 }
 
 #[tokio::test]
-async fn a_gpunode_that_is_deleted_without_an_owner_is_created_less_and_less_often() {
+async fn a_gpunode_deleted_without_an_owner_is_created_less_often() {
     let server = Server::new();
     let mut publisher = Publisher::new(server.client(), "n1");
     let (start, mut created) = (Instant::now(), Vec::new());
@@ -164,7 +164,7 @@ async fn a_gpunode_that_is_deleted_without_an_owner_is_created_less_and_less_oft
 }
 
 #[tokio::test]
-async fn a_gpunode_is_written_although_the_watch_has_not_reported_its_creation() {
+async fn a_gpunode_is_written_before_the_watch_reports_its_creation() {
     let server = Server::new();
     let mut publisher = Publisher::new(server.client(), "n1");
     let now = Instant::now();

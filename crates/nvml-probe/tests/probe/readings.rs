@@ -156,7 +156,7 @@ fn leaves(path: &str, value: &Value, there: &mut Vec<String>) {
 }
 
 #[tokio::test]
-async fn a_gpu_that_cannot_be_opened_is_listed_with_its_kind_and_the_others_are_read() {
+async fn a_gpu_that_cannot_be_opened_is_listed_and_others_are_read() {
     let mut asked = Asked::new();
     for (code, kind) in [
         (4, CauseKind::NoPermission),

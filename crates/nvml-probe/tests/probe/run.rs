@@ -41,7 +41,7 @@ fn ends(probe: &mut Process) {
 }
 
 #[test]
-fn the_probe_sends_its_user_agent_and_exits_at_once_while_the_api_server_does_not_answer() {
+fn the_probe_names_itself_and_exits_at_once_without_an_api() {
     let (host, server) = (Host::new(), TcpListener::bind("127.0.0.1:0").unwrap());
     let mut probe = Process(probe(&host, &server).spawn().unwrap());
     let (connection, _) = server.accept().unwrap();
@@ -55,7 +55,7 @@ fn the_probe_sends_its_user_agent_and_exits_at_once_while_the_api_server_does_no
 }
 
 #[test]
-fn the_probe_is_alive_and_not_ready_while_the_api_server_does_not_answer() {
+fn the_probe_is_alive_and_not_ready_without_the_api_server() {
     let (host, server) = (Host::new(), TcpListener::bind("127.0.0.1:0").unwrap());
     let mut command = probe(&host, &server);
     let mut probe = Process(command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::piped()).spawn().unwrap());

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_continues_from_its_version_or_restarts_if_that_has_expired() {
+    async fn a_watch_continues_from_its_version_unless_that_has_expired() {
         let (words, asked) = follow(
             vec![
                 vec![

@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt, future::BoxFuture};
-use gpu_operator_common::interned::Interner;
 use gpu_operator_plan::world::mirror::{Fact, observed};
 use kube::{
     Resource, ResourceExt,
@@ -63,7 +62,7 @@ pub fn follow<K, F, N>(
     events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
     mirrors: Arc<Mirrors>,
     mirror: fn(&Mirrors) -> &Shared<F, N>,
-    read: fn(&Interner, K) -> Reading<N, F>,
+    read: fn(K) -> Reading<N, F>,
     wake: Arc<Notify>,
 ) -> BoxFuture<'static, ()>
 where
@@ -75,7 +74,7 @@ where
         let changed_here = &mirrors.changed;
         let mirror = mirror(&mirrors);
         let read = |object| {
-            let (name, fact) = read(&mirrors.words, object)?;
+            let (name, fact) = read(object)?;
             Some((name, fact.map(|fact| observed(fact, mirrors.now()))))
         };
         let mut events = events.backoff(Pauses::default()).boxed();
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_managed_fields_only_the_time_of_the_probes_report_is_kept() {
+    fn only_the_reports_time_is_kept_of_the_managed_fields() {
         let entry = |manager: &str, second: u8| json!({"manager": manager, "subresource": "status", "time": format!("2026-01-01T00:00:0{second}Z"), "fieldsV1": {"f:status": {}}});
         let managed = [entry(keys::MANAGER, 1), entry(keys::PROBE_MANAGER, 2), entry("kubectl", 3)];
         let gpu_node = json!({"metadata": {"name": "a", "resourceVersion": "7", "managedFields": managed}, "spec": {}});
@@ -159,7 +158,7 @@ mod tests {
         ] {
             let (mirrors, wake) = (Arc::<Mirrors>::default(), Arc::<Notify>::default());
             let events = [Init, InitDone].into_iter().chain(events).map(Ok);
-            let read = |words: &Interner, pod: Pod| Some((pod.name_any(), PodFacts::of(&pod, words)));
+            let read = |pod: Pod| Some((pod.name_any(), PodFacts::of(&pod)));
             follow(futures::stream::iter(events), Arc::clone(&mirrors), |mirrors| &mirrors.pods, read, wake).await;
             assert_eq!(mirrors.pods.read().get("p").is_some(), known);
         }

@@ -5,7 +5,6 @@ use std::{
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-use gpu_operator_common::interned::Interner;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
 use gpu_operator_diagnose::{PendingPod, RefusedPods, Symptoms};
 use gpu_operator_plan::world::{
@@ -74,8 +73,6 @@ pub struct Mirrors {
     pub(super) pods: Shared<PodFacts>,
     pub(super) refusals: Shared<Refusal>,
     pub(super) runtime_classes: Shared<RuntimeClassFacts>,
-    /// The interned strings of the facts.
-    pub(super) words: Interner,
     /// Pending pods of all namespaces that involve GPUs, used only by diagnosis.
     pub(super) pending: Shared<PendingPod>,
     /// Rejections of pods of all namespaces, used only by diagnosis.
@@ -107,7 +104,6 @@ impl Mirrors {
             runtime_classes: Shared::default(),
             foreign_sets: Shared::default(),
             foreign_pods: Shared::default(),
-            words: Interner::default(),
             pending: Shared::of_at_most(MAX_PODS),
             refused: Shared::of_at_most(MAX_PODS),
             not_started: Shared::of_at_most(MAX_PODS),
@@ -147,16 +143,16 @@ impl Mirrors {
             }
             Answer::GpuNode(gpu_node) => {
                 let version = version(&*gpu_node);
-                self.gpu_nodes.write().set(self.node_name(&*gpu_node), version, Some(Arc::new(trimmed(*gpu_node))))
+                self.gpu_nodes.write().set(gpu_node.name_any().into(), version, Some(Arc::new(trimmed(*gpu_node))))
             }
             Answer::Node(node) => {
-                let facts = NodeFacts::of(&node, &self.words);
+                let facts = NodeFacts::of(&node);
                 self.nodes.write().set(facts.name.clone(), version(&*node), observed(facts, self.now()))
             }
             Answer::DaemonSet(set) => {
                 self.daemon_sets.write().set(set.name_any(), version(&*set), DaemonSetFacts::of(&set))
             }
-            Answer::Pod(pod) => PodFacts::of(&pod, &self.words).is_some_and(|facts| {
+            Answer::Pod(pod) => PodFacts::of(&pod).is_some_and(|facts| {
                 self.pods.write().set(pod.name_any(), version(&*pod), observed(facts, self.now()))
             }),
             Answer::RuntimeClass(class) => {
@@ -167,11 +163,6 @@ impl Mirrors {
         if changed {
             self.changed.notify_one();
         }
-    }
-
-    /// Returns the name of a Node, or of its GpuNode, stored once for all that refer to it.
-    fn node_name(&self, object: &impl ResourceExt) -> NodeName {
-        NodeName::interned(&object.name_any(), &self.words)
     }
 
     /// Waits for the next change of a fact since the last call.

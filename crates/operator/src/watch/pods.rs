@@ -33,14 +33,14 @@ pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> 
             watcher(Api::<Pod>::all(client.clone()), any().fields(&fields)),
             Arc::clone(mirrors),
             |mirrors| &mirrors.pending,
-            |_, pod| PendingPod::of(&pod).map(|(uid, pod)| (uid, Some(pod))),
+            |pod| PendingPod::of(&pod).map(|(uid, pod)| (uid, Some(pod))),
             unused(),
         ),
         follow(
             said("reason=FailedCreate"),
             Arc::clone(mirrors),
             |mirrors| &mirrors.refused,
-            |_, event| RefusedPods::of(&event).map(|(name, refused)| (name, Some(refused))),
+            |event| RefusedPods::of(&event).map(|(name, refused)| (name, Some(refused))),
             unused(),
         ),
         // A pod whose container is not started leaves Pending soon: kubelet reports it as Running or Failed.
@@ -48,7 +48,7 @@ pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> 
             said("reason=Failed,involvedObject.kind=Pod"),
             Arc::clone(mirrors),
             |mirrors| &mirrors.not_started,
-            |_, event| RefusedPods::of(&event).map(|(name, refused)| (name, Some(refused))),
+            |event| RefusedPods::of(&event).map(|(name, refused)| (name, Some(refused))),
             unused(),
         ),
     ]

@@ -67,7 +67,7 @@ async fn events_that_hang_delay_no_other_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn writes_to_one_object_that_fail_become_rare_and_all_others_go_on() {
+async fn failing_writes_to_one_object_become_rare_and_others_go_on() {
     let cluster = Cluster::running(3);
     cluster.api.fail(|made| match made.path.strip_prefix(NODES) {
         Some("/n000") if made.is_write() => Fault::Refused(StatusCode::FORBIDDEN),
@@ -93,7 +93,7 @@ async fn writes_to_one_object_that_fail_become_rare_and_all_others_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_manager_that_reverts_a_label_or_a_daemon_set_costs_twelve_repairs_an_hour_and_is_reported() {
+async fn a_reverting_manager_costs_12_repairs_an_hour_and_is_reported() {
     let cluster = Cluster::running(2);
     cluster.run_for(10 * MINUTE).await;
     let set = cluster.api.paths(SETS).remove(0);
@@ -117,7 +117,7 @@ async fn a_manager_that_reverts_a_label_or_a_daemon_set_costs_twelve_repairs_an_
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_that_end_or_expire_again_and_again_are_resumed_without_a_storm_of_lists() {
+async fn watches_that_end_or_expire_resume_without_a_storm_of_lists() {
     let cluster = Cluster::running(3);
     for _ in 0..20 {
         cluster.run_for(Duration::from_secs(5)).await;
@@ -154,7 +154,7 @@ async fn watches_that_end_or_expire_again_and_again_are_resumed_without_a_storm_
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_writes_to_half_of_the_nodes_hang_and_all_others_are_made_in_the_same_pass() {
+async fn writes_to_half_of_the_nodes_hang_and_others_are_made() {
     const NUMBER: usize = 240;
     let (cluster, sim) = Cluster::new(NUMBER);
     let hangs = |made: &Made| {

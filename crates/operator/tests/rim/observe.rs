@@ -86,7 +86,7 @@ async fn only_pods_that_use_a_gpu_and_have_not_ended_are_returned() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_a_validation_log_is_read_and_a_node_that_does_not_answer_does_not_block() {
+async fn the_end_of_a_log_is_read_and_a_silent_node_does_not_block() {
     let api = Api::new();
     api.fail(|made| match made.path.rsplit('/').next() {
         Some("gone") => Fault::Refused(StatusCode::NOT_FOUND),

@@ -103,7 +103,7 @@ async fn a_plan_is_carried_out_for_ten_seconds_at_most() {
 }
 
 #[tokio::test]
-async fn a_daemon_set_with_fields_of_other_managers_is_applied_and_its_spec_replaced() {
+async fn a_daemon_set_with_others_fields_is_applied_and_replaced() {
     let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     let (api, mut plan) = (api_of(&sim), sim.plan());
     apply(&api, &plan).await;
@@ -123,7 +123,7 @@ async fn a_daemon_set_with_fields_of_other_managers_is_applied_and_its_spec_repl
 }
 
 #[tokio::test]
-async fn labels_of_a_node_are_applied_by_a_separate_manager_which_applies_nothing_else() {
+async fn labels_of_a_node_are_applied_by_a_manager_of_their_own() {
     let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{nodeLabels: [{key: accelerator}]}");
     let api = api_of(&sim);
     apply(&api, &sim.plan()).await;
@@ -137,7 +137,7 @@ async fn labels_of_a_node_are_applied_by_a_separate_manager_which_applies_nothin
 }
 
 #[tokio::test]
-async fn one_rejected_write_does_not_affect_the_others_and_has_a_class() {
+async fn a_rejected_write_has_a_class_and_does_not_affect_others() {
     let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
     let api = api_of(&sim);
     api.fail(fault_of("/api/v1/nodes/a", Fault::Refused(StatusCode::FORBIDDEN)));

@@ -1,65 +1,151 @@
 //! The effective settings of a pool: its own fields over the defaults.
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy,
+    ClusterGpuPolicy, HealthRules,
+    health::{CauseClasses, Thresholds, XidClasses},
     policy::{
-        DevicePlugin, Driver, DriverConfigMaps, DriverSource, ForeignStack, Health, Image, Mig, Operand, Pool,
-        RuntimePaths, Sharing, Toolkit,
+        DevicePlugin, Driver, DriverConfigMaps, DriverSource, ForeignStack, Health, Image, Mig, Operand, PluginFlags,
+        Pool, RuntimePaths, Toolkit,
     },
 };
 
-use k8s_openapi::api::core::v1::Toleration;
+use k8s_openapi::api::core::v1::{EnvVar, Toleration};
 
 use crate::desired::key::VariantKey;
+
+/// Settings of a pool that are merged with the defaults.
+trait Over: Sized {
+    /// Returns these settings, and the defaults where they are not set.
+    fn over(self, defaults: Self) -> Self;
+}
+
+impl<T> Over for Option<T> {
+    fn over(self, default: Self) -> Self {
+        self.or(default)
+    }
+}
+
+impl<T> Over for Vec<T> {
+    fn over(self, default: Self) -> Self {
+        if self.is_empty() { default } else { self }
+    }
+}
+
+/// Merges optional settings that are merged by field.
+fn parts<T: Over>(own: Option<T>, defaults: Option<T>) -> Option<T> {
+    match (own, defaults) {
+        (Some(own), Some(defaults)) => Some(own.over(defaults)),
+        (own, defaults) => own.or(defaults),
+    }
+}
+
+/// Replaces settings as a whole.
+fn whole<T: Default + PartialEq>(own: T, default: T) -> T {
+    if own == T::default() { default } else { own }
+}
+
+/// Merges environment variables by name.
+fn by_name(own: Vec<EnvVar>, mut defaults: Vec<EnvVar>) -> Vec<EnvVar> {
+    defaults.retain(|known| own.iter().all(|variable| variable.name != known.name));
+    defaults.extend(own);
+    defaults
+}
+
+/// Implements [`Over`] for types that are merged by field: each as its type is, or by the named function.
+macro_rules! by_field {
+    ($($settings:ident { $($field:ident $(: $merge:ident)?),+ $(,)? })+) => {$(
+        impl Over for $settings {
+            fn over(self, defaults: Self) -> Self {
+                Self { $($field: by_field!(@ self.$field, defaults.$field $(, $merge)?)),+ }
+            }
+        }
+    )+};
+    (@ $own:expr, $default:expr) => { $own.over($default) };
+    (@ $own:expr, $default:expr, $merge:ident) => { $merge($own, $default) };
+}
+
+by_field! {
+    Driver {
+        source, version, channel, kernel_module, precompiled, config_maps, url, sha256, install_dir, operand,
+    }
+    DriverConfigMaps { kernel_modules, repositories, certificates }
+    Toolkit {
+        runtime, injection, runtime_class, set_as_default, install_dir, distribution, host_paths, operand,
+    }
+    RuntimePaths { config, drop_in, socket, nri_socket }
+    DevicePlugin {
+        flavor, resource_name, sharing: whole, mig: parts, flags: parts, container_metrics, health_monitoring, operand,
+    }
+    PluginFlags { fail_on_init_error, pass_device_specs, device_id_strategy }
+    Operand { image: parts, env: by_name, args, resources }
+    Health { min_healthy_gpus, on_unhealthy: whole, rules }
+    HealthRules { interval, confirm_intervals, clean_intervals, xids, causes, thresholds }
+    XidClasses { ignore, warn, fatal }
+    CauseClasses { ignore, warn, fatal }
+    Thresholds {
+        below_slowdown_celsius, below_shutdown_celsius, uncorrectable_ecc_errors, remapped_rows, retired_pages,
+        pcie_replays_per_minute,
+    }
+}
+
+impl Over for Image {
+    fn over(self, defaults: Self) -> Self {
+        // A pool's tag replaces a default digest, and vice versa, because both choose the version.
+        let (tag, digest) = match (self.tag, self.digest) {
+            (None, None) => (defaults.tag, defaults.digest),
+            own => own,
+        };
+        Self { repository: self.repository.or(defaults.repository), tag, digest }
+    }
+}
+
+impl Over for Mig {
+    fn over(self, defaults: Self) -> Self {
+        // A layout belongs to its mode and to its strategy.
+        let inherits =
+            self.mode.is_none() && self.layout.is_empty() && (self.strategy.is_none() || defaults.layout.is_empty());
+        let strategy = self.strategy.or(defaults.strategy);
+        Self { strategy, ..if inherits { defaults } else { self } }
+    }
+}
+
+/// Returns a pool's own settings.
+fn own<T: Default + Clone>(pool: Option<&Pool>, of: fn(&Pool) -> &T) -> T {
+    pool.map(of).cloned().unwrap_or_default()
+}
 
 /// Returns the driver's settings: the pool's fields over the defaults.
 #[must_use]
 pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
-    let defaults = &policy.spec.defaults.driver;
-    let Some(own) = pool.map(|pool| &pool.driver) else {
-        return defaults.clone();
-    };
-    let source = own.source.or(defaults.source);
-    let same_source = source.unwrap_or_default() == defaults.source.unwrap_or_default();
-    let mut inherited = defaults.operand.clone();
-    let holds_driver = matches!(source.unwrap_or_default(), DriverSource::Auto | DriverSource::Container);
+    let own = own(pool, |pool| &pool.driver);
+    let mut inherited = policy.spec.defaults.driver.clone();
+    let default_source = inherited.source.unwrap_or_default();
+    let source = own.source.unwrap_or(default_source);
     if own.version.is_some()
-        && holds_driver
-        && let Some(image) = &mut inherited.image
+        && matches!(source, DriverSource::Auto | DriverSource::Container)
+        && let Some(image) = &mut inherited.operand.image
     {
         // The default's tag or digest belongs to the default's version.
         (image.tag, image.digest) = (None, None);
     }
-    if !same_source {
-        // An installer's image and arguments do not apply to another installer.
-        (inherited.image, inherited.args) = (None, Vec::new());
-    }
     // The fields that choose what is installed belong together: a pool that sets one takes none of the others from the
     // defaults.
     let chooses = own.version.is_some() || own.url.is_some() || own.channel.is_some() || own.sha256.is_some();
-    let version = defaults.version.clone().filter(|_| !chooses);
-    let same_file = |field: &Option<String>| field.clone().filter(|_| !chooses && same_source);
-    let (own_maps, maps) = (own.config_maps.clone(), defaults.config_maps.clone());
-    Driver {
-        source,
-        version: own.version.clone().or(version),
-        channel: own.channel.or(defaults.channel.filter(|_| !chooses && same_source)),
-        kernel_module: own.kernel_module.or(defaults.kernel_module),
-        precompiled: own.precompiled.or(defaults.precompiled),
-        config_maps: DriverConfigMaps {
-            kernel_modules: own_maps.kernel_modules.or(maps.kernel_modules),
-            repositories: own_maps.repositories.or(maps.repositories),
-            certificates: own_maps.certificates.or(maps.certificates),
-        },
-        url: own.url.clone().or_else(|| same_file(&defaults.url)),
-        sha256: own.sha256.clone().or_else(|| same_file(&defaults.sha256)),
-        // An installer's folder is not the folder of the host's own driver.
-        install_dir: own.install_dir.clone().or_else(|| {
-            let by_host = |source: Option<DriverSource>| source == Some(DriverSource::Preinstalled);
-            defaults.install_dir.clone().filter(|_| by_host(source) == by_host(defaults.source))
-        }),
-        operand: operand(&inherited, Some(&own.operand)),
+    if chooses {
+        inherited.version = None;
     }
+    if chooses || source != default_source {
+        (inherited.channel, inherited.url, inherited.sha256) = (None, None, None);
+    }
+    if source != default_source {
+        // An installer's image and arguments do not apply to another installer.
+        (inherited.operand.image, inherited.operand.args) = (None, Vec::new());
+    }
+    if (source == DriverSource::Preinstalled) != (default_source == DriverSource::Preinstalled) {
+        // An installer's folder is not the folder of the host's own driver.
+        inherited.install_dir = None;
+    }
+    own.over(inherited)
 }
 
 /// Returns the named pool of a variant.
@@ -91,65 +177,17 @@ pub fn is_precompiled(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> bool {
 /// Returns the container toolkit's settings: the pool's fields over the defaults.
 #[must_use]
 pub fn toolkit(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Toolkit {
-    let defaults = &policy.spec.defaults.toolkit;
-    let Some(own) = pool.map(|pool| &pool.toolkit) else {
-        return defaults.clone();
-    };
-    Toolkit {
-        runtime: own.runtime.or(defaults.runtime),
-        injection: own.injection.or(defaults.injection),
-        runtime_class: own.runtime_class.clone().or_else(|| defaults.runtime_class.clone()),
-        set_as_default: own.set_as_default.or(defaults.set_as_default),
-        install_dir: own.install_dir.clone().or_else(|| defaults.install_dir.clone()),
-        distribution: own.distribution.or(defaults.distribution),
-        host_paths: runtime_paths(&defaults.host_paths, &own.host_paths),
-        operand: operand(&defaults.operand, Some(&own.operand)),
-    }
-}
-
-fn runtime_paths(defaults: &RuntimePaths, own: &RuntimePaths) -> RuntimePaths {
-    let path = |of: fn(&RuntimePaths) -> &Option<String>| of(own).clone().or_else(|| of(defaults).clone());
-    RuntimePaths {
-        config: path(|paths| &paths.config),
-        drop_in: path(|paths| &paths.drop_in),
-        socket: path(|paths| &paths.socket),
-        nri_socket: path(|paths| &paths.nri_socket),
-    }
+    own(pool, |pool| &pool.toolkit).over(policy.spec.defaults.toolkit.clone())
 }
 
 /// Returns the device plugin's settings: the pool's fields over the defaults.
 #[must_use]
 pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePlugin {
+    let own = own(pool, |pool| &pool.device_plugin);
     let defaults = &policy.spec.defaults.device_plugin;
-    let none = DevicePlugin::default();
-    let own = pool.map_or(&none, |pool| &pool.device_plugin);
-    let flavor = own.flavor.or(defaults.flavor);
     // Settings of one plugin are not inherited by another plugin.
-    let same = own.flavor.is_none() || defaults.flavor.unwrap_or_default() == flavor.unwrap_or_default();
-    let inherited = if same { defaults } else { &none };
-    DevicePlugin {
-        flavor,
-        resource_name: own.resource_name.clone().or_else(|| inherited.resource_name.clone()),
-        sharing: if own.sharing == Sharing::default() { &inherited.sharing } else { &own.sharing }.clone(),
-        mig: mig(inherited.mig.as_ref(), own.mig.as_ref()),
-        flags: match (own.flags, inherited.flags) {
-            (Some(own), Some(inherited)) => Some(own.or(inherited)),
-            (own, inherited) => own.or(inherited),
-        },
-        container_metrics: own.container_metrics.clone().or_else(|| inherited.container_metrics.clone()),
-        health_monitoring: own.health_monitoring.or(inherited.health_monitoring),
-        operand: operand(&inherited.operand, Some(&own.operand)),
-    }
-}
-
-fn mig(defaults: Option<&Mig>, own: Option<&Mig>) -> Option<Mig> {
-    let (Some(defaults), Some(own)) = (defaults, own) else {
-        return own.or(defaults).cloned();
-    };
-    // A layout belongs to its mode and to its strategy.
-    let keeps = own.mode.is_none() && own.layout.is_empty() && (own.strategy.is_none() || defaults.layout.is_empty());
-    let Mig { mode, layout, .. } = if keeps { defaults } else { own }.clone();
-    Some(Mig { strategy: own.strategy.or(defaults.strategy), mode, layout })
+    let same = own.flavor.is_none_or(|flavor| flavor == defaults.flavor.unwrap_or_default());
+    own.over(if same { defaults.clone() } else { DevicePlugin::default() })
 }
 
 /// Returns how third-party stacks are handled: the pool's field over the default.
@@ -161,39 +199,7 @@ pub fn foreign_stack(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> ForeignS
 /// Returns the settings of GPU health: the pool's fields over the policy's.
 #[must_use]
 pub fn health(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Health {
-    let whole = &policy.spec.health;
-    pool.map_or_else(|| whole.clone(), |pool| pool.health.over(whole))
-}
-
-/// Returns an operand's settings: the image is merged by field, the environment by name; arguments and resources are
-/// replaced as a whole.
-#[must_use]
-pub fn operand(defaults: &Operand, own: Option<&Operand>) -> Operand {
-    let Some(own) = own else { return defaults.clone() };
-    let mut env = defaults.env.clone();
-    for variable in &own.env {
-        env.retain(|known| known.name != variable.name);
-        env.push(variable.clone());
-    }
-    Operand {
-        image: image(defaults.image.as_ref(), own.image.as_ref()),
-        env,
-        args: if own.args.is_empty() { defaults.args.clone() } else { own.args.clone() },
-        resources: own.resources.clone().or_else(|| defaults.resources.clone()),
-    }
-}
-
-fn image(defaults: Option<&Image>, own: Option<&Image>) -> Option<Image> {
-    let (Some(defaults), Some(own)) = (defaults, own) else {
-        return own.or(defaults).cloned();
-    };
-    // A pool's tag replaces a default digest, and vice versa, because both choose the version.
-    let pinned = own.tag.is_some() || own.digest.is_some();
-    Some(Image {
-        repository: own.repository.clone().or_else(|| defaults.repository.clone()),
-        tag: if pinned { own.tag.clone() } else { defaults.tag.clone() },
-        digest: if pinned { own.digest.clone() } else { defaults.digest.clone() },
-    })
+    own(pool, |pool| &pool.health).over(policy.spec.health.clone())
 }
 
 #[cfg(test)]
@@ -217,8 +223,7 @@ mod tests {
             ("{mode: Disabled}", LAYOUT, LAYOUT),
         ] {
             let read = |text: &str| -> Mig { serde_yaml::from_str(text).unwrap() };
-            let merged = mig(Some(&read(defaults)), Some(&read(own)));
-            assert_eq!(merged, Some(read(effective)), "{own} over {defaults}");
+            assert_eq!(read(own).over(read(defaults)), read(effective), "{own} over {defaults}");
         }
     }
 }

@@ -2,19 +2,12 @@
 //! they do and by names, not by the images of a registry, which may be mirrored.
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::{
-    keys,
-    policy::Stage,
-    selector::{Operator, Requirement, Selector},
-};
-use k8s_openapi::api::{
-    apps::v1::DaemonSet,
-    core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Toleration},
-};
+use gpu_operator_crd::{keys, policy::Stage};
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::PodSpec};
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::world::{foreign_pod::shows_driver, mirror::Fact, node::NodeFacts};
+use crate::world::{foreign_pod::shows_driver, mirror::Fact, node::NodeFacts, placement::Placement};
 
 /// The prefix of the node labels with which NVIDIA's GPU Operator places its DaemonSets.
 const NVIDIA_OPERATOR: &str = "nvidia.com/gpu.deploy.";
@@ -30,9 +23,7 @@ pub struct ForeignSet {
     pub part: ForeignPart,
     /// The owner.
     pub owner: ForeignOwner,
-    selector: Selector,
-    terms: Vec<Term>,
-    tolerations: Vec<Toleration>,
+    placement: Placement,
 }
 
 /// A part of a GPU stack.
@@ -53,14 +44,6 @@ pub enum ForeignOwner {
     Gke,
     /// Any other owner.
     Other,
-}
-
-/// One alternative of a required node affinity.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-struct Term {
-    labels: Selector,
-    /// Node names, if it is restricted to some.
-    names: Option<Vec<String>>,
 }
 
 impl Fact for Option<ForeignSet> {}
@@ -84,29 +67,14 @@ impl ForeignSet {
         } else {
             ForeignOwner::Other
         };
-        let affinity = pod.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-        let required = affinity.and_then(|node| node.required_during_scheduling_ignored_during_execution.as_ref());
-        Some(Self {
-            part,
-            owner,
-            selector: Selector {
-                match_labels: pod.node_selector.clone().unwrap_or_default(),
-                match_expressions: vec![],
-            },
-            terms: required.into_iter().flat_map(|required| &required.node_selector_terms).map(term).collect(),
-            tolerations: pod.tolerations.clone().unwrap_or_default(),
-        })
+        Some(Self { part, owner, placement: Placement::of(pod) })
     }
 
     /// Returns whether it has, or is about to have, a pod on a node.
     #[must_use]
     pub fn reaches(&self, node: &NodeFacts) -> bool {
-        let value_of = |key: &str| node.labels.get(key).map(Interned::as_str);
-        let named =
-            |term: &Term| term.names.as_ref().is_none_or(|names| names.iter().any(|name| node.name == name.as_str()));
-        self.selector.matches(value_of)
-            && (self.terms.is_empty() || self.terms.iter().any(|term| named(term) && term.labels.matches(value_of)))
-            && node.untolerated(&self.tolerations).is_none()
+        self.placement.means(&node.name, |key| node.labels.get(key).map(Interned::as_str))
+            && node.untolerated(&self.placement.tolerations).is_none()
     }
 
     /// Returns the instruction for removing it from one node, as part of a message.
@@ -181,27 +149,6 @@ fn is_named(set: &DaemonSet, name: &str) -> bool {
     let of_template = of_template.and_then(|labels| labels.get("name").or_else(|| labels.get("k8s-app")));
     let own_name = set.metadata.name.as_deref();
     labels.chain(of_template.map(String::as_str)).chain(own_name).any(|word| word.starts_with(name))
-}
-
-fn term(term: &NodeSelectorTerm) -> Term {
-    let requirement = |written: &NodeSelectorRequirement| {
-        let operator = match written.operator.as_str() {
-            "In" => Operator::In,
-            "NotIn" => Operator::NotIn,
-            "Exists" => Operator::Exists,
-            "DoesNotExist" => Operator::DoesNotExist,
-            // Numeric comparisons are assumed to hold, so that a DaemonSet that may reach the node counts as present.
-            _ => return None,
-        };
-        Some(Requirement { key: written.key.clone(), operator, values: written.values.clone().unwrap_or_default() })
-    };
-    let labels = term.match_expressions.iter().flatten().filter_map(requirement).collect();
-    let names = term.match_fields.iter().flatten().filter(|field| field.operator == "In");
-    let names: Vec<String> = names.filter_map(|field| field.values.clone()).flatten().collect();
-    Term {
-        labels: Selector { match_labels: std::collections::BTreeMap::new(), match_expressions: labels },
-        names: term.match_fields.is_some().then_some(names),
-    }
 }
 
 #[cfg(test)]
@@ -290,6 +237,7 @@ mod tests {
             "[{matchExpressions: [{key: accelerator, operator: Exists}, {key: no-plugin, operator: NotIn, values: [\"true\"]}]}]",
         );
         let by_name = affinity("[{matchFields: [{key: metadata.name, operator: In, values: [b]}]}]");
+        let many = affinity("[{matchExpressions: [{key: gpus, operator: Gt, values: [\"4\"]}]}]");
         let node = |name: &str, labels: &[(&str, &str)], taint: Option<&str>| NodeFacts {
             name: name.into(),
             labels: labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
@@ -311,6 +259,8 @@ mod tests {
             (gke.as_str(), node("a", &[("accelerator", "t4"), ("no-plugin", "true")], None), false),
             (by_name.as_str(), node("a", &[], None), false),
             (by_name.as_str(), node("b", &[], None), true),
+            (many.as_str(), node("a", &[("gpus", "4")], None), false),
+            (many.as_str(), node("a", &[("gpus", "8")], None), true),
             ("nodeSelector: {gpu: \"yes\"}", node("a", &[("gpu", "no")], None), false),
             (tolerating, node("a", &[], Some("nvidia.com/gpu")), true),
             (tolerating, node("a", &[], Some("dedicated")), false),

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use gpu_operator_common::interned::{Interned, Interner};
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{NodeName, keys};
 use k8s_openapi::{
     api::core::v1::{Node, NodeCondition, NodeRuntimeHandler, Taint, Toleration},
@@ -202,14 +202,14 @@ impl NodeFacts {
             && !self.taints.iter().any(|taint| taint.key.as_str() == VIRTUAL_TAINT)
     }
 
-    /// Extracts the facts of a Node, with interned strings.
+    /// Extracts the facts of a Node.
     #[must_use]
-    pub fn of(node: &TrimmedNode, words: &Interner) -> Self {
+    pub fn of(node: &TrimmedNode) -> Self {
         let TrimmedStatus { conditions, capacity, allocatable, node_info, runtime_handlers } = &node.status;
-        let allocatable = Resources::of(allocatable, words);
+        let allocatable = Resources::of(allocatable);
         let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
         Self {
-            name: NodeName::interned(&node.name_any(), words),
+            name: node.name_any().into(),
             uid: node.uid().unwrap_or_default(),
             created: node.creation_timestamp().map(|time| time.0.into()),
             taints: taint::lasting(&node.spec.taints).collect(),
@@ -223,25 +223,25 @@ impl NodeFacts {
                 },
             ),
             gpu_count: node.annotations().get(keys::GPU_COUNT).cloned(),
-            labels: node.labels().iter().map(|(key, value)| (words.word(key), words.word(value))).collect(),
-            co_writers: CoWriters::of(node.managed_fields(), words),
-            owned_labels: owned_labels(node).map(|key| words.word(key)).collect(),
+            labels: node.labels().iter().map(|(key, value)| (Interned::from(key), Interned::from(value))).collect(),
+            co_writers: CoWriters::of(node.managed_fields()),
+            owned_labels: owned_labels(node).map(Interned::from).collect(),
             ready: ready.is_some_and(|ready| ready.status == "True"),
             cordoned: node.spec.unschedulable,
             deleting: node.meta().deletion_timestamp.is_some(),
-            withheld: Resources::of(capacity, words).without(&allocatable),
+            withheld: Resources::of(capacity).without(&allocatable),
             allocatable,
             boot_id: node_info.boot_id.as_str().into(),
-            arch: words.word(&node_info.architecture),
-            kernel: words.word(&node_info.kernel_version),
-            runtime: words.word(&node_info.container_runtime_version),
+            arch: Interned::from(&node_info.architecture),
+            kernel: Interned::from(&node_info.kernel_version),
+            runtime: Interned::from(&node_info.container_runtime_version),
             runtime_handlers: runtime_handlers
                 .iter()
                 .filter_map(|handler| handler.name.as_deref())
                 .filter(|name| !name.is_empty())
-                .map(|name| words.word(name))
+                .map(Interned::from)
                 .collect(),
-            kubelet: words.word(&node_info.kubelet_version),
+            kubelet: Interned::from(&node_info.kubelet_version),
         }
     }
 
@@ -284,7 +284,7 @@ mod tests {
         let node = serde_yaml::from_str(
             "{metadata: {name: a}, status: {nodeInfo: {architecture: amd64, bootID: b-1, containerRuntimeVersion: docker://1, kernelVersion: k, kubeletVersion: v1}}}",
         );
-        let facts = NodeFacts::of(&node.unwrap(), &Interner::default());
+        let facts = NodeFacts::of(&node.unwrap());
         let NodeFacts { boot_id, arch, runtime, kernel, kubelet, .. } = &facts;
         assert_eq!(
             (&**boot_id, [arch, runtime, kernel, kubelet].map(Interned::as_str)),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpu_operator_common::interned::{Interned, Interner};
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{NodeName, Revision, keys, policy::Stage};
 use k8s_openapi::{
     api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},
@@ -129,9 +129,9 @@ impl Fact for PodFacts {
 }
 
 impl PodFacts {
-    /// Extracts the facts of a pod, with interned strings. Returns `None` if it is not one of this operator's pods.
+    /// Extracts the facts of a pod. Returns `None` if it is not one of this operator's pods.
     #[must_use]
-    pub fn of(pod: &Pod, words: &Interner) -> Option<Self> {
+    pub fn of(pod: &Pod) -> Option<Self> {
         let labels = pod.labels();
         let role = match labels.get(keys::STAGE) {
             Some(stage) if stage == keys::VALIDATION => Role::Validation,
@@ -146,14 +146,14 @@ impl PodFacts {
             Role::Probe | Role::Validation => None,
         };
         let containers = |statuses: Option<&Vec<ContainerStatus>>| {
-            statuses.into_iter().flatten().map(|status| ContainerFacts::of(status, words)).collect::<Vec<_>>()
+            statuses.into_iter().flatten().map(ContainerFacts::of).collect::<Vec<_>>()
         };
         Some(Self {
             name: pod.name_any(),
-            node: NodeName::interned(spec.node_name.as_deref().or_else(|| intended_node(pod))?, words),
+            node: spec.node_name.as_deref().or_else(|| intended_node(pod))?.into(),
             role,
-            group: group.map(|group| Revision::interned(group, words)),
-            applied: pod.annotations().get(keys::APPLIED).map(|hash| words.word(hash)),
+            group: group.map(|group| group.as_str().into()),
+            applied: pod.annotations().get(keys::APPLIED).map(Interned::from),
             created: pod.creation_timestamp().map(|time| time.0.into()),
             deletion: Deletion::of(pod),
             unschedulable: status
@@ -282,7 +282,7 @@ impl ContainerFacts {
         }
     }
 
-    fn of(status: &ContainerStatus, words: &Interner) -> Self {
+    fn of(status: &ContainerStatus) -> Self {
         let exit = |ended: &ContainerStateTerminated| Exit {
             code: ended.exit_code,
             message: ended.message.clone().or_else(|| ended.reason.clone()).unwrap_or_default().trim().to_owned(),
@@ -301,7 +301,7 @@ impl ContainerFacts {
         };
         let last = status.last_state.as_ref().and_then(|last| last.terminated.as_ref());
         Self {
-            name: words.word(&status.name),
+            name: Interned::from(&status.name),
             state,
             last_failure: last.map(exit).filter(|exit| exit.code != 0),
             ready: status.ready,

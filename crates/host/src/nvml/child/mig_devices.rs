@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mig_devices_are_counted_by_the_profile_at_the_end_of_their_names() {
+    fn mig_devices_are_counted_by_the_profile_in_their_names() {
         let names = ["NVIDIA H100 80GB HBM3 MIG 3g.40gb", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "A MIG 1g.10gb", "A"];
         let names = names.map(|name| Ok(name.to_owned())).into_iter().chain([Err(NvmlError::Unknown)]);
         let counts: Vec<_> = counted(names.map(|name| (name, || None)))

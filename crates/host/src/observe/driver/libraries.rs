@@ -102,7 +102,7 @@ mod tests {
     use super::{super::test_files::write, *};
 
     #[test]
-    fn libraries_are_found_under_every_root_and_versioned_by_their_file_name() {
+    fn libraries_are_found_in_every_root_and_versioned_by_name() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         write(root, "usr/lib64/libnvidia-ml.so.470.256.02", "");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_reached_twice_counts_once_and_absolute_links_stay_inside_the_host() {
+    fn a_directory_counts_once_and_links_stay_inside_the_host() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         write(root, "usr/lib64/real-580", "");

@@ -147,7 +147,7 @@ fn divided() -> impl Strategy<Value = MigState> {
 
 proptest! {
     #[test]
-    fn any_layout_can_be_changed_to_any_other_and_no_instance_in_use_is_destroyed(from in divided(), to in divided()) {
+    fn any_layout_becomes_any_other_and_instances_in_use_stay(from in divided(), to in divided()) {
         let wanted = counted(&to);
         match plan(&wanted, &from, &profiles()) {
             Ok(steps) => {

@@ -85,7 +85,7 @@ async fn load_with(
 }
 
 #[tokio::test]
-async fn a_runtime_is_restarted_only_if_it_has_not_loaded_the_configuration_on_disk() {
+async fn a_runtime_is_restarted_only_if_its_config_is_not_loaded() {
     for (written, known, reloads) in [
         // Recorded for this process.
         (500, Some(known(100, "new")), 0),
@@ -106,7 +106,7 @@ async fn a_runtime_is_restarted_only_if_it_has_not_loaded_the_configuration_on_d
 }
 
 #[tokio::test]
-async fn a_runtime_that_reloads_in_place_is_not_expected_to_be_replaced() {
+async fn a_runtime_that_reloads_in_place_need_not_be_replaced() {
     let fake = Fake::new(false, &[true]);
     let (result, _) = load_with(&fake, &disk(500), None).await;
     assert_eq!(result.unwrap().pid, 10);
@@ -114,7 +114,7 @@ async fn a_runtime_that_reloads_in_place_is_not_expected_to_be_replaced() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_does_not_come_back_gets_its_previous_configuration() {
+async fn a_runtime_that_does_not_come_back_gets_its_previous_config() {
     let fake = Fake::new(true, &[false, false, true, true]);
     let (result, rolled_back) = load_with(&fake, &disk(500), None).await;
     let error = result.unwrap_err().to_string();

@@ -95,7 +95,7 @@ fn values_that_a_card_does_not_provide_are_absent() {
 }
 
 #[test]
-fn a_gpu_that_nvml_does_not_report_stays_the_same_series_without_readings() {
+fn an_unreported_gpu_stays_the_same_series_without_readings() {
     let metrics = Metrics::new("n1");
     show(&metrics, &[SIX], &answering(vec![known(SIX, "GPU-six", warm(41))]));
     show(&metrics, &[SIX], &NvmlStatus::Failing("hung".into()));
@@ -107,7 +107,7 @@ fn a_gpu_that_nvml_does_not_report_stays_the_same_series_without_readings() {
 }
 
 #[test]
-fn a_removed_gpu_leaves_no_series_and_one_without_a_driver_has_its_pci_id_as_model() {
+fn a_removed_gpu_leaves_no_series_one_without_driver_its_pci_id() {
     let metrics = Metrics::new("n1");
     show(&metrics, &[SIX, SEVEN], &answering(vec![known(SIX, "GPU-six", warm(41))]));
     let text = metrics.text().unwrap();
@@ -275,7 +275,7 @@ fn settings_limits_and_maxima_are_labels() {
 }
 
 #[test]
-fn each_reason_for_the_clocks_is_a_series_and_none_is_one_as_well() {
+fn each_reason_for_the_clocks_is_a_series_and_none_too() {
     for (reasons, names) in [(0, vec!["None"]), (0x28, vec!["HwSlowdown", "SwThermalSlowdown"])] {
         let metrics = Metrics::new("n1");
         let readings = Readings { clock_reasons: Some(reasons), ..Readings::default() };

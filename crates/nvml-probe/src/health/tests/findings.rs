@@ -100,7 +100,7 @@ fn a_healthy_gpu_is_clear_of_every_kind_that_readings_can_show() {
 }
 
 #[test]
-fn a_value_that_a_card_does_not_provide_is_neither_found_nor_clear() {
+fn a_value_that_a_card_lacks_is_neither_found_nor_clear() {
     let seen = findings(&Rules::default(), &Readings::default(), &Baseline::default());
     assert_eq!(seen, crate::health::findings::Findings::default());
 }

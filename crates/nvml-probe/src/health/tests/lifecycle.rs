@@ -93,7 +93,7 @@ fn application_errors_never_change_anything() {
 }
 
 #[test]
-fn a_warning_passes_by_itself_and_a_growing_count_seldom_changes_the_report() {
+fn a_warning_passes_and_a_growing_count_seldom_changes_reports() {
     let mut gpu = Watched::new();
     let mut reports = vec![gpu.read_with_xids(&[(63, 1)])];
     assert_eq!(outline(&reports[0]), (Degraded, ResetGpu, vec![(Xid, false)]));
@@ -189,7 +189,7 @@ fn each_failure_to_open_has_its_kind_and_action() {
 }
 
 #[test]
-fn a_gpu_without_answers_is_unknown_but_an_unhealthy_one_stays_unhealthy() {
+fn a_silent_gpu_is_unknown_but_an_unhealthy_one_stays_unhealthy() {
     let mut gpu = Watched::new();
     gpu.read(&well());
     assert_eq!(gpu.observe(&GpuObservation::NotAnswering(Some("hung")), &[]).state, Healthy);
@@ -236,7 +236,7 @@ fn a_restart_of_the_probe_changes_nothing() {
 
 /// The counter was read before it rose, the XID arrived after: the mark is too low to prove a reset.
 #[test]
-fn a_reset_is_detected_although_the_energy_mark_is_older_than_the_xid() {
+fn a_reset_is_detected_by_an_energy_mark_older_than_the_xid() {
     let mut gpu = Watched::new();
     gpu.read(&wrong(|now| now.energy_millijoules = Some(5)));
     let marked = gpu.observe(&GpuObservation::NotQueried, &[event(48, 1)]);
@@ -246,7 +246,7 @@ fn a_reset_is_detected_although_the_energy_mark_is_older_than_the_xid() {
 }
 
 #[test]
-fn a_reset_while_the_probe_was_down_is_detected_by_the_energy_counter() {
+fn a_reset_without_the_probe_is_detected_by_the_energy_counter() {
     let mut gpu = Watched::new();
     gpu.read(&well());
     gpu.read_with_xids(&[(48, 1)]);
@@ -285,7 +285,7 @@ fn only_unknown_and_unresolved_entries_of_the_kernel_log_count() {
 }
 
 #[test]
-fn xids_between_two_readings_are_evaluated_at_once_and_do_not_count_as_a_reading() {
+fn xids_between_readings_count_at_once_and_as_no_reading() {
     let rules = HealthRules { confirm_intervals: Some(1), clean_intervals: Some(1), ..HealthRules::default() };
     let mut gpu = Watched::with(Rules::from(rules));
     gpu.read(&well());

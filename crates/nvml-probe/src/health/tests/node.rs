@@ -80,7 +80,7 @@ fn a_gpu_on_the_bus_that_nvml_does_not_list_is_detected() {
 }
 
 #[test]
-fn a_reboot_and_a_driver_reload_are_restarts_even_while_the_probe_is_down() {
+fn a_reboot_and_a_reload_are_restarts_even_without_the_probe() {
     for (after, state) in
         [(start("boot", 1), Unhealthy), (start("again", 1), Recovering), (start("boot", 2), Recovering)]
     {

@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn an_intermittent_condition_changes_the_state_no_more_often_than_it_is_confirmed(
+    fn an_intermittent_condition_changes_states_only_when_confirmed(
         hot in vec(any::<bool>(), 1..300),
         confirm in 2_u32..5,
     ) {

@@ -112,7 +112,7 @@ fn all_samples_can_be_parsed() {
 
 /// The sample is what the NVML of an H200 with driver 580.159.04 answered; only the UUID is another one.
 #[test]
-fn a_real_gpu_at_its_power_limit_is_healthy_and_can_be_partitioned() {
+fn a_real_gpu_at_its_power_limit_is_healthy_and_partitionable() {
     let response: Response = serde_json::from_str(include_str!("../../corpus/nvml_response/h200.json")).unwrap();
     let Response::Inventory(inventory) = response else { panic!("no inventory: {response:?}") };
     let mig = inventory.gpus[0].mig.clone().unwrap();

@@ -1,13 +1,15 @@
 //! Which nodes a pod may be placed on, according to its spec.
 
-use gpu_operator_crd::NodeName;
 use std::{cmp::Ordering, collections::BTreeMap};
 
-use gpu_operator_plan::world::NodeFacts;
+use gpu_operator_crd::NodeName;
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Toleration};
+use serde::Serialize;
+
+use super::node::NodeFacts;
 
 /// A pod's node selector, required node affinity and tolerations.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Placement {
     /// Labels that a node must have.
     pub node_selector: BTreeMap<String, String>,
