@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_trace_without_its_panic_is_reported_by_its_last_place() {
+    fn a_stack_trace_without_a_panic_is_reported_by_its_place() {
         assert_eq!(error_line("main.main()\n\t/src/main.go:5 +0x11\n"), "/src/main.go:5 +0x11");
     }
 }

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_has_each_gpu_with_cause_and_action_and_the_worst_first() {
+    fn the_message_lists_gpus_by_severity_with_cause_and_action() {
         let report = report(&[HealthState::Degraded, HealthState::Unhealthy]);
         let note = of(Some(&report), Some(&probe(1000, true)), 0, now()).note.unwrap();
         assert_eq!(
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_report_is_valid_for_a_minute_after_the_probe_was_started() {
+    fn the_last_report_is_valid_while_the_probe_starts() {
         let report = report(&[HealthState::Healthy]);
         let health = of(Some(&report), Some(&probe(20, false)), 0, now());
         assert_eq!((health.state, health.note), (Some(HealthState::Healthy), None));

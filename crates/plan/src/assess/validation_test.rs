@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_test_is_built_with_a_cuda_version_that_the_driver_supports() {
+    fn the_test_has_a_cuda_version_that_the_driver_supports() {
         for (driver, tag) in [
             ("595.91.07", "vectoradd-cuda12.5.0"),
             ("525.60.13", "vectoradd-cuda12.5.0"),

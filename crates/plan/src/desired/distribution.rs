@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_distribution_is_detected_by_the_policy_the_nodes_label_or_its_kubelets_version() {
+    fn a_distribution_is_detected_by_policy_label_or_kubelet() {
         for (wanted, label, kubelet, expected) in [
             (None, None, "v1.34.1", Distribution::Kubeadm),
             (None, None, "v1.33.2-gke.100", Distribution::Kubeadm),

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_inherits_mode_and_layout_together_and_a_layout_only_with_its_strategy() {
+    fn a_pool_inherits_mig_mode_layout_and_strategy_together() {
         const LAYOUT: &str = "{strategy: Single, layout: [{profiles: [{profile: 7g.80gb, count: 1}]}]}";
         const OTHER: &str =
             "{strategy: Mixed, mode: Layout, layout: [{devices: [0], profiles: [{profile: 1g.10gb, count: 7}]}]}";

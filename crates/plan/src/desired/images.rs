@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_applies_to_all_registries_and_not_to_preloaded_images() {
+    fn a_mirror_applies_to_all_but_preloaded_images() {
         let mirror = Images { registry: "mirror.example.com".into(), ..Images::default() };
         let upstream = Upstream { host: "gcr.io", path: "a/b", version: "sha256:cd" };
         assert_eq!(reference_of(&Images::default(), None, upstream), "gcr.io/a/b@sha256:cd");

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unneeded_own_key_of_another_writer_is_taken_over_and_then_removed() {
+    fn an_unneeded_own_key_of_another_writer_is_removed() {
         let nothing = StageRevisions::default();
         for value in ["x", ""] {
             let taken = none(&node(&[(keys::DRIVER, value)], &[]), &nothing).write.expect("a write");

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_and_a_lost_gpu_are_prompt_and_another_phase_is_progress() {
+    fn failures_are_prompt_and_another_phase_is_progress() {
         let status = |phase, reason: Reason, unhealthy| GpuNodeStatus {
             phase,
             reason: Some(reason.into()),

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_installs_a_driver_is_recognized_by_its_label_or_its_mount() {
+    fn a_driver_pod_is_recognized_by_its_label_or_its_mount() {
         let component = "{app.kubernetes.io/component: nvidia-driver}";
         let own = "{gpu.nodestack.dev/stage: driver}";
         for (labels, owner, path, propagation, is_found) in [

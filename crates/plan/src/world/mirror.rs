@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reported_time_keeps_the_time_at_which_it_was_first_observed() {
+    fn a_reported_time_keeps_when_it_was_first_observed() {
         let minute = |minute: i64| Timestamp::from_second(minute * 60).unwrap();
         let seen = |reported, now| observed(Began(minute(reported).into()), minute(now));
         let local = |mirror: &Mirror<Began>, name: &str| mirror.get(name).unwrap().0.local();
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_is_a_change_too_because_the_kind_is_known_from_then_on() {
+    fn an_empty_list_is_a_change_too() {
         assert!(list(&mut Mirror::<i32>::default(), []));
     }
 }

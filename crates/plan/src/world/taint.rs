@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_recorded_taint_and_that_of_the_default_key_are_replaced() {
+    fn only_the_recorded_and_the_default_taint_are_replaced() {
         let taint = |key: &str, effect: &str| Taint { key: key.into(), effect: effect.into(), ..Taint::default() };
         let default = taint(keys::UNHEALTHY_TAINT, "NoSchedule");
         let [old, others] = ["NoExecute", "NoSchedule"].map(|effect| taint("a/x", effect));

@@ -56,7 +56,7 @@ pub(crate) fn beside_a_static_plugin(policy: &str) -> Sim {
 }
 
 #[test]
-fn third_party_plugin_nodes_are_ready_according_to_what_the_plugin_offers() {
+fn third_party_plugin_nodes_are_ready_by_what_it_offers() {
     let sim = beside_a_static_plugin("{}");
     assert_eq!(
         (managed_stages(&sim, "third-party"), managed_stages(&sim, "plain")),
@@ -72,7 +72,7 @@ fn third_party_plugin_nodes_are_ready_according_to_what_the_plugin_offers() {
 }
 
 #[test]
-fn a_third_party_plugin_may_offer_gpus_under_another_resource_name() {
+fn a_third_party_plugin_may_offer_another_resource() {
     let mut sim = beside_a_static_plugin(
         "{defaults: {devicePlugin: {flavor: External, resourceName: example.com/gpu}}, readiness: {validation: {mode: OnInstall}}}",
     );
@@ -106,7 +106,7 @@ fn third_party_stages_are_kept_until_one_field_takes_them_over() {
 }
 
 #[test]
-fn a_takeover_waits_until_the_third_party_daemon_set_is_gone_and_reports_how_to_remove_it() {
+fn a_takeover_waits_and_reports_how_to_remove_the_other_stack() {
     for (add, removal_command, opt_out) in [
         (
             gke_plugin as fn(&mut Sim),
@@ -135,7 +135,7 @@ fn a_takeover_waits_until_the_third_party_daemon_set_is_gone_and_reports_how_to_
 }
 
 #[test]
-fn nodes_that_nvidias_operator_deploys_to_stay_with_it_and_are_taken_over_stage_by_stage() {
+fn nvidias_operator_keeps_its_nodes_until_a_takeover_by_stage() {
     let mut sim = Sim::new().gpu_node("third-party", "2330", 8).gpu_node("managed", "2330", 8).policy("all", "{}");
     nvidias_operator(&mut sim);
     for what in ["driver", "container-toolkit", "device-plugin"] {
@@ -170,18 +170,26 @@ fn nodes_that_nvidias_operator_deploys_to_stay_with_it_and_are_taken_over_stage_
 }
 
 #[test]
-fn a_plugin_that_is_added_later_is_reported_and_changes_nothing() {
-    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
-    sim.settle();
-    let before = managed_stages(&sim, "a");
-    static_plugin(&mut sim);
-    sim.label("a", "static", Some("yes"));
-    sim.settle();
-    assert_eq!(managed_stages(&sim, "a"), before);
-    let status = sim.status("a");
-    assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::StackConflict)));
-    assert!(status.message.contains("was installed first and stays"), "{}", status.message);
-    assert_eq!(sim.policy_status("all").attention[0].node, "a");
+fn a_stack_that_is_added_later_is_reported_and_changes_nothing() {
+    for (add, words) in [
+        (static_plugin as fn(&mut Sim), "was installed first and stays"),
+        (dra_driver, "keep one of them off the node"),
+        (
+            |sim| orphan(sim, "a", "{}", "/run/nvidia"),
+            "pod other/orphan serves this node in addition to the driver of this operator",
+        ),
+    ] {
+        let mut sim = Sim::settled_fleet("{}", &["a"]);
+        add(&mut sim);
+        sim.label("a", "static", Some("yes"));
+        label(&mut sim, "a", "dra");
+        sim.settle();
+        assert_eq!(managed_stages(&sim, "a").len(), 3, "{words}");
+        let status = sim.status("a");
+        assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::StackConflict)));
+        assert!(status.message.contains(words), "{}", status.message);
+        assert_eq!(sim.policy_status("all").attention[0].node, "a");
+    }
 }
 
 pub(crate) fn dra_driver(sim: &mut Sim) {
@@ -200,18 +208,7 @@ pub(crate) fn beside_a_dra_driver(policy: &str) -> Sim {
 }
 
 #[test]
-fn a_dra_driver_that_is_added_later_is_reported_and_changes_nothing() {
-    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
-    sim.settle();
-    dra_driver(&mut sim);
-    label(&mut sim, "a", "dra");
-    sim.settle();
-    assert_eq!((sim.status("a").phase, sim.status("a").reason()), (Phase::Ready, Some(Reason::StackConflict)));
-    assert_eq!(managed_stages(&sim, "a").len(), 3);
-}
-
-#[test]
-fn the_driver_of_a_node_with_a_dra_driver_is_updated_without_blocking_its_pool() {
+fn a_node_with_a_dra_driver_does_not_block_its_pools_update() {
     let version = |version: &str| format!("{{pools: [{{name: p, driver: {{version: {version}}}}}]}}");
     let mut sim = beside_a_dra_driver(&version("595.91.07"));
     // A pod uses one of its GPUs through a resource claim.
@@ -240,7 +237,7 @@ fn gpu_problems_are_reported_for_nodes_with_a_dra_driver_too() {
 }
 
 #[test]
-fn a_dra_driver_beside_an_external_plugin_does_not_remove_the_toolkit() {
+fn a_dra_driver_beside_an_external_plugin_keeps_the_toolkit() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{defaults: {devicePlugin: {flavor: External}}}");
     sim.run(40);
     assert_eq!(managed_stages(&sim, "a"), [Stage::Driver, Stage::Toolkit]);
@@ -251,7 +248,7 @@ fn a_dra_driver_beside_an_external_plugin_does_not_remove_the_toolkit() {
 }
 
 #[test]
-fn no_device_plugin_is_deployed_beside_a_dra_driver_and_its_node_is_excluded() {
+fn a_node_with_a_dra_driver_gets_no_plugin_and_is_excluded() {
     let mut sim = beside_a_dra_driver("{}");
     assert_eq!(
         (managed_stages(&sim, "claims"), managed_stages(&sim, "plain").len()),
@@ -355,23 +352,7 @@ fn no_operand_starts_beside_a_driver_pod_without_a_daemon_set() {
 }
 
 #[test]
-fn a_driver_pod_that_is_added_later_changes_nothing() {
-    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
-    sim.settle();
-    orphan(&mut sim, "a", "{}", "/run/nvidia");
-    sim.settle();
-    assert_eq!(managed_stages(&sim, "a").len(), 3);
-    let status = sim.status("a");
-    assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::StackConflict)));
-    assert!(
-        status.message.contains("pod other/orphan serves this node in addition to the driver of this operator"),
-        "{}",
-        status.message
-    );
-}
-
-#[test]
-fn a_daemon_set_of_any_name_that_mounts_a_driver_into_the_host_is_recognized_as_a_driver() {
+fn a_daemon_set_is_a_driver_by_its_mount_into_the_host() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
     let pod = "{volumes: [{name: v, hostPath: {path: /run/nvidia}}], containers: [{name: c, image: x, volumeMounts: [{name: v, mountPath: /m, mountPropagation: Bidirectional}]}]}";
     set(&mut sim, "vendor-gpu", "{}", pod);

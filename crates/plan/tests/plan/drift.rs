@@ -38,7 +38,7 @@ fn managed(manager: &str, spec: &serde_json::Value) -> ManagedFieldsEntry {
 }
 
 #[test]
-fn manually_changed_or_removed_fields_are_applied_again_and_nothing_else_is_written() {
+fn changed_or_removed_fields_are_applied_again_and_no_others() {
     let edits: [fn(&mut DaemonSet); 4] = [
         |set| pod(set).containers[0].image = Some("example.com/other".into()),
         |set| pod(set).tolerations = None,
@@ -63,7 +63,7 @@ fn manually_changed_or_removed_fields_are_applied_again_and_nothing_else_is_writ
 }
 
 #[test]
-fn manually_added_fields_are_removed_by_replacing_the_whole_object() {
+fn added_fields_are_removed_by_replacing_the_whole_object() {
     let (mut sim, name, before) = edited(|set| {
         pod(set).host_network = Some(true);
         set.metadata.managed_fields = Some(vec![
@@ -77,7 +77,7 @@ fn manually_added_fields_are_removed_by_replacing_the_whole_object() {
 }
 
 #[test]
-fn values_that_the_api_server_normalizes_or_defaults_are_not_drift() {
+fn normalized_or_defaulted_values_are_not_drift() {
     let (sim, _, _) = edited(|set| {
         let cpu = pod(set).containers[0].resources.as_mut().and_then(|all| all.limits.as_mut()).expect("limits");
         cpu.insert("cpu".into(), k8s_openapi::apimachinery::pkg::api::resource::Quantity("1".into()));

@@ -36,7 +36,7 @@ fn edit_installed(sim: &mut Sim, edit: impl FnOnce(&mut Vec<InstalledDriver>)) -
 }
 
 #[test]
-fn while_the_driver_container_is_down_no_gpu_is_allocatable_and_the_plugin_is_recreated() {
+fn without_its_driver_container_a_node_offers_no_gpu() {
     let waiting = |reason: &str| ContainerState::Waiting { reason: reason.into(), message: String::new() };
     for (state, reason, words) in [
         (waiting("ContainerCreating"), Reason::DriverDown, "of pod driver@a is waiting: ContainerCreating"),
@@ -64,7 +64,7 @@ fn while_the_driver_container_is_down_no_gpu_is_allocatable_and_the_plugin_is_re
 }
 
 #[test]
-fn after_a_restart_of_the_driver_container_an_older_plugin_is_recreated() {
+fn a_plugin_older_than_the_driver_container_is_recreated() {
     let (sim, mut world) = ready();
     assert!(assessed(&sim, world.clone()).4.is_empty());
     let plugin = world.pods["device-plugin@a"].running_since().expect("a start");
@@ -76,7 +76,7 @@ fn after_a_restart_of_the_driver_container_an_older_plugin_is_recreated() {
 }
 
 #[test]
-fn a_past_crash_is_reported_until_it_expires_and_the_plan_is_made_again_then() {
+fn a_past_crash_is_reported_until_it_expires() {
     let (mut sim, _) = ready();
     sim.sleep(60);
     let since = sim.now;
@@ -95,7 +95,7 @@ fn a_past_crash_is_reported_until_it_expires_and_the_plan_is_made_again_then() {
 }
 
 #[test]
-fn a_root_without_library_or_device_nodes_is_reported_with_what_to_do() {
+fn an_incomplete_driver_root_is_reported_with_what_to_do() {
     type Edit = fn(&mut Vec<InstalledDriver>);
     let missing: Edit = |installed| installed[0].missing_devices = vec!["nvidia-uvm".into()];
     let gone: Edit = Vec::clear;
@@ -156,7 +156,7 @@ fn the_probe_releases_a_failing_driver_only_if_no_pod_uses_it() {
 }
 
 #[test]
-fn while_a_driver_is_installed_for_the_first_time_a_report_of_its_module_is_no_evidence() {
+fn a_first_installation_is_not_a_driver_that_is_down() {
     let waiting = |reason: &str| ContainerState::Waiting { reason: reason.into(), message: String::new() };
     for (allocatable, phase, known, crashed, reason) in [
         (0u32, Phase::Driver, None, false, Reason::PodStarting),
@@ -185,7 +185,7 @@ fn while_a_driver_is_installed_for_the_first_time_a_report_of_its_module_is_no_e
 
 /// Kubelet reports the pods of a node one by one, in any order.
 #[test]
-fn a_plugin_that_started_beside_the_drivers_pod_proves_that_its_container_runs() {
+fn a_plugin_that_has_started_proves_that_the_driver_runs() {
     for (age, reason, known) in [
         (0, "PodInitializing", Reason::AllGpusAllocatable),
         (0, "CrashLoopBackOff", Reason::DriverDown),
@@ -207,7 +207,7 @@ fn a_plugin_that_started_beside_the_drivers_pod_proves_that_its_container_runs()
 }
 
 #[test]
-fn the_users_of_a_driver_that_fails_are_looked_for_only_if_it_is_loaded() {
+fn users_of_a_failing_driver_are_listed_only_if_it_is_loaded() {
     for loaded in [false, true] {
         let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
         sim.faults.insert("a".into(), Faults { driver_crash: Some("no headers".into()), ..Faults::default() });
@@ -232,7 +232,7 @@ fn a_report_from_before_the_driver_was_loaded_is_no_evidence() {
 }
 
 #[test]
-fn users_of_the_driver_are_removed_before_the_container_that_unloads_it() {
+fn users_of_the_driver_are_removed_before_its_container() {
     let mut sim = Sim::settled_fleet("{deletionPolicy: Now}", &["a"]);
     sim.delete_policy("all");
     let plan = sim.plan();
@@ -260,16 +260,8 @@ fn condition(sim: &Sim, kind: &str) -> (String, String) {
     (found.status, found.reason)
 }
 
-/// Runs for this number of seconds, one pass for each.
-fn pass(sim: &mut Sim, seconds: u32) {
-    for _ in 0..seconds {
-        sim.step();
-        sim.sleep(1);
-    }
-}
-
 #[test]
-fn a_host_whose_packages_were_replaced_is_not_ready_until_it_is_rebooted() {
+fn replaced_packages_of_the_host_require_a_reboot() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
     sim.host_driver("a", "580.173.02", true);
     sim.apply_policy("all", "{}");
@@ -277,10 +269,10 @@ fn a_host_whose_packages_were_replaced_is_not_ready_until_it_is_rebooted() {
     assert_eq!(sim.status("a").phase, Phase::Ready);
     // Unattended upgrades.
     sim.report("a").driver.installed[0].version = "580.178.04".into();
-    pass(&mut sim, 30);
+    sim.steps(30);
     assert_eq!(sim.status("a").phase, Phase::Ready, "the module may be about to be loaded again");
     assert_eq!(condition(&sim, "DriverReady"), ("False".into(), "RebootNeeded".into()));
-    pass(&mut sim, 60);
+    sim.steps(60);
     let status = sim.status("a");
     assert_eq!((status.phase, status.reason()), (Phase::Driver, Some(Reason::RebootNeeded)), "{}", status.message);
     assert!(status.message.contains("580.173.02 is loaded") && status.message.contains("driver 580.178.04"));
@@ -309,13 +301,13 @@ fn libraries_that_were_not_found_are_no_evidence() {
         sim.apply_policy("all", "{}");
         sim.settle();
         edit(&mut sim.report("a").driver.installed);
-        pass(&mut sim, 100);
+        sim.steps(100);
         assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
     }
 }
 
 #[test]
-fn a_toolkit_or_mps_daemon_that_breaks_after_ready_counts_after_a_grace() {
+fn a_toolkit_or_mps_daemon_that_breaks_counts_after_a_grace() {
     let mps = "{defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}}";
     for (spec, stage, phase, kind) in [
         ("{}", Stage::Toolkit, Phase::Toolkit, "ToolkitReady"),
@@ -332,10 +324,10 @@ fn a_toolkit_or_mps_daemon_that_breaks_after_ready_counts_after_a_grace() {
             if reason == Reason::PodsForbidden {
                 sim.pods.remove(pod);
             }
-            pass(&mut sim, 30);
+            sim.steps(30);
             assert_eq!(sim.status("a").phase, Phase::Ready, "{pod}: it may be restarting");
             assert_eq!(condition(&sim, kind), ("False".into(), reason.as_str().into()), "{pod}");
-            pass(&mut sim, 60);
+            sim.steps(60);
             let status = sim.status("a");
             assert_eq!((status.phase, status.reason()), (phase, Some(reason)), "{pod}: {}", status.message);
             assert_eq!(status.gpus.allocatable, allocatable, "{pod}");

@@ -105,23 +105,48 @@ fn labels(report: &Report, plugin: &str) -> Option<BTreeMap<String, String>> {
     Some(labels.into_iter().map(named).collect())
 }
 
-/// The labels that all machines here have in common.
+/// The labels that machines have in common. A row may have other values of them.
 const COMMON: &str = "cuda.driver-version.full=580.95.05 cuda.driver-version.major=580 cuda.driver-version.minor=95 \
     cuda.driver-version.revision=05 cuda.driver.major=580 cuda.driver.minor=95 cuda.driver.rev=05 \
     cuda.runtime-version.full=13.0 cuda.runtime-version.major=13 cuda.runtime-version.minor=0 \
-    cuda.runtime.major=13 cuda.runtime.minor=0 gpu.machine=PowerEdge-R750-SKU0A6BModelNameX vgpu.present=false";
+    cuda.runtime.major=13 cuda.runtime.minor=0 gpu.machine=PowerEdge-R750-SKU0A6BModelNameX vgpu.present=false \
+    gpu.replicas=1 gpu.sharing-strategy=none gpu.mode=compute mps.capable=false";
+
+/// Labels of each family and of each kind of MIG device: `gpu@ampere` in a row stands for all labels of `ampere` after `gpu.`.
+const TRAITS: [(&str, &str); 9] = [
+    ("turing", "family=turing compute.major=7 compute.minor=5"),
+    ("volta", "family=volta compute.major=7 compute.minor=0"),
+    ("kepler", "family=kepler compute.major=3 compute.minor=7"),
+    ("ampere", "family=ampere compute.major=8 compute.minor=0"),
+    ("ada", "family=ada-lovelace compute.major=8 compute.minor=9"),
+    ("hopper", "family=hopper compute.major=9 compute.minor=0"),
+    ("blackwell", "family=blackwell compute.major=10 compute.minor=0"),
+    (
+        "1g",
+        "memory=4864 multiprocessors=14 slices.gi=1 slices.ci=1 \
+         engines.copy=1 engines.decoder=0 engines.encoder=0 engines.jpeg=0 engines.ofa=0",
+    ),
+    (
+        "3g",
+        "memory=19968 multiprocessors=42 slices.gi=3 slices.ci=3 \
+         engines.copy=3 engines.decoder=2 engines.encoder=0 engines.jpeg=0 engines.ofa=0",
+    ),
+];
 
 /// A case, its GPUs, the policy's device plugin, and the labels in addition to [`COMMON`].
 type Row = (&'static str, Vec<Gpu>, &'static str, &'static str);
 
 fn check(rows: Vec<Row>) {
     for (case, gpus, plugin, expected) in rows {
-        let expected: BTreeMap<String, String> = COMMON
-            .split_whitespace()
-            .chain(expected.split_whitespace())
-            .map(|label| label.split_once('=').expect("key=value"))
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect();
+        let traits =
+            |name: &str| TRAITS.iter().find(|(known, _)| *known == name).expect("a trait").1.split_whitespace();
+        let written = |word: &str| match word.split_once('@') {
+            Some((of, name)) => traits(name).map(|label| format!("{of}.{label}")).collect(),
+            None => vec![word.to_owned()],
+        };
+        let words = COMMON.split_whitespace().chain(expected.split_whitespace()).flat_map(written);
+        let label = |word: String| word.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let expected: BTreeMap<String, String> = words.map(|word| label(word).expect("key=value")).collect();
         assert_eq!(labels(&machine(gpus), plugin), Some(expected), "{case}");
     }
 }
@@ -188,7 +213,7 @@ fn the_family_is_derived_from_the_compute_capability() {
 }
 
 #[test]
-fn a_driver_version_of_two_numbers_has_an_empty_revision_and_an_unknown_format_has_no_labels() {
+fn a_driver_version_is_split_into_labels_if_it_is_known() {
     for (version, revision) in [("390.157", Some("")), ("470.256.02", Some("02")), ("550", None), ("1.2.3.4", None)] {
         let labels = labels(&changed(|report| report.driver.loaded = Some(version.into())), "{}");
         assert_eq!(labels.map(|labels| labels["cuda.driver.rev"].clone()).as_deref(), revision, "{version}");
@@ -213,7 +238,7 @@ fn the_clique_is_reported_only_if_all_gpus_have_the_same() {
 }
 
 #[test]
-fn a_virtual_gpu_reports_its_hypervisors_driver_if_it_can_be_read() {
+fn a_virtual_gpu_reports_its_hypervisors_driver() {
     let of_vgpu = |report: &Report| -> Vec<String> {
         let labels = labels(report, "{}").expect("labels").into_iter().filter(|(key, _)| key.starts_with("vgpu."));
         labels.map(|(key, value)| format!("{key}={value}")).collect()
@@ -262,7 +287,7 @@ fn facts_that_nvml_does_not_report_are_omitted() {
 }
 
 #[test]
-fn a_gpu_that_nvml_does_not_list_is_not_counted_and_unknown_memory_is_omitted() {
+fn unlisted_gpus_are_not_counted_and_unknown_memory_omitted() {
     let mut report = machine(vec![gpu(T4), Gpu { pci_class: Some("030000".into()), ..Gpu::default() }]);
     report.nvml.gpus = Some(1);
     let found = labels(&report, "{}").expect("labels");

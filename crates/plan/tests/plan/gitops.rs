@@ -70,7 +70,7 @@ fn row<O: Serialize>(state: &'static str, object: &O, kstatus: Kstatus) -> (&'st
 }
 
 #[test]
-fn argo_cd_and_kstatus_agree_on_the_reviewed_health_of_each_state() {
+fn argo_cd_and_kstatus_agree_on_the_health_of_each_state() {
     let policies = states::policies();
     let policies = policies.iter().map(|(state, policy)| row(state, policy, kstatus::of_policy(policy)));
     let nodes = states::gpu_nodes();

@@ -25,7 +25,7 @@ fn has_plugin(sim: &Sim, node: &str) -> bool {
 }
 
 #[test]
-fn an_update_does_not_begin_over_a_program_and_begins_once_it_has_ended() {
+fn an_update_begins_once_programs_have_ended() {
     for (program, name) in [
         (Program::of_host("nvidia-smi"), "process nvidia-smi (PID 4711) of the host"),
         (exporter(Bystander::Stays), "pod monitoring/dcgm-exporter-x7k2p (process dcgm-exporter)"),
@@ -55,7 +55,7 @@ fn an_update_does_not_begin_over_a_program_and_begins_once_it_has_ended() {
 }
 
 #[test]
-fn a_program_that_starts_during_the_release_gets_the_gpus_back_to_the_node() {
+fn a_program_that_starts_during_the_release_ends_the_update() {
     let mut sim = Sim::settled_fleet(OLD, &["a"]);
     sim.apply_policy("all", NEW);
     crate::robust::step_until_released(&mut sim, "a");
@@ -102,10 +102,7 @@ fn a_driver_container_that_waits_names_the_programs() {
     let mut sim = fleet(&["a"], Program::of_host("nvidia-smi"));
     sim.report("a").driver.waits = Some("DriverInUse: …".into());
     sim.report("a").driver.installed.clear();
-    for _ in 0..100 {
-        sim.step();
-        sim.sleep(1);
-    }
+    sim.steps(100);
     let status = sim.status("a");
     assert_eq!(status.reason(), Some(Reason::DriverInUse), "{status:#?}");
     assert_eq!(status.waits_on, ["process nvidia-smi (PID 4711) of the host"]);

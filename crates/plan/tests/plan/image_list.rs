@@ -44,7 +44,7 @@ proptest! {
     #![proptest_config(config(32))]
 
     #[test]
-    fn it_contains_every_image_of_every_planned_pod_of_random_fleets(
+    fn it_contains_every_image_of_random_fleets(
         machines in vec(fleet::machine().prop_map(|machine| Event::Joins(machine.named_by_its_gpus())), 1..6),
         policies in policies(),
     ) {

@@ -23,7 +23,7 @@ fn label(sim: &Sim, node: &str, key: &str) -> Option<String> {
 }
 
 #[test]
-fn the_labels_are_set_once_nvml_reports_the_gpus_and_removed_with_the_option() {
+fn the_labels_are_set_by_nvmls_report_and_removed_on_demand() {
     let mut sim = Sim::new().policy("others", "{nodeSelector: {matchLabels: {team: x}}}").policy("all", GFD);
     sim.join("a", "2330", 8);
     sim.join("b", "2330", 8);
@@ -58,7 +58,7 @@ fn before_a_driver_works_only_the_presence_of_gpus_is_labelled() {
 }
 
 #[test]
-fn the_labels_are_kept_without_a_report_and_updated_once_the_driver_has_changed() {
+fn the_labels_are_kept_without_a_report_and_follow_the_driver() {
     let mut sim =
         Sim::settled_fleet("{compatibility: {labels: GFD}, defaults: {driver: {version: 590.10.01}}}", &["a"]);
     let before = discovered(&sim, "a");

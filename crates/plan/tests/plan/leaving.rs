@@ -44,15 +44,8 @@ fn stages(sim: &Sim, node: &str) -> BTreeSet<Stage> {
     Stage::ALL.into_iter().filter(|stage| labels.contains_key(stage.key())).collect()
 }
 
-fn steps(sim: &mut Sim, count: u32) {
-    for _ in 0..count {
-        sim.step();
-        sim.sleep(1);
-    }
-}
-
 #[test]
-fn a_policy_deleted_in_the_foreground_takes_nothing_from_gpu_pods() {
+fn foreground_deletion_takes_nothing_from_gpu_pods() {
     for successor in [true, false] {
         let mut sim = Sim::settled_fleet("{defaults: {driver: {version: 580.105.08}}}", &["a", "b"]);
         if successor {
@@ -62,7 +55,7 @@ fn a_policy_deleted_in_the_foreground_takes_nothing_from_gpu_pods() {
         busy(&mut sim, "a");
         let before = operands(&sim);
         sim.delete_policy_in_foreground("all");
-        steps(&mut sim, 300);
+        sim.steps(300);
         let kept = |operands: &BTreeMap<String, Option<ObservedTime>>| {
             operands.iter().filter(|(name, _)| name.ends_with("@a")).map(|(name, at)| (name.clone(), *at)).collect()
         };
@@ -71,7 +64,7 @@ fn a_policy_deleted_in_the_foreground_takes_nothing_from_gpu_pods() {
         assert!(sim.policies.contains_key(&"all".into()), "the finalizer goes last");
 
         sim.gpu_pods.clear();
-        steps(&mut sim, 200);
+        sim.steps(200);
         assert!(!sim.policies.contains_key(&"all".into()));
         assert_eq!(sim.status("a").phase == Phase::Ready, successor);
     }
@@ -83,7 +76,7 @@ fn a_lost_selector_label_changes_nothing_if_it_returns() {
     busy(&mut sim, "a");
     let (pods, labels) = (operands(&sim), sim.node("b").labels.clone());
     sim.apply_policy("all", "{nodeSelector: {matchLabels: {gpu: oui}}, nodeLabels: [{key: accelerator}]}");
-    steps(&mut sim, 30);
+    sim.steps(30);
     let status = sim.status("b");
     assert_eq!((status.phase, status.reason()), (Phase::Unmanaged, Some(Reason::Leaving)), "{}", status.message);
     let (policy, nodes) = (sim.policy_status("all"), sim.policy_status("all").nodes);
@@ -97,7 +90,7 @@ fn a_lost_selector_label_changes_nothing_if_it_returns() {
 }
 
 #[test]
-fn idle_nodes_leave_together_after_a_minute_and_busy_ones_when_their_pods_end() {
+fn idle_nodes_leave_after_a_minute_and_busy_ones_later() {
     let mut sim = selected(&["a", "b", "c"]);
     busy(&mut sim, "c");
     for node in ["a", "b", "c"] {
@@ -132,9 +125,9 @@ fn the_policys_status_names_the_pods_that_it_waits_for() {
     let mut sim = selected(&["a"]);
     busy(&mut sim, "a");
     sim.delete_policy("all");
-    steps(&mut sim, 30);
+    sim.steps(30);
     let before = sim.policy_status("all");
-    steps(&mut sim, 60);
+    sim.steps(60);
     let after = sim.policy_status("all");
     assert!(after.summary.message.contains("team/training"), "{}", after.summary.message);
     assert_ne!(urgency::of_policy(Some(&before), &after), Urgency::Detail, "it is worth a write");
@@ -145,14 +138,14 @@ fn a_settled_node_that_leaves_costs_no_write_while_its_pods_run() {
     let mut sim = selected(&["a"]);
     busy(&mut sim, "a");
     sim.label("a", "gpu", None);
-    steps(&mut sim, 90);
+    sim.steps(90);
     let before = sim.writes.clone();
-    steps(&mut sim, 600);
+    sim.steps(600);
     assert_eq!(sim.writes, before);
 }
 
 #[test]
-fn a_pod_that_gets_a_gpu_before_the_plugin_is_gone_keeps_the_driver() {
+fn a_pod_that_gets_a_gpu_in_the_last_moment_keeps_the_driver() {
     let mut sim = selected(&["a"]);
     sim.label("a", "gpu", None);
     let driver = sim.node("a").labels[keys::DRIVER].clone();
@@ -162,13 +155,13 @@ fn a_pod_that_gets_a_gpu_before_the_plugin_is_gone_keeps_the_driver() {
     }
     assert_eq!(stages(&sim, "a"), [Stage::Driver, Stage::Toolkit].into(), "the plugin goes first");
     busy(&mut sim, "a");
-    steps(&mut sim, 300);
+    sim.steps(300);
     assert_eq!(sim.node("a").labels[keys::DRIVER], driver);
     assert!(!sim.spec("a").release_driver, "the health of GPUs in use is monitored");
     // With its GpuNode and without a probe nothing is known of its GPUs.
     sim.faults.insert("a".into(), Faults { no_probe: true, ..Faults::default() });
     sim.gpu_nodes.clear();
-    steps(&mut sim, 300);
+    sim.steps(300);
     assert_eq!(sim.node("a").labels[keys::DRIVER], driver);
     sim.faults.clear();
     sim.gpu_pods.clear();
@@ -201,7 +194,7 @@ fn the_pods_of_leaving_nodes_are_listed_in_turns() {
         busy(&mut sim, node);
         sim.label(node.as_str(), "gpu", None);
     }
-    steps(&mut sim, 61);
+    sim.steps(61);
     let mut listed = BTreeSet::new();
     for _ in 0..10 {
         let mut of_pass: Vec<NodeName> = Vec::new();
@@ -224,7 +217,7 @@ fn a_large_fleet_leaves_although_its_pods_are_listed_in_turns() {
     }
     let before = sim.writes.clone();
     sim.delete_policy("all");
-    steps(&mut sim, 400);
+    sim.steps(400);
     assert!(sim.policies.is_empty(), "{:?}", sim.policy_status("all").nodes);
     let nodes = sim.writes_to("node").into_iter();
     let most = nodes.map(|(node, writes)| writes - before[node]).max();
@@ -257,11 +250,11 @@ fn the_finalizer_stays_while_a_node_has_a_taint_of_the_operator() {
 }
 
 #[test]
-fn a_runtime_class_is_kept_until_the_last_node_of_its_policies_has_left() {
+fn a_runtime_class_is_kept_until_the_last_node_has_left() {
     let mut sim = Sim::settled_fleet("{defaults: {toolkit: {injection: Runtime}}}", &["a"]);
     busy(&mut sim, "a");
     sim.delete_policy("all");
-    steps(&mut sim, 120);
+    sim.steps(120);
     assert!(sim.runtime_classes.contains_key("nvidia"), "new pods that name it would be rejected");
     // A policy that cannot be parsed has not been deleted.
     let mut world = sim.world();
@@ -294,34 +287,34 @@ fn left_in_its_update() -> Sim {
 }
 
 #[test]
-fn a_node_that_leaves_in_the_middle_of_its_update_keeps_its_turn() {
+fn a_node_that_leaves_during_its_update_keeps_its_turn() {
     let mut sim = left_in_its_update();
     busy(&mut sim, "a");
-    steps(&mut sim, 100);
+    sim.steps(100);
     assert!(!sim.is_moving("b"));
     let message = sim.status("b").message;
     assert!(message.contains("node a has left this pool in the middle of an update"), "{message}");
     sim.gpu_pods.clear();
-    steps(&mut sim, 200);
+    sim.steps(200);
     assert!(sim.status("b").is_ready() && !sim.is_moving("b"));
 }
 
 #[test]
-fn a_node_that_leaves_keeps_its_turn_while_its_gpu_node_cannot_be_parsed() {
+fn a_node_that_leaves_unparsed_keeps_its_turn() {
     let mut sim = left_in_its_update();
     sim.unparsable_gpu_nodes.insert("a".into());
-    steps(&mut sim, 100);
+    sim.steps(100);
     assert!(!sim.is_moving("b"));
     assert!(sim.status("b").message.contains("GpuNode a of this pool"), "{}", sim.status("b").message);
     // It is counted by no policy.
     assert_eq!(sim.policy_status("all").nodes.total, 1);
     sim.unparsable_gpu_nodes.clear();
-    steps(&mut sim, 200);
+    sim.steps(200);
     assert!(sim.status("b").is_ready() && !sim.is_moving("b"));
 }
 
 #[test]
-fn a_node_that_does_not_answer_and_has_no_gpu_node_does_not_block_the_deletion_of_a_policy() {
+fn a_silent_node_without_a_gpu_node_blocks_no_deletion() {
     let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
     sim.node_mut("a").ready = false;
     sim.gpu_nodes.remove(&"a".into());

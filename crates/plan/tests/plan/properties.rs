@@ -69,7 +69,7 @@ proptest! {
     #![proptest_config(config(32))]
 
     #[test]
-    fn after_any_events_all_invariants_hold_the_fleet_settles_and_is_uninstalled_completely(
+    fn after_any_events_a_fleet_settles_and_is_uninstalled(
         beginning in beginning(),
         events in vec(event(), 1..30),
     ) {
@@ -157,7 +157,7 @@ proptest! {
     }
 
     #[test]
-    fn an_operator_that_is_killed_repeatedly_reaches_the_same_end_state(
+    fn an_operator_that_is_killed_reaches_the_same_end_state(
         machines in vec(fleet::machine().prop_map(|machine| Event::Joins(machine.bare())), 1..5),
         policies in policies(),
         events in vec(event(), 1..15),
@@ -180,7 +180,7 @@ proptest! {
     }
 
     #[test]
-    fn an_install_costs_at_most_four_writes_per_node_one_per_daemon_set_and_twenty_for_policies(
+    fn an_install_costs_few_writes(
         machines in vec(fleet::machine().prop_map(|machine| Event::Joins(machine.bare().reporting())), 1..8),
         policies in policies(),
     ) {

@@ -61,7 +61,7 @@ fn running(sim: &Sim) -> BTreeMap<NodeName, ([Option<Interned>; 4], bool)> {
 }
 
 #[test]
-fn specs_that_are_invalid_for_the_fleet_are_reported_as_documented_and_disrupt_nothing() {
+fn specs_invalid_for_the_fleet_are_reported_and_disrupt_nothing() {
     for row in &REJECTED.reported {
         let mut sim = fleet();
         let (before, sets) = (running(&sim), sim.sets.clone());
@@ -99,7 +99,7 @@ fn the_documented_fix_resolves_the_report() {
 }
 
 #[test]
-fn a_pool_is_shadowed_only_if_earlier_pools_match_all_of_its_nodes() {
+fn a_pool_is_shadowed_if_earlier_pools_match_all_of_its_nodes() {
     for (pools, shadowed) in [
         ("[{name: a}, {name: b}]", true),
         ("[{name: a, match: {nodeSelector: {}}}, {name: b, match: {models: [t4]}}]", true),

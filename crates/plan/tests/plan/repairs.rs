@@ -122,7 +122,7 @@ fn reported(sim: &Sim) -> String {
 }
 
 #[test]
-fn repairs_of_what_another_manager_changes_become_rare_and_everything_else_goes_on() {
+fn repairs_against_another_manager_become_rare() {
     let unknown = "managedFields lists no other manager";
     let cases: [Case; 6] = [
         ("apply DaemonSet driver-", "\"mirrorer\"", healthy, change_image),
@@ -164,7 +164,7 @@ fn a_fight_over_a_daemon_set_is_an_event_of_its_policy() {
 }
 
 #[test]
-fn a_webhook_that_changes_a_daemon_set_on_admission_is_no_conflict_and_costs_few_writes() {
+fn a_webhook_on_admission_is_no_conflict_and_costs_few_writes() {
     // The object is the same after each repair, for example because its image is taken from a mirror.
     let sim = contested("{}", |sim| {
         let name = sim.sets_of(Stage::Driver)[0].name_any();
@@ -180,7 +180,7 @@ fn a_webhook_that_changes_a_daemon_set_on_admission_is_no_conflict_and_costs_few
 }
 
 #[test]
-fn pods_that_another_controller_deletes_are_created_less_and_less_often() {
+fn pods_that_another_controller_deletes_are_created_rarely() {
     let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", crate::validation::ON_INSTALL);
     let mut fight = Fight::new(sim, "create pod validation-");
     fight.sim.faults.insert("a".into(), crate::validation::hanging());
@@ -195,7 +195,7 @@ fn pods_that_another_controller_deletes_are_created_less_and_less_often() {
 }
 
 #[test]
-fn pods_that_are_recreated_in_vain_are_deleted_less_and_less_often() {
+fn pods_that_are_recreated_in_vain_are_deleted_rarely() {
     let mut fight = Fight::new(Sim::settled_fleet("{}", &["a"]), "delete pod");
     // Whatever is created is older than the driver's container.
     fight.run(HOUR, |sim| {

@@ -34,7 +34,7 @@ fn reason(sim: &Sim) -> Option<Reason> {
 }
 
 #[test]
-fn a_report_of_an_earlier_boot_does_not_count_and_what_was_known_is_kept() {
+fn a_report_of_an_earlier_boot_does_not_count() {
     let mut sim = rebooted("{nodeLabels: [{key: accelerator}]}");
     let (labels, known) = (sim.node("a").labels.clone(), sim.status("a"));
     let plans = sim.plans.len();
@@ -61,7 +61,7 @@ fn a_report_of_an_earlier_boot_does_not_count_and_what_was_known_is_kept() {
 }
 
 #[test]
-fn a_node_whose_gpus_are_allocatable_after_a_reboot_is_ready_before_its_probe_reports() {
+fn after_a_reboot_allocatable_gpus_suffice_to_be_ready() {
     let mut sim = Sim::settled_fleet("{health: {minHealthyGpus: 7}}", &["a"]);
     sim.report("a").gpus[0].health.state = HealthState::Unhealthy;
     sim.settle();
@@ -93,7 +93,7 @@ fn the_driver_version_of_a_pool_is_kept_while_no_report_counts() {
 }
 
 #[test]
-fn a_report_of_a_boot_that_kubelet_has_not_published_yet_changes_nothing() {
+fn a_report_of_a_boot_unknown_to_kubelet_changes_nothing() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
     sim.faults.insert("a".into(), Faults { late_kubelet: true, ..Faults::default() });
     sim.reboot("a", 0);
@@ -106,7 +106,7 @@ fn a_report_of_a_boot_that_kubelet_has_not_published_yet_changes_nothing() {
 }
 
 #[test]
-fn a_boot_id_that_one_of_the_two_does_not_report_contradicts_nothing() {
+fn a_boot_id_that_is_not_reported_contradicts_nothing() {
     for (kubelets, probes) in [("", "boot"), ("boot", ""), ("", "")] {
         let mut sim = Sim::settled_fleet("{}", &["a"]);
         sim.report("a").boot_id = probes.into();
@@ -120,7 +120,7 @@ fn a_boot_id_that_one_of_the_two_does_not_report_contradicts_nothing() {
 }
 
 #[test]
-fn an_update_is_neither_continued_nor_given_up_while_the_report_is_of_an_earlier_boot() {
+fn an_update_pauses_while_the_report_is_of_an_earlier_boot() {
     let mut sim = Sim::settled_fleet(OLD, &["a", "b"]);
     sim.apply_policy("all", NEW);
     step_until_released(&mut sim, "a");
@@ -166,7 +166,7 @@ fn create_again(sim: &mut Sim, created_by_probe: bool) {
 }
 
 #[test]
-fn a_gpu_node_of_an_earlier_node_with_the_same_name_does_not_count() {
+fn a_gpu_node_of_an_earlier_node_does_not_count() {
     for created_by_probe in [false, true] {
         let mut sim = Sim::settled_fleet("{}", &["a"]);
         create_again(&mut sim, created_by_probe);
@@ -185,7 +185,7 @@ fn a_gpu_node_of_an_earlier_node_with_the_same_name_does_not_count() {
 }
 
 #[test]
-fn the_spec_of_a_gpu_node_is_not_written_to_another_one_of_its_name() {
+fn a_spec_is_not_written_to_another_gpu_node_of_the_name() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
     sim.apply_policy("all", NEW);
     let plan = sim.plan();
@@ -241,8 +241,8 @@ fn a_node_whose_gpu_node_cannot_be_parsed_keeps_its_turn() {
 }
 
 #[test]
-fn a_node_whose_gpu_node_cannot_be_parsed_may_still_restart_its_runtime() {
-    let mut sim = crate::toolkit::fresh(&["a", "b"], "{}");
+fn an_unparsed_node_may_still_restart_its_runtime() {
+    let mut sim = crate::runtime_restart::fresh(&["a", "b"], "{}");
     while !sim.node("a").labels.contains_key(keys::TOOLKIT) {
         assert!(sim.step(), "the first node gets its toolkit");
         sim.sleep(1);
@@ -262,7 +262,7 @@ fn a_node_whose_gpu_node_cannot_be_parsed_may_still_restart_its_runtime() {
 }
 
 #[test]
-fn pods_with_a_resource_that_the_policy_named_before_keep_their_driver() {
+fn pods_with_a_formerly_named_resource_keep_their_driver() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy(
         "all",
         "{pools: [{name: p, driver: {version: 595.91.07}, devicePlugin: {flavor: External, resourceName: example.com/gpu}}]}",

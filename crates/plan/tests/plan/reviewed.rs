@@ -1,10 +1,9 @@
 //! Golden files of rendered DaemonSets. The file of the default policy contains them whole; every other file contains, field by
-//! field, how its DaemonSets differ from those, so that a change can be reviewed where it is made.
+//! field, how its DaemonSets differ from those of a similar case, so that a change can be reviewed where it is made.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write,
-    sync::LazyLock,
 };
 
 use crate::sim::Sim;
@@ -18,18 +17,22 @@ pub(crate) fn default_fleet() -> Sim {
     Sim::settled_fleet("{}", &["a"])
 }
 
-/// The fields of the default policy's DaemonSets.
-static DEFAULT: LazyLock<BTreeMap<Stage, BTreeMap<String, String>>> = LazyLock::new(|| {
-    let sim = default_fleet();
-    let of_stage = |stage| Some((stage, fields(sim.sets_of(stage).first()?)));
-    Stage::ALL.into_iter().filter_map(of_stage).collect()
-});
+/// The fields of the DaemonSets with which others are compared.
+pub(crate) struct Base(BTreeMap<Stage, BTreeMap<String, String>>);
 
-/// Compares the DaemonSets of some stages with their golden file.
-pub(crate) fn review(name: &str, sim: &Sim, stages: &[Stage]) {
+impl Base {
+    /// Returns the fields of the first DaemonSet of each stage.
+    pub(crate) fn of(sim: &Sim) -> Self {
+        let of_stage = |stage| Some((stage, fields(sim.sets_of(stage).first()?)));
+        Self(Stage::ALL.into_iter().filter_map(of_stage).collect())
+    }
+}
+
+/// Compares the differences of some stages' DaemonSets from others with their golden file.
+pub(crate) fn review(name: &str, sim: &Sim, stages: &[Stage], base: &Base) {
     let mut text = String::new();
     for stage in stages {
-        let base = DEFAULT.get(stage).cloned().unwrap_or_default();
+        let base = base.0.get(stage).cloned().unwrap_or_default();
         for set in sim.sets_of(*stage) {
             writeln!(text, "{}", set.name_any()).expect("a string takes everything");
             differences(&base, &fields(set), &mut text);

@@ -3,18 +3,15 @@
 use gpu_operator_plan::output::target::Kind;
 use std::collections::BTreeSet;
 
-use crate::sim::{Faults, Sim};
+use crate::{
+    robust::{NEW, OLD, fleet, loaded},
+    sim::{Faults, Sim},
+};
 use gpu_operator_crd::{NodeName, Phase, gpunode::RolloutStep, policy::Stage, reason::Reason};
 
-const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
-const NEW: &str = "{pools: [{name: p, driver: {version: 590.10.01}}]}";
-
-fn fleet(nodes: &[&str]) -> Sim {
-    Sim::settled_fleet(OLD, nodes)
-}
-
-fn loaded(sim: &mut Sim, node: &str) -> String {
-    sim.report(node).driver.loaded.clone().unwrap_or_default()
+/// Returns faults of a node on which driver 590.10.01 cannot be installed.
+fn without_new_image() -> Faults {
+    Faults { missing_images: ["590.10.01".to_owned()].into(), ..Faults::default() }
 }
 
 /// Returns the nodes on which not all GPUs are allocatable at this time.
@@ -49,10 +46,10 @@ fn a_changed_driver_is_rolled_out_one_node_at_a_time() {
 }
 
 #[test]
-fn the_first_failure_halts_the_pool_and_reverting_the_edit_only_affects_updated_nodes() {
+fn the_first_failure_halts_the_pool_until_the_edit_is_reverted() {
     let mut sim = fleet(&["a", "b", "c"]);
     for node in ["a", "b", "c"] {
-        sim.faults.insert(node.into(), Faults { missing_images: ["590.10.01".to_owned()].into(), ..Faults::default() });
+        sim.faults.insert(node.into(), without_new_image());
     }
     sim.apply_policy("all", NEW);
     sim.run(120);
@@ -81,7 +78,7 @@ fn the_first_failure_halts_the_pool_and_reverting_the_edit_only_affects_updated_
 }
 
 #[test]
-fn another_revision_with_the_loaded_version_is_not_proven_by_the_previous_installation() {
+fn a_new_revision_is_not_proven_by_the_previous_installation() {
     let mut sim = fleet(&["a", "b"]);
     for node in ["a", "b"] {
         sim.faults.insert(node.into(), Faults { missing_images: ["595.91.07".to_owned()].into(), ..Faults::default() });
@@ -96,7 +93,7 @@ fn another_revision_with_the_loaded_version_is_not_proven_by_the_previous_instal
 }
 
 #[test]
-fn no_driver_is_replaced_under_a_gpu_pod_and_the_next_idle_node_is_updated_first() {
+fn the_next_idle_node_is_updated_before_a_busy_one() {
     let mut sim = fleet(&["a", "b"]);
     sim.gpu_pods.insert("a".into(), vec!["team/training".into()]);
     sim.apply_policy("all", NEW);
@@ -128,7 +125,7 @@ fn order_of_updates(sim: &mut Sim) -> Vec<NodeName> {
 }
 
 #[test]
-fn a_cordoned_node_is_updated_first_and_the_turn_passes_on_while_it_is_cordoned() {
+fn a_cordoned_node_is_updated_first() {
     let mut sim = fleet(&["a", "b", "c"]);
     sim.node_mut("c").cordoned = true;
     sim.apply_policy("all", NEW);
@@ -160,7 +157,7 @@ fn cordon_and_drain_update_one_node_of_a_busy_fleet() {
 }
 
 #[test]
-fn a_cordoned_node_that_cannot_be_updated_lets_the_others_be_updated() {
+fn a_cordoned_node_that_cannot_be_updated_blocks_no_other() {
     for ready in [true, false] {
         let mut sim = fleet(&["a", "b"]);
         sim.gpu_pods.insert("b".into(), vec!["team/training".into()]);
@@ -177,7 +174,7 @@ fn a_cordoned_node_that_cannot_be_updated_lets_the_others_be_updated() {
 fn a_cordoned_node_whose_update_fails_halts_its_pool() {
     let mut sim = fleet(&["a", "b"]);
     sim.node_mut("b").cordoned = true;
-    sim.faults.insert("b".into(), Faults { missing_images: ["590.10.01".to_owned()].into(), ..Faults::default() });
+    sim.faults.insert("b".into(), without_new_image());
     sim.apply_policy("all", NEW);
     assert_eq!(order_of_updates(&mut sim), ["b"]);
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
@@ -187,7 +184,7 @@ fn a_cordoned_node_whose_update_fails_halts_its_pool() {
 }
 
 #[test]
-fn a_gpu_pod_that_starts_before_the_driver_is_replaced_reverts_the_node() {
+fn a_gpu_pod_that_starts_during_the_release_ends_the_update() {
     let mut sim = fleet(&["a"]);
     let before = sim.node("a").labels.clone();
     sim.apply_policy("all", NEW);
@@ -202,18 +199,7 @@ fn a_gpu_pod_that_starts_before_the_driver_is_replaced_reverts_the_node() {
 }
 
 #[test]
-fn a_non_disruptive_change_updates_no_node() {
-    let mut sim = fleet(&["a", "b"]);
-    let labels: Vec<_> = sim.nodes.values().map(|node| node.labels.clone()).collect();
-    sim.apply_policy("all", "{defaults: {priorityClassName: high, tolerations: []}, pools: [{name: p, driver: {version: 595.91.07, resources: {limits: {memory: 1Gi}}}}]}");
-    sim.settle();
-    assert_eq!(sim.nodes.values().map(|node| node.labels.clone()).collect::<Vec<_>>(), labels);
-    let template = sim.sets_of(Stage::Driver)[0].spec.clone().expect("a spec").template.spec.expect("a pod");
-    assert_eq!(template.priority_class_name.as_deref(), Some("high"));
-}
-
-#[test]
-fn a_new_plugin_updates_nodes_one_by_one_without_changing_the_driver() {
+fn a_new_plugin_leaves_the_driver_unchanged() {
     let mut sim = fleet(&["a", "b"]);
     sim.gpu_pods.insert("a".into(), vec!["team/training".into()]);
     let driver = sim.pods["driver@a"].clone();
@@ -234,7 +220,7 @@ fn a_fix_is_applied_to_all_failing_nodes_at_once() {
     let mut sim = Sim::new().policy("all", NEW);
     for node in nodes {
         sim.join(node, "2330", 8);
-        sim.faults.insert(node.into(), Faults { missing_images: ["590.10.01".to_owned()].into(), ..Faults::default() });
+        sim.faults.insert(node.into(), without_new_image());
     }
     sim.run(30);
     assert_eq!(unready(&sim).len(), 4);
@@ -244,7 +230,7 @@ fn a_fix_is_applied_to_all_failing_nodes_at_once() {
 }
 
 #[test]
-fn nothing_is_removed_for_a_daemon_set_that_the_api_server_rejects() {
+fn nothing_is_removed_for_a_daemon_set_that_is_rejected() {
     for spec in ["{defaults: {devicePlugin: {args: [--new]}}}", "{defaults: {driver: {version: 580.173.02}}}"] {
         let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
         let (pods, sets) = (sim.pods.clone(), sim.sets.clone());

@@ -1,10 +1,7 @@
 //! Sharing and MIG: the expected resources of a node follow from how its device plugin offers its GPUs, and a change
 //! only updates the plugin.
 
-use crate::{
-    reviewed::review,
-    sim::{Faults, Sim},
-};
+use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::MigDevices};
 use gpu_operator_plan::world::ResourceLayout;
 use kube::ResourceExt;
@@ -42,18 +39,23 @@ fn google(sim: &mut Sim, node: &str) {
 }
 
 #[test]
-fn the_expected_resources_are_the_gpus_times_the_pods_that_share_each() {
+fn expected_resources_are_gpus_times_the_pods_that_share_each() {
     let renamed = "{defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 4, renameByDefault: true}}}}}";
-    for (policy, resource) in
-        [(sliced(4), "nvidia.com/gpu"), (mps(4), "nvidia.com/gpu"), (renamed.into(), "nvidia.com/gpu.shared")]
-    {
+    for (policy, resource, count) in [
+        (sliced(4), "nvidia.com/gpu", 32),
+        (mps(4), "nvidia.com/gpu", 32),
+        (renamed.into(), "nvidia.com/gpu.shared", 32),
+        // Kubelet writes these with a suffix: "1k" and "2k".
+        (sliced(125), "nvidia.com/gpu", 1000),
+        (sliced(250), "nvidia.com/gpu", 2000),
+    ] {
         let sim = Sim::settled_fleet(&policy, &["a", "b"]);
-        assert_eq!((sim.status("a").phase, gpus(&sim, "a").as_str()), (Phase::Ready, "32/32"), "{policy}");
-        assert_eq!(sim.node("a").allocatable.amount(resource), 32, "{policy}");
+        assert_eq!((sim.status("a").phase, gpus(&sim, "a")), (Phase::Ready, format!("{count}/{count}")), "{policy}");
+        assert_eq!(sim.node("a").allocatable.amount(resource), count, "{policy}");
         let status = sim.policy_status("all");
-        assert_eq!(status.summary.gpus, "64/64", "{policy}");
+        assert_eq!(status.summary.gpus, format!("{0}/{0}", 2 * count), "{policy}");
         let resources = sim.status("a").gpus.resources;
-        assert_eq!(resources.get(resource).copied(), (resource != "nvidia.com/gpu").then_some(32), "{policy}");
+        assert_eq!(resources.get(resource).copied(), (resource != "nvidia.com/gpu").then_some(count), "{policy}");
     }
 }
 
@@ -79,17 +81,7 @@ fn the_layout_is_read_from_the_plugins_pod() {
 }
 
 #[test]
-fn a_node_whose_allocatable_is_written_with_a_suffix_becomes_ready() {
-    // 8 GPUs for 125 pods each are allocatable as "1k".
-    let mut sim = Sim::settled_fleet(&sliced(125), &["a", "b"]);
-    assert_eq!((sim.status("a").phase, gpus(&sim, "a").as_str()), (Phase::Ready, "1000/1000"));
-    sim.apply_policy("all", &sliced(250));
-    sim.settle();
-    assert_eq!((sim.status("b").phase, gpus(&sim, "b").as_str()), (Phase::Ready, "2000/2000"));
-}
-
-#[test]
-fn a_node_whose_plugin_does_not_share_gpus_as_specified_is_not_ready() {
+fn a_node_that_does_not_share_as_specified_is_not_ready() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &sliced(4));
     sim.faults.insert("a".into(), Faults { publishes: Some(2), ..Faults::default() });
     sim.run(40);
@@ -103,7 +95,7 @@ fn a_node_whose_plugin_does_not_share_gpus_as_specified_is_not_ready() {
 }
 
 #[test]
-fn a_change_of_sharing_only_updates_the_plugin_one_node_at_a_time_without_waiting_for_gpu_pods() {
+fn a_change_of_sharing_waits_for_no_gpu_pod() {
     let mut sim = Sim::settled_fleet("{}", &["a", "b", "c"]);
     for node in ["a", "b", "c"] {
         sim.gpu_pods.insert(node.into(), vec!["default/training".into()]);
@@ -128,17 +120,18 @@ fn a_change_of_sharing_only_updates_the_plugin_one_node_at_a_time_without_waitin
 }
 
 #[test]
-fn mps_has_a_control_daemon_that_a_change_of_the_plugins_environment_does_not_update() {
+fn a_change_of_the_plugin_does_not_update_the_control_daemon() {
     let mut sim = Sim::settled_fleet(&mps(2), &["a"]);
     let daemon = sim.sets_of(Stage::Mps).into_iter().next().expect("a control daemon").clone();
     assert_eq!(gpus(&sim, "a"), "16/16");
-    sim.apply_policy(
-        "all",
-        "{defaults: {devicePlugin: {sharing: {mps: {replicas: 2}}, env: [{name: EXAMPLE, value: \"1\"}]}}}",
-    );
-    sim.settle();
-    assert_eq!(sim.sets_of(Stage::Mps), [&daemon], "the plugin's environment does not affect the control daemon");
-    assert_eq!(sim.sets_of(Stage::DevicePlugin).len(), 1);
+    for change in ["env: [{name: EXAMPLE, value: \"1\"}]", "flags: {passDeviceSpecs: true}"] {
+        let plugin = sim.node("a").labels[keys::DEVICE_PLUGIN].clone();
+        sim.apply_policy("all", &mps(2).replace("sharing:", &format!("{change}, sharing:")));
+        sim.settle();
+        assert_eq!(sim.sets_of(Stage::Mps), [&daemon], "{change}");
+        assert_eq!(sim.sets_of(Stage::DevicePlugin).len(), 1);
+        assert_ne!(sim.node("a").labels[keys::DEVICE_PLUGIN], plugin, "{change}");
+    }
     sim.apply_policy("all", "{}");
     sim.settle();
     assert!(sim.sets_of(Stage::Mps).is_empty() && !sim.node("a").labels.contains_key(keys::MPS));
@@ -179,7 +172,7 @@ fn mig_devices_are_expected_as_reported_by_nvml() {
 }
 
 #[test]
-fn a_node_with_mig_enabled_is_not_ready_until_it_has_mig_devices() {
+fn a_node_in_mig_mode_is_not_ready_without_mig_devices() {
     let mut sim = Sim::new().policy("all", "{defaults: {devicePlugin: {mig: {strategy: Mixed}}}}");
     sim.join("a", "2330", 1);
     partition(&mut sim, "a", 0, &[]);
@@ -194,34 +187,7 @@ fn a_node_with_mig_enabled_is_not_ready_until_it_has_mig_devices() {
 }
 
 #[test]
-fn googles_plugin_is_used_with_googles_driver_and_needs_no_toolkit() {
-    let mut sim = Sim::new()
-        .gpu_node("cos", "1eb8", 2)
-        .gpu_node("other", "1eb8", 1)
-        .policy("all", "{defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 3}}}}}");
-    google(&mut sim, "cos");
-    sim.settle();
-    assert_eq!((sim.status("cos").phase, gpus(&sim, "cos").as_str()), (Phase::Ready, "6/6"));
-    assert!(!sim.node("cos").labels.contains_key(keys::TOOLKIT));
-    assert!(sim.node("other").labels.contains_key(keys::TOOLKIT));
-    let images: Vec<String> = sim.sets_of(Stage::DevicePlugin).into_iter().map(Sim::image).collect();
-    assert!(
-        images.iter().any(|image| image.starts_with("gcr.io/gke-release/nvidia-gpu-device-plugin@sha256:")),
-        "{images:?}"
-    );
-}
-
-#[test]
-fn a_plugin_that_does_not_support_the_driver_is_rejected() {
-    let mut sim = Sim::new().gpu_node("a", "1eb8", 1).policy("all", "{defaults: {devicePlugin: {flavor: Gke}}}");
-    sim.run(20);
-    assert_eq!(sim.status("a").reason(), Some(Reason::DevicePluginUnsupported));
-    assert_eq!(sim.condition("all", "Accepted").0, "False");
-    assert!(sim.sets.is_empty());
-}
-
-#[test]
-fn a_node_with_a_third_party_plugin_is_ready_according_to_what_the_plugin_offers() {
+fn an_external_plugin_is_waited_for() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{defaults: {devicePlugin: {flavor: External}}}");
     sim.run(40);
     assert!(sim.sets_of(Stage::DevicePlugin).is_empty());
@@ -233,41 +199,4 @@ fn a_node_with_a_third_party_plugin_is_ready_according_to_what_the_plugin_offers
     sim.foreign_sets.insert("kube-system/plugin".into(), serde_yaml::from_str(file).expect("a DaemonSet"));
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready);
-}
-
-#[test]
-fn a_plugin_flag_updates_the_plugin_but_not_the_control_daemon() {
-    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &mps(2));
-    sim.settle();
-    let before = sim.node("a").labels.clone();
-    sim.apply_policy("all", &mps(2).replace("sharing:", "flags: {passDeviceSpecs: true}, sharing:"));
-    sim.settle();
-    let changed = |key: &str| sim.node("a").labels.get(key) != before.get(key);
-    assert!(changed(Stage::DevicePlugin.key()) && !changed(Stage::Mps.key()));
-}
-
-#[test]
-fn the_pods_of_all_sharing_strategies_are_as_reviewed() {
-    for (name, policy, stages) in [
-        (
-            "time-slicing",
-            "{sharing: {timeSlicing: {replicas: 4}}, mig: {strategy: Single}, flags: {failOnInitError: false, passDeviceSpecs: true, deviceIDStrategy: Index}}",
-            &[Stage::DevicePlugin][..],
-        ),
-        ("mps", "{sharing: {mps: {replicas: 2}}}", &[Stage::Mps, Stage::DevicePlugin]),
-        (
-            "gke",
-            "{flavor: Gke, sharing: {timeSlicing: {replicas: 3}}, containerMetrics: {port: 2112}, healthMonitoring: true, args: [-v=10]}",
-            &[Stage::DevicePlugin][..],
-        ),
-    ] {
-        let mut sim =
-            Sim::new().gpu_node("a", "2330", 8).policy("all", &format!("{{defaults: {{devicePlugin: {policy}}}}}"));
-        if name == "gke" {
-            google(&mut sim, "a");
-        }
-        sim.settle();
-        assert_eq!(sim.status("a").phase, Phase::Ready, "{name}");
-        review(&format!("sharing-{name}"), &sim, stages);
-    }
 }

@@ -5,8 +5,9 @@ use crate::{
     health::set_health,
     messages::Steps,
     robust::{NEW, OLD, busy},
+    runtime_restart::set_progress,
     sim::{Faults, Sim, api::new_gpu_node, machine::Test},
-    toolkit::{fleet, not_allocatable, set_progress},
+    toolkit::{fleet, not_allocatable},
     validation::{ON_INSTALL, failing, hanging, node},
 };
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, health::HealthState, keys};

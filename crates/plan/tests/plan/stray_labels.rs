@@ -137,7 +137,7 @@ fn a_stray_value_is_replaced_at_once_by_the_recorded_group() {
 }
 
 #[test]
-fn a_node_whose_pods_have_moved_gets_its_driver_back_while_it_is_used() {
+fn a_used_node_whose_pods_have_moved_gets_its_driver_back() {
     for value in [Some("x"), None] {
         let mut sim = fleet();
         busy(&mut sim, "a");
@@ -153,7 +153,7 @@ fn a_node_whose_pods_have_moved_gets_its_driver_back_while_it_is_used() {
 }
 
 #[test]
-fn without_a_record_only_labels_that_name_a_daemon_set_and_running_pods_count() {
+fn without_a_record_known_labels_and_running_pods_count() {
     for runs in [true, false] {
         let mut sim = fleet();
         busy(&mut sim, "a");
@@ -170,7 +170,7 @@ fn without_a_record_only_labels_that_name_a_daemon_set_and_running_pods_count() 
 }
 
 #[test]
-fn a_record_without_its_labels_replaces_no_driver_under_a_gpu_pod() {
+fn a_record_without_labels_replaces_no_driver_in_use() {
     let mut sim = Sim::new().policy("all", OTHER_DRIVER).gpu_node("a", "2330", 8);
     sim.faults.insert("a".into(), Faults { driver_crash: Some("no headers".into()), ..Faults::default() });
     sim.run(30);
@@ -197,7 +197,7 @@ fn a_record_without_its_labels_replaces_no_driver_under_a_gpu_pod() {
 }
 
 #[test]
-fn the_pod_of_a_driver_that_a_stray_label_has_placed_deletes_no_plugin() {
+fn the_driver_pod_of_a_stray_label_deletes_no_plugin() {
     let mut sim = fleet();
     busy(&mut sim, "a");
     let other = sim.node("t").labels[keys::DRIVER].to_string();

@@ -42,7 +42,7 @@ fn moving(sim: &Sim) -> Vec<&str> {
 }
 
 #[test]
-fn another_node_begins_only_when_the_write_can_no_longer_be_carried_out() {
+fn another_node_begins_only_when_the_write_has_expired() {
     let mut carry = LoopState::default();
     let mut sim = unanswered(&mut carry);
     // So that `a` is not the next one any more.

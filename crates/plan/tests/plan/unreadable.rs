@@ -103,7 +103,7 @@ fn a_node_whose_gpu_node_cannot_be_parsed_counts_as_failed() {
 }
 
 #[test]
-fn nothing_that_a_gpu_node_may_need_goes_while_it_cannot_be_parsed() {
+fn nothing_that_an_unparsed_gpu_node_may_need_goes() {
     let mut sim = Sim::settled_fleet("{deletionPolicy: Now}", &["a"]);
     let sets: Vec<_> = sim.sets.keys().cloned().collect();
     sim.unparsable_gpu_nodes.insert("a".into());
@@ -131,7 +131,7 @@ fn the_daemon_sets_of_a_policy_that_cannot_be_parsed_stay() {
 }
 
 #[test]
-fn a_test_stays_on_a_node_without_a_gpu_node_while_its_policy_cannot_be_parsed() {
+fn a_test_stays_while_its_policy_cannot_be_parsed() {
     let mut sim = Sim::new().policy("all", "{readiness: {validation: {mode: OnInstall}}}").gpu_node("a", "2330", 8);
     while !sim.pods.values().any(|pod| pod.role == Role::Validation) {
         sim.step();

@@ -163,6 +163,14 @@ impl Sim {
         }
     }
 
+    /// Runs this number of steps of a second, whether or not anything changes.
+    pub fn steps(&mut self, count: u32) {
+        for _ in 0..count {
+            self.step();
+            self.sleep(1);
+        }
+    }
+
     /// Returns whether the last plan requests another pass within a minute.
     pub fn due(&self) -> bool {
         let check = self.plans.last().and_then(|plan| plan.check_again);

@@ -61,7 +61,7 @@ fn names_and_aliases_are_unique_legal_label_values() {
 }
 
 #[test]
-fn every_value_of_gke_and_karpenter_that_means_one_model_finds_it() {
+fn every_value_of_a_cloud_that_means_one_model_finds_it() {
     let catalogue = catalogue();
     for gke in [
         "nvidia-tesla-k80",
@@ -238,7 +238,7 @@ fn the_table_of_desktop_cards_is_read_row_by_row() {
 }
 
 #[test]
-fn only_desktop_cards_have_their_files_among_those_for_desktop_cards() {
+fn only_desktop_cards_have_desktop_files() {
     let catalogue = catalogue();
     for (name, desktop) in [
         ("nvidia-quadro-k620", true),

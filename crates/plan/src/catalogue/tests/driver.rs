@@ -31,7 +31,7 @@ fn os(driver: &str, id: &str, version: &str) -> Result<String, String> {
 }
 
 #[test]
-fn every_model_has_a_default_driver_that_supports_it_with_a_flavour_that_runs_it() {
+fn every_model_has_a_default_driver_and_flavour() {
     let catalogue = catalogue();
     for model in catalogue.models() {
         let release = catalogue.default_driver(&[model]).unwrap();
@@ -70,7 +70,7 @@ fn modules_follow_the_architecture() {
 }
 
 #[test]
-fn the_default_driver_is_the_newest_that_all_models_of_a_node_support() {
+fn the_default_driver_is_the_newest_that_all_models_support() {
     assert_eq!(default_of(&["nvidia-tesla-k80"]), Ok(470));
     assert_eq!(default_of(&["nvidia-tesla-p100"]), Ok(580));
     assert_eq!(default_of(&["nvidia-h100-80gb"]), Ok(595));
@@ -80,7 +80,7 @@ fn the_default_driver_is_the_newest_that_all_models_of_a_node_support() {
 }
 
 #[test]
-fn any_two_models_get_a_driver_and_a_flavour_that_run_both_or_an_error_that_names_both() {
+fn any_two_models_get_a_common_driver_or_an_error() {
     let catalogue = catalogue();
     // Of the models of which the same holds, one stands for all.
     let mut kinds: Vec<&Accelerator> = Vec::new();
@@ -137,7 +137,7 @@ fn a_common_branch_that_is_not_recommended_can_still_be_written() {
 }
 
 #[test]
-fn a_driver_that_does_not_support_a_model_is_rejected_with_a_suggestion() {
+fn an_unsupported_driver_is_rejected_with_a_suggestion() {
     assert_eq!(supports("nvidia-tesla-k80", "470.256.02"), Ok(()));
     assert_eq!(supports("nvidia-tesla-k80", "470"), Ok(()));
     assert_eq!(
@@ -194,7 +194,7 @@ fn driver_images_are_named_by_operating_system() {
 }
 
 #[test]
-fn an_operating_system_without_an_image_is_an_error_that_lists_the_images() {
+fn a_system_without_an_image_is_an_error_with_those_that_exist() {
     assert_eq!(
         os("535.309.01", "rocky", "8.10").unwrap_err(),
         "driver 535.309.01 has no known image for rocky8.10, only for ubuntu22.04, rhel8, rhel9, rocky9; write \
@@ -286,7 +286,7 @@ fn the_kernel_module_follows_from_model_and_branch() {
 }
 
 #[test]
-fn a_kernel_module_that_does_not_support_the_model_is_rejected_with_one_that_does() {
+fn an_unsupported_kernel_module_is_rejected_with_another() {
     use KernelModule::{Auto, Open, Proprietary};
     assert_eq!(
         flavour("nvidia-tesla-p100", "580.173.02", Open).unwrap_err(),
@@ -304,7 +304,7 @@ fn a_kernel_module_that_does_not_support_the_model_is_rejected_with_one_that_doe
 }
 
 #[test]
-fn a_node_with_several_models_loads_the_one_flavour_that_runs_them_all() {
+fn several_models_load_the_flavour_that_runs_them_all() {
     let catalogue = catalogue();
     let common = |names: &[&str], requested| common_module_flavour(&models(&catalogue, names), "580.173.02", requested);
     assert_eq!(common(&["nvidia-h100-80gb", "nvidia-tesla-p100"], KernelModule::Auto), Ok(Flavour::Proprietary));

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nvidias_plugin_is_not_installed_with_a_driver_that_is_too_old() {
+    fn nvidias_plugin_is_not_installed_with_an_old_driver() {
         let host = DriverChoice::Preinstalled { root: "/".into() };
         let run_file = DriverChoice::RunFile {
             version: Some("375.26".into()),

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn the_public_site_has_data_center_and_desktop_gpus_in_different_folders() {
+    fn the_public_site_has_a_folder_for_desktop_gpus() {
         let catalogue = Catalogue::builtin().unwrap();
         for (model, version, arch, url) in [
             (

@@ -3,8 +3,9 @@
 use super::{A, GpuNode, NodeStage, Scenario, Steps};
 use crate::{
     mig::{SEVENTHS, change_manually, mixed, partitioned},
+    runtime_restart::{fresh, set_progress},
     sim::{Faults, Sim, machine::MigOutcome},
-    toolkit::{end_with, fleet, fresh, not_allocatable, set_progress},
+    toolkit::{end_with, fleet, not_allocatable},
     validation::{ON_INSTALL, failing, hanging, node},
 };
 use gpu_operator_crd::reason::Reason;
@@ -12,7 +13,7 @@ use gpu_operator_plan::world::ContainerState;
 
 /// Returns a node whose toolkit has ended with this message.
 fn ended(words: &str) -> Sim {
-    fleet("containerd://1.7.27", "v1.34.1", "{}").then(|sim| end_with(sim, words)).then(not_allocatable)
+    fleet("containerd://1.7.27", "v1.34.1", "{}").then(|sim| end_with(sim, "a", words)).then(not_allocatable)
 }
 
 /// Returns a node that cannot be partitioned by MIG, with this message.

@@ -68,7 +68,7 @@ fn words(choice: &ToolkitChoice) -> String {
 }
 
 #[test]
-fn the_least_disruptive_option_with_which_plain_pods_work_is_chosen() {
+fn the_least_disruptive_option_for_plain_pods_is_chosen() {
     let (kubeadm, k3s) = ("v1.34.0", "v1.34.0+k3s1");
     for (toolkit, runtime, kubelet, expected) in [
         ("{}", "containerd://2.0.0", kubeadm, "CDI"),

@@ -67,7 +67,7 @@ proptest! {
     #![proptest_config(config(64))]
 
     #[test]
-    fn in_random_orders_an_installation_with_reboots_ends_with_ready_nodes(choices in vec(any::<u16>(), 0..400)) {
+    fn in_random_orders_an_installation_survives_reboots(choices in vec(any::<u16>(), 0..400)) {
         let mut sim = Sim::new().policy("all", POLICY);
         for node in ["a", "b", "c"] {
             sim.join(node, "2330", 8);
@@ -78,7 +78,7 @@ proptest! {
     }
 
     #[test]
-    fn in_random_orders_drivers_are_replaced_and_never_under_a_gpu_pod(choices in vec(any::<u16>(), 0..600)) {
+    fn in_random_orders_no_driver_is_replaced_under_a_gpu_pod(choices in vec(any::<u16>(), 0..600)) {
         use Event::{Back, Move, PodStarts, PodsEnd};
         let sim = Sim::settled_fleet(POLICY, &["a", "b", "c"]);
         let stray = Event::Stray("a", Stage::Driver, Some("x"));
@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn in_random_orders_policies_are_deleted_and_created_and_names_come_back(choices in vec(any::<u16>(), 0..600)) {
+    fn in_random_orders_policies_and_names_go_and_come_back(choices in vec(any::<u16>(), 0..600)) {
         let sim = Sim::settled_fleet(POLICY, &["a", "b"]);
         let events = [
             Event::Leave("a"), Event::Delete, Event::Join("a"), Event::Create, Event::LeaveUncollected("a"), Event::Move,
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn in_random_orders_of_any_events_all_laws_hold_and_in_the_end_nothing_is_left(
+    fn in_random_orders_of_any_events_all_laws_hold(
         events in vec(any_event(), 1..16),
         choices in vec(any::<u16>(), 0..500),
     ) {
