@@ -1,17 +1,16 @@
-//! Interned strings: strings that thousands of objects share, such as label keys and node names, are stored once.
+//! Interned strings: strings that thousands of objects share, such as label keys and node names, are stored once in the process.
 
 use std::{
     borrow::Borrow,
     collections::HashSet,
     fmt,
     ops::Deref,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
 use serde::{Deserialize, Serialize};
 
-/// An interned string, such as one from [`Interner`]. The nodes of a fleet have the same labels over and over: interned, each
-/// costs a pointer.
+/// An interned string. The nodes of a fleet have the same labels over and over: interned, each costs a pointer.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(from = "String")]
 pub struct Interned(#[serde(serialize_with = "as_str")] Arc<Box<str>>);
@@ -50,13 +49,13 @@ impl Borrow<str> for Interned {
 
 impl From<&str> for Interned {
     fn from(text: &str) -> Self {
-        Self(Arc::new(text.into()))
+        POOL.lock().unwrap_or_else(PoisonError::into_inner).word(text)
     }
 }
 
 impl From<String> for Interned {
     fn from(text: String) -> Self {
-        Self(Arc::new(text.into()))
+        Self::from(text.as_str())
     }
 }
 
@@ -97,12 +96,9 @@ impl fmt::Debug for Interned {
 }
 
 /// The interned strings in use.
-#[derive(Debug, Default)]
-pub struct Interner {
-    pool: Mutex<Pool>,
-}
+static POOL: LazyLock<Mutex<Pool>> = LazyLock::new(Mutex::default);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Pool {
     words: HashSet<Interned>,
     /// The number of strings at which unused ones are removed.
@@ -112,20 +108,18 @@ struct Pool {
 /// The minimum number of strings before unused ones are removed.
 const FEW: usize = 4096;
 
-impl Interner {
+impl Pool {
     /// Returns the interned string, shared by all users of the same text.
-    #[must_use]
-    pub fn word(&self, text: &str) -> Interned {
-        let pool = &mut *self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = pool.words.get(text) {
+    fn word(&mut self, text: &str) -> Interned {
+        if let Some(known) = self.words.get(text) {
             return known.clone();
         }
-        if pool.words.len() >= pool.limit {
-            pool.words.retain(|word| Arc::strong_count(&word.0) > 1);
-            pool.limit = (2 * pool.words.len()).max(FEW);
+        if self.words.len() >= self.limit {
+            self.words.retain(|word| Arc::strong_count(&word.0) > 1);
+            self.limit = (2 * self.words.len()).max(FEW);
         }
-        let word = Interned::from(text);
-        pool.words.insert(word.clone());
+        let word = Interned(Arc::new(text.into()));
+        self.words.insert(word.clone());
         word
     }
 }
@@ -136,17 +130,16 @@ mod tests {
 
     #[test]
     fn equal_strings_are_stored_once() {
-        let words = Interner::default();
-        assert!(Arc::ptr_eq(&words.word("zone").0, &words.word("zone").0));
-        assert!(!Arc::ptr_eq(&words.word("zone").0, &words.word("zones").0));
+        assert!(Arc::ptr_eq(&Interned::from("zone").0, &Interned::from("zone".to_owned()).0));
+        assert!(!Arc::ptr_eq(&Interned::from("zone").0, &Interned::from("zones").0));
     }
 
     #[test]
     fn unused_strings_are_removed_eventually() {
-        let words = Interner::default();
-        let kept = words.word("kept");
-        (0..3 * FEW).for_each(|number| drop(words.word(&number.to_string())));
-        assert!(words.pool.lock().unwrap().words.len() <= FEW + 1);
-        assert!(Arc::ptr_eq(&kept.0, &words.word("kept").0));
+        let mut pool = Pool::default();
+        let kept = pool.word("kept");
+        (0..3 * FEW).for_each(|number| drop(pool.word(&number.to_string())));
+        assert!(pool.words.len() <= FEW + 1);
+        assert!(Arc::ptr_eq(&kept.0, &pool.word("kept").0));
     }
 }

@@ -1,9 +1,9 @@
 //! Names of objects of different kinds, each as a type of its own, so that they cannot be mixed. In JSON and in the schema they
-//! are strings.
+//! are strings. Each is stored once for all objects that refer to it.
 
 use std::{borrow::Cow, fmt};
 
-use gpu_operator_common::interned::{Interned, Interner};
+use gpu_operator_common::interned::Interned;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
@@ -20,12 +20,6 @@ macro_rules! name {
             #[must_use]
             pub fn as_str(&self) -> &str {
                 self.0.as_str()
-            }
-
-            /// Returns the name, stored once for all objects that refer to it.
-            #[must_use]
-            pub fn interned(name: &str, interner: &Interner) -> Self {
-                Self(interner.word(name))
             }
         }
 

@@ -20,11 +20,7 @@ use super::{
     placement::Placement,
 };
 
-use gpu_operator_plan::{
-    output::events::Subject,
-    time::later,
-    world::{ObservedTime, mirror::Fact},
-};
+use gpu_operator_plan::{output::events::Subject, time::later, world::ObservedTime};
 
 /// The prefix of NVIDIA's resource names.
 const NVIDIA: &str = "nvidia.com/";
@@ -114,12 +110,6 @@ pub struct DriverMount {
 
 /// What determines where a pod may run: its state, its placement, and the GPU resources that it requests.
 pub type Wish<'p> = (State, &'p Placement, Vec<(&'p str, u64)>);
-
-impl Fact for PendingPod {
-    fn times(&mut self) -> Vec<&mut ObservedTime> {
-        self.created.iter_mut().collect()
-    }
-}
 
 impl PendingPod {
     /// Returns a pod's `namespace/name` and facts, or `None` if it does not involve GPUs. The result does not depend on the

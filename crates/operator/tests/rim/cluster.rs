@@ -11,7 +11,6 @@ use gpu_operator::{
     reconcile::Loop,
     watch::{self, Mirrors},
 };
-use gpu_operator_common::interned::Interner;
 use gpu_operator_crd::{GpuNode, NodeName, keys};
 use gpu_operator_plan::{
     catalogue::Catalogue,
@@ -142,8 +141,7 @@ async fn surroundings(api: Arc<Api>, mut sim: Sim) {
 
 /// Shows the simulator what the API server stores.
 fn observe(api: &Api, sim: &mut Sim) {
-    let words = Interner::default();
-    let nodes = api.all::<TrimmedNode>(NODES).into_iter().map(|node| NodeFacts::of(&node, &words));
+    let nodes = api.all::<TrimmedNode>(NODES).into_iter().map(|node| NodeFacts::of(&node));
     sim.now = clock();
     sim.nodes = nodes.map(|node| (node.name.clone(), node)).collect();
     sim.gpu_nodes = api
@@ -152,7 +150,7 @@ fn observe(api: &Api, sim: &mut Sim) {
         .map(|node| (NodeName::from(node.name_any().as_str()), node))
         .collect();
     sim.sets = api.all::<DaemonSet>(SETS).into_iter().map(|set| (set.name_any(), set)).collect();
-    let pods = api.all::<Pod>(PODS).into_iter().filter_map(|pod| PodFacts::of(&pod, &words));
+    let pods = api.all::<Pod>(PODS).into_iter().filter_map(|pod| PodFacts::of(&pod));
     sim.pods = pods.map(|pod| (pod.name.clone(), pod)).collect();
 }
 

@@ -1,6 +1,6 @@
 //! Other field managers that write what this operator writes, according to the API server's `managedFields`.
 
-use gpu_operator_common::interned::{Interned, Interner};
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::keys;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use serde::Serialize;
@@ -18,10 +18,10 @@ pub struct CoWriters {
 }
 
 impl CoWriters {
-    /// Extracts them from the managed fields of a Node, with interned strings.
+    /// Extracts them from the managed fields of a Node.
     #[must_use]
-    pub fn of(managed: &[ManagedFieldsEntry], words: &Interner) -> Self {
-        let find = |owns: &dyn Fn(&Value) -> bool| newest(managed, owns).map(|name| words.word(name));
+    pub fn of(managed: &[ManagedFieldsEntry]) -> Self {
+        let find = |owns: &dyn Fn(&Value) -> bool| newest(managed, owns).map(Interned::from);
         let condition = format!("k:{{\"type\":\"{}\"}}", keys::HEALTH_CONDITION);
         Self {
             labels: find(&|fields| {
@@ -69,7 +69,7 @@ mod tests {
             entry(keys::HEALTH_MANAGER, 6, serde_json::json!({"f:spec": {"f:taints": {}}})),
         ]);
         let managed: Vec<ManagedFieldsEntry> = serde_json::from_value(managed).unwrap();
-        let found = CoWriters::of(&managed, &Interner::default());
+        let found = CoWriters::of(&managed);
         let expected = CoWriters { labels: Some("kyverno".into()), condition: Some("detector".into()), taints: None };
         assert_eq!(found, expected);
     }

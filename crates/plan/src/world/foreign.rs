@@ -14,7 +14,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::world::{foreign_pod::shows_driver, mirror::Fact, node::NodeFacts};
+use crate::world::{foreign_pod::shows_driver, node::NodeFacts};
 
 /// The prefix of the node labels with which NVIDIA's GPU Operator places its DaemonSets.
 const NVIDIA_OPERATOR: &str = "nvidia.com/gpu.deploy.";
@@ -62,8 +62,6 @@ struct Term {
     /// Node names, if it is restricted to some.
     names: Option<Vec<String>>,
 }
-
-impl Fact for Option<ForeignSet> {}
 
 impl ForeignSet {
     /// Extracts the facts of a DaemonSet. Returns `None` if it belongs to this operator, or is not part of an NVIDIA GPU stack.

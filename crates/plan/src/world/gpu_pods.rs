@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_common::{interned::Interner, quantity};
+use gpu_operator_common::quantity;
 use gpu_operator_crd::{keys, policy::Stage};
 use k8s_openapi::api::core::v1::{ContainerStatus, NodeSelectorTerm, Pod};
 use kube::ResourceExt;
@@ -39,9 +39,7 @@ impl GpuPods {
     #[must_use]
     pub fn of(pods: &[Pod], asks: &GpuRequests, namespace: &str) -> Self {
         let (users, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| uses_gpu(pod, asks));
-        let own = |pod: &Pod| {
-            PodFacts::of(pod, &Interner::default()).filter(|_| pod.namespace().as_deref() == Some(namespace))
-        };
+        let own = |pod: &Pod| PodFacts::of(pod).filter(|_| pod.namespace().as_deref() == Some(namespace));
         let bystander = |pod: &Pod| match own(pod) {
             Some(_) => Bystander::Own,
             None if gives_way(pod) => Bystander::GivesWay(name(pod)),

@@ -1,24 +1,21 @@
 //! The facts of Nodes.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_common::interned::{Interned, Interner};
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{NodeName, keys};
 use k8s_openapi::{
     api::core::v1::{Node, NodeCondition, NodeRuntimeHandler, Taint, Toleration},
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+    apimachinery::pkg::api::resource::Quantity,
     jiff::Timestamp,
 };
-use kube::{Resource, ResourceExt, core::ClusterResourceScope};
+use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
 use crate::world::{
     co_writer::CoWriters,
-    mirror::Fact,
     observed_time::ObservedTime,
+    partial::Partial,
     resources::Resources,
     taint::{self, TaintFact},
 };
@@ -27,25 +24,20 @@ use crate::world::{
 pub type NodeLabels = BTreeMap<Interned, Interned>;
 
 /// A Node without its images, volumes and addresses, which make up most of it.
-#[derive(Deserialize, Clone, Debug, Default)]
-pub struct TrimmedNode {
-    metadata: ObjectMeta,
-    #[serde(default)]
-    spec: TrimmedSpec,
-    #[serde(default)]
-    status: TrimmedStatus,
-}
+pub type TrimmedNode = Partial<Node, TrimmedSpec, TrimmedStatus>;
 
+/// The fields of a Node's spec that are parsed.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct TrimmedSpec {
+pub struct TrimmedSpec {
     unschedulable: bool,
     taints: Vec<Taint>,
 }
 
+/// The fields of a Node's status that are parsed.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct TrimmedStatus {
+pub struct TrimmedStatus {
     conditions: Vec<NodeCondition>,
     capacity: BTreeMap<String, Quantity>,
     allocatable: BTreeMap<String, Quantity>,
@@ -69,35 +61,6 @@ impl TrimmedNode {
     #[must_use]
     pub fn taints_with(&self, own: Option<&TaintFact>) -> Vec<Taint> {
         taint::with_own(&self.spec.taints, taint::recorded(self.annotations()).as_ref(), own)
-    }
-}
-
-impl Resource for TrimmedNode {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Node::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Node::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Node::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Node::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
     }
 }
 
@@ -179,12 +142,6 @@ const OS: &str = "kubernetes.io/os";
 /// What kubelet reports instead of the version while the container runtime does not answer.
 const UNKNOWN_VERSION: &str = "://Unknown";
 
-impl Fact for NodeFacts {
-    fn times(&mut self) -> Vec<&mut ObservedTime> {
-        self.created.iter_mut().collect()
-    }
-}
-
 impl NodeFacts {
     /// Returns whether the version of its container runtime is unknown because the runtime does not answer kubelet.
     #[must_use]
@@ -202,14 +159,14 @@ impl NodeFacts {
             && !self.taints.iter().any(|taint| taint.key.as_str() == VIRTUAL_TAINT)
     }
 
-    /// Extracts the facts of a Node, with interned strings.
+    /// Extracts the facts of a Node.
     #[must_use]
-    pub fn of(node: &TrimmedNode, words: &Interner) -> Self {
+    pub fn of(node: &TrimmedNode) -> Self {
         let TrimmedStatus { conditions, capacity, allocatable, node_info, runtime_handlers } = &node.status;
-        let allocatable = Resources::of(allocatable, words);
+        let allocatable = Resources::of(allocatable);
         let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
         Self {
-            name: NodeName::interned(&node.name_any(), words),
+            name: node.name_any().into(),
             uid: node.uid().unwrap_or_default(),
             created: node.creation_timestamp().map(|time| time.0.into()),
             taints: taint::lasting(&node.spec.taints).collect(),
@@ -223,25 +180,25 @@ impl NodeFacts {
                 },
             ),
             gpu_count: node.annotations().get(keys::GPU_COUNT).cloned(),
-            labels: node.labels().iter().map(|(key, value)| (words.word(key), words.word(value))).collect(),
-            co_writers: CoWriters::of(node.managed_fields(), words),
-            owned_labels: owned_labels(node).map(|key| words.word(key)).collect(),
+            labels: node.labels().iter().map(|(key, value)| (key.into(), value.into())).collect(),
+            co_writers: CoWriters::of(node.managed_fields()),
+            owned_labels: owned_labels(node).map(Interned::from).collect(),
             ready: ready.is_some_and(|ready| ready.status == "True"),
             cordoned: node.spec.unschedulable,
             deleting: node.meta().deletion_timestamp.is_some(),
-            withheld: Resources::of(capacity, words).without(&allocatable),
+            withheld: Resources::of(capacity).without(&allocatable),
             allocatable,
             boot_id: node_info.boot_id.as_str().into(),
-            arch: words.word(&node_info.architecture),
-            kernel: words.word(&node_info.kernel_version),
-            runtime: words.word(&node_info.container_runtime_version),
+            arch: (&node_info.architecture).into(),
+            kernel: (&node_info.kernel_version).into(),
+            runtime: (&node_info.container_runtime_version).into(),
             runtime_handlers: runtime_handlers
                 .iter()
                 .filter_map(|handler| handler.name.as_deref())
                 .filter(|name| !name.is_empty())
-                .map(|name| words.word(name))
+                .map(Interned::from)
                 .collect(),
-            kubelet: words.word(&node_info.kubelet_version),
+            kubelet: (&node_info.kubelet_version).into(),
         }
     }
 
@@ -284,7 +241,7 @@ mod tests {
         let node = serde_yaml::from_str(
             "{metadata: {name: a}, status: {nodeInfo: {architecture: amd64, bootID: b-1, containerRuntimeVersion: docker://1, kernelVersion: k, kubeletVersion: v1}}}",
         );
-        let facts = NodeFacts::of(&node.unwrap(), &Interner::default());
+        let facts = NodeFacts::of(&node.unwrap());
         let NodeFacts { boot_id, arch, runtime, kernel, kubelet, .. } = &facts;
         assert_eq!(
             (&**boot_id, [arch, runtime, kernel, kubelet].map(Interned::as_str)),

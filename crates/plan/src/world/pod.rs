@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpu_operator_common::interned::{Interned, Interner};
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{NodeName, Revision, keys, policy::Stage};
 use k8s_openapi::{
     api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},
@@ -11,11 +11,7 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 
-use crate::{
-    container_names::DEVICE_NODES,
-    time::add,
-    world::{mirror::Fact, observed_time::ObservedTime},
-};
+use crate::{container_names::DEVICE_NODES, time::add, world::observed_time::ObservedTime};
 
 /// The facts of one of this operator's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -115,23 +111,10 @@ pub struct Exit {
     pub message: String,
 }
 
-impl Fact for PodFacts {
-    fn times(&mut self) -> Vec<&mut ObservedTime> {
-        let ended = self.end.as_mut().and_then(|end| end.at.as_mut());
-        let running =
-            self.init.iter_mut().chain(&mut self.containers).filter_map(|container| match &mut container.state {
-                ContainerState::Running(since) => since.as_mut(),
-                ContainerState::Waiting { .. } | ContainerState::Ended(_) => None,
-            });
-        let deleted = self.deletion.as_mut().map(|deletion| &mut deletion.since);
-        [self.created.as_mut(), deleted, ended].into_iter().flatten().chain(running).collect()
-    }
-}
-
 impl PodFacts {
-    /// Extracts the facts of a pod, with interned strings. Returns `None` if it is not one of this operator's pods.
+    /// Extracts the facts of a pod. Returns `None` if it is not one of this operator's pods.
     #[must_use]
-    pub fn of(pod: &Pod, words: &Interner) -> Option<Self> {
+    pub fn of(pod: &Pod) -> Option<Self> {
         let labels = pod.labels();
         let role = match labels.get(keys::STAGE) {
             Some(stage) if stage == keys::VALIDATION => Role::Validation,
@@ -146,14 +129,14 @@ impl PodFacts {
             Role::Probe | Role::Validation => None,
         };
         let containers = |statuses: Option<&Vec<ContainerStatus>>| {
-            statuses.into_iter().flatten().map(|status| ContainerFacts::of(status, words)).collect::<Vec<_>>()
+            statuses.into_iter().flatten().map(ContainerFacts::of).collect::<Vec<_>>()
         };
         Some(Self {
             name: pod.name_any(),
-            node: NodeName::interned(spec.node_name.as_deref().or_else(|| intended_node(pod))?, words),
+            node: spec.node_name.as_deref().or_else(|| intended_node(pod))?.into(),
             role,
-            group: group.map(|group| Revision::interned(group, words)),
-            applied: pod.annotations().get(keys::APPLIED).map(|hash| words.word(hash)),
+            group: group.map(|group| group.as_str().into()),
+            applied: pod.annotations().get(keys::APPLIED).map(Interned::from),
             created: pod.creation_timestamp().map(|time| time.0.into()),
             deletion: Deletion::of(pod),
             unschedulable: status
@@ -282,7 +265,7 @@ impl ContainerFacts {
         }
     }
 
-    fn of(status: &ContainerStatus, words: &Interner) -> Self {
+    fn of(status: &ContainerStatus) -> Self {
         let exit = |ended: &ContainerStateTerminated| Exit {
             code: ended.exit_code,
             message: ended.message.clone().or_else(|| ended.reason.clone()).unwrap_or_default().trim().to_owned(),
@@ -301,7 +284,7 @@ impl ContainerFacts {
         };
         let last = status.last_state.as_ref().and_then(|last| last.terminated.as_ref());
         Self {
-            name: words.word(&status.name),
+            name: (&status.name).into(),
             state,
             last_failure: last.map(exit).filter(|exit| exit.code != 0),
             ready: status.ready,

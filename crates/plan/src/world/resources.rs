@@ -11,7 +11,7 @@ use k8s_openapi::{api::core::v1::PodSpec, apimachinery::pkg::api::resource::Quan
 use serde::Serialize;
 use serde_json::Value;
 
-use gpu_operator_common::interned::{Interned, Interner};
+use gpu_operator_common::interned::Interned;
 
 use crate::container_names::CONFIG_WRITER;
 
@@ -23,9 +23,9 @@ pub struct Resources(Box<[(Interned, u32)]>);
 impl Resources {
     /// Returns the extended resources among a Node's resources, without those whose quantity cannot be parsed.
     #[must_use]
-    pub fn of(all: &BTreeMap<String, Quantity>, words: &Interner) -> Self {
+    pub fn of(all: &BTreeMap<String, Quantity>) -> Self {
         let extended = all.iter().filter(|(name, _)| name.contains('/'));
-        Self(extended.filter_map(|(name, amount)| Some((words.word(name), quantity::count(&amount.0).ok()?))).collect())
+        Self(extended.filter_map(|(name, amount)| Some((name.into(), quantity::count(&amount.0).ok()?))).collect())
     }
 
     /// Returns the amount of a resource; zero if it is not listed.
@@ -165,7 +165,7 @@ mod tests {
             ("example.com/gpu", "1"),
         ];
         let all = all.map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned()))).into();
-        let read = Resources::of(&all, &Interner::default());
+        let read = Resources::of(&all);
         assert_eq!(
             read,
             Resources::from_iter([

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use gpu_operator_common::{interned::Interner, quantity, version::Version};
+use gpu_operator_common::{quantity, version::Version};
 use gpu_operator_crd::{GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName};
 use gpu_operator_plan::{
     Plan,
@@ -109,14 +109,14 @@ proptest! {
         let mut labels = object["metadata"]["labels"].as_object().into_iter().flatten();
         let possible = labels.all(|(_, value)| value.as_str().is_none_or(is_label_value));
         let Ok(node) = serde_json::from_value::<TrimmedNode>(object) else { return Ok(()) };
-        let facts = NodeFacts { name: NODE.into(), ..NodeFacts::of(&node, &Interner::default()) };
+        let facts = NodeFacts { name: NODE.into(), ..NodeFacts::of(&node) };
         plans(possible, world(|world| drop(world.nodes.insert(NODE.into(), Arc::new(facts)))));
     }
 
     #[test]
     fn pods(object in damaged::json(&samples("pod"))) {
         let Ok(pod) = serde_json::from_value::<Pod>(object) else { return Ok(()) };
-        let Some(facts) = PodFacts::of(&pod, &Interner::default()) else { return Ok(()) };
+        let Some(facts) = PodFacts::of(&pod) else { return Ok(()) };
         plans(true, world(|world| {
             world.pods.retain(|_, pod| pod.role != facts.role);
             world.pods.insert("damaged".into(), Arc::new(facts));
@@ -150,7 +150,7 @@ fn every_sample_is_read() {
     assert!(samples("node").iter().all(|sample| serde_json::from_slice::<TrimmedNode>(sample).is_ok()));
     for sample in samples("pod") {
         let pod: Pod = serde_json::from_slice(&sample).expect("a pod");
-        assert!(PodFacts::of(&pod, &Interner::default()).is_some());
+        assert!(PodFacts::of(&pod).is_some());
     }
     assert!(samples("installer_log").iter().all(|log| complaint(&String::from_utf8_lossy(log)).is_some()));
 }

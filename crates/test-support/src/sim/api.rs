@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_common::interned::{Interned, Interner};
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicySpec, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName,
     PolicyName, keys,
@@ -146,7 +146,7 @@ impl Sim {
     }
 
     fn make_pod(&mut self, name: &str, pod: &Pod) -> Answer {
-        let mut facts = PodFacts::of(pod, &Interner::default()).expect("a pod of this operator");
+        let mut facts = PodFacts::of(pod).expect("a pod of this operator");
         assert!(self.nodes.contains_key(&facts.node), "a pod for an unknown node");
         facts.created = Some(self.now.into());
         if self.pods.contains_key(name) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_common::{interned::Interner, mig_layout::MigLayout};
+use gpu_operator_common::mig_layout::MigLayout;
 use gpu_operator_crd::{
     Report,
     report::{Gpu, MigDevices},
@@ -41,7 +41,7 @@ pub fn published(offered: &Resources) -> Resources {
         Quantity(format!("{amount}{suffix}"))
     };
     let status = offered.names().map(|name| (name.to_string(), shortest(offered.amount(name)))).collect();
-    Resources::of(&status, &Interner::default())
+    Resources::of(&status)
 }
 
 /// Returns the number of pods that share a GPU, according to the template of a plugin's pod.
