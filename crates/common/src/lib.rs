@@ -8,5 +8,6 @@ pub mod admin;
 pub mod build_info;
 pub mod interned;
 pub mod mig_layout;
+pub mod mirror;
 pub mod quantity;
 pub mod version;

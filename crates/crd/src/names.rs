@@ -1,5 +1,5 @@
 //! Names of objects of different kinds, each as a type of its own, so that they cannot be mixed. In JSON and in the schema they
-//! are strings.
+//! are strings. Each is stored once for all objects that refer to it.
 
 use std::{borrow::Cow, fmt};
 

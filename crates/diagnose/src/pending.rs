@@ -22,7 +22,7 @@ use crate::{
 use gpu_operator_plan::{
     output::events::Subject,
     time::later,
-    world::{ObservedTime, Placement, mirror::Fact},
+    world::{ObservedTime, Placement},
 };
 
 /// The prefix of NVIDIA's resource names.
@@ -113,12 +113,6 @@ pub struct DriverMount {
 
 /// What determines where a pod may run: its state, its placement, and the GPU resources that it requests.
 pub type Wish<'p> = (State, &'p Placement, Vec<(&'p str, u64)>);
-
-impl Fact for PendingPod {
-    fn times(&mut self) -> Vec<&mut ObservedTime> {
-        self.created.iter_mut().collect()
-    }
-}
 
 impl PendingPod {
     /// Returns a pod's `namespace/name` and facts, or `None` if it does not involve GPUs. The result does not depend on the

@@ -3,11 +3,7 @@
 
 use std::time::Duration;
 
-use gpu_operator_plan::{
-    output::events::Subject,
-    time::later,
-    world::{ObservedTime, mirror::Fact},
-};
+use gpu_operator_plan::{output::events::Subject, time::later, world::ObservedTime};
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 use kube::ResourceExt;
 
@@ -47,12 +43,6 @@ pub enum Fault {
         /// The requirement, such as `cuda>=12.8`.
         condition: String,
     },
-}
-
-impl Fact for RefusedPods {
-    fn times(&mut self) -> Vec<&mut ObservedTime> {
-        vec![&mut self.at]
-    }
 }
 
 impl RefusedPods {

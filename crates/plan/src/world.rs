@@ -7,9 +7,9 @@ mod foreign;
 mod foreign_pod;
 mod gpu_pods;
 mod held;
-pub mod mirror;
 mod node;
 mod observed_time;
+mod partial;
 mod placement;
 mod pod;
 mod resources;
@@ -23,7 +23,6 @@ use std::{
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::ResourceExt;
-use mirror::Fact;
 
 pub use co_writer::CoWriters;
 pub use daemon_set::{DaemonSetFacts, Refusal};
@@ -33,6 +32,7 @@ pub use gpu_pods::{Bystander, GpuPods, GpuRequests, offers_gpus, uses_gpu};
 pub use held::{Concern, HeldWrite};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TrimmedNode};
 pub use observed_time::ObservedTime;
+pub use partial::Partial;
 pub use placement::Placement;
 pub use pod::{ContainerFacts, ContainerState, Deletion, Exit, PodEnd, PodFacts, Role};
 pub use resources::{ResourceLayout, Resources, is_gpu};
@@ -119,8 +119,6 @@ pub struct RuntimeClassFacts {
     /// Whether an object owns it, with which the API server would delete it.
     pub owned: bool,
 }
-
-impl Fact for RuntimeClassFacts {}
 
 impl RuntimeClassFacts {
     /// Extracts the facts of a RuntimeClass.

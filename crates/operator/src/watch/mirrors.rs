@@ -5,69 +5,76 @@ use std::{
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
+use gpu_operator_common::mirror::{Facts, Mirror, Version};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
 use gpu_operator_diagnose::{PendingPod, RefusedPods, Symptoms};
 use gpu_operator_plan::world::{
     DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, World,
-    mirror::{Facts, Mirror, Version, observed},
 };
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::Pod, node::v1::RuntimeClass},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
     jiff::Timestamp,
 };
-use kube::{Resource, ResourceExt};
+use kube::{ResourceExt, core::DeserializeGuard};
 use tokio::sync::Notify;
 
-/// The maximum number of pods, and of rejections, that are diagnosed. If there are more, the others are diagnosed once some of
-/// these are gone and the watch restarts.
-pub const MAX_PODS: usize = 2000;
+use super::fact::{Fact, Readable, observe};
 
 /// Returns the resource version of an object.
 pub fn version(object: &impl ResourceExt) -> Version {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
-/// A custom resource, or `None` if it cannot be parsed: it can only have been written for another version of the API, and must
-/// not be mistaken for a missing object.
-pub type Readable<K> = Option<Arc<K>>;
-
 /// A mirror that a watch keeps up to date and the loop reads.
 #[derive(Debug)]
-pub struct Shared<F, N = String>(RwLock<Mirror<F, N>>);
+pub struct Shared<F: Fact>(RwLock<Mirror<F, F::Name>>);
 
-impl<F, N> Default for Shared<F, N> {
+impl<F: Fact> Default for Shared<F> {
     fn default() -> Self {
-        Self(RwLock::default())
+        Self(RwLock::new(Mirror::of_at_most(F::MOST)))
     }
 }
 
-impl<F, N> Shared<F, N> {
-    fn of_at_most(most: usize) -> Self {
-        Self(RwLock::new(Mirror::of_at_most(most)))
-    }
-
+impl<F: Fact> Shared<F> {
     /// Returns the mirror to read.
-    pub fn read(&self) -> RwLockReadGuard<'_, Mirror<F, N>> {
+    pub fn read(&self) -> RwLockReadGuard<'_, Mirror<F, F::Name>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the mirror to change.
-    pub fn write(&self) -> RwLockWriteGuard<'_, Mirror<F, N>> {
+    pub fn write(&self) -> RwLockWriteGuard<'_, Mirror<F, F::Name>> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the facts of one object, observed at `now`, by a method of the mirror. Returns whether they changed.
+    pub fn put(&self, put: Put<F>, name: F::Name, version: Version, mut fact: F, now: Timestamp) -> bool {
+        let mut mirror = self.write();
+        observe(&mut fact, &name, &mirror, now);
+        put(&mut mirror, name, version, fact)
+    }
+}
+
+type Put<F> = fn(&mut Mirror<F, <F as Fact>::Name>, <F as Fact>::Name, Version, F) -> bool;
+
+/// The clock by which facts are observed.
+#[derive(Debug)]
+struct Clock(fn() -> Timestamp);
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self(Timestamp::now)
     }
 }
 
 /// All mirrors.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Mirrors {
-    pub(super) policies: Shared<Readable<ClusterGpuPolicy>, PolicyName>,
-    pub(super) nodes: Shared<NodeFacts, NodeName>,
-    pub(super) gpu_nodes: Shared<Readable<GpuNode>, NodeName>,
+    pub(super) policies: Shared<Readable<ClusterGpuPolicy>>,
+    pub(super) nodes: Shared<NodeFacts>,
+    pub(super) gpu_nodes: Shared<Readable<GpuNode>>,
     pub(super) daemon_sets: Shared<DaemonSetFacts>,
-    /// DaemonSets of all namespaces, `None` for those that are not part of a GPU stack, so that a DaemonSet that ceases to be one is
-    /// noticed.
-    pub(super) foreign_sets: Shared<Option<ForeignSet>>,
+    /// DaemonSets of all namespaces.
+    pub(super) foreign_sets: Shared<Option<Arc<ForeignSet>>>,
     /// Pods of all namespaces that install a driver.
     pub(super) foreign_pods: Shared<ForeignPod>,
     pub(super) pods: Shared<PodFacts>,
@@ -81,41 +88,20 @@ pub struct Mirrors {
     pub(super) not_started: Shared<RefusedPods>,
     /// Notified of every change of a fact, including changes from the answers to this operator's writes.
     pub(super) changed: Notify,
-    clock: fn() -> Timestamp,
-}
-
-impl Default for Mirrors {
-    fn default() -> Self {
-        Self::new(Timestamp::now)
-    }
+    clock: Clock,
 }
 
 impl Mirrors {
-    /// Returns empty mirrors, and the clock by which their facts are observed.
+    /// Returns empty mirrors whose facts are observed by this clock.
     #[must_use]
     pub fn new(clock: fn() -> Timestamp) -> Self {
-        Self {
-            policies: Shared::default(),
-            nodes: Shared::default(),
-            gpu_nodes: Shared::default(),
-            daemon_sets: Shared::default(),
-            pods: Shared::default(),
-            refusals: Shared::default(),
-            runtime_classes: Shared::default(),
-            foreign_sets: Shared::default(),
-            foreign_pods: Shared::default(),
-            pending: Shared::of_at_most(MAX_PODS),
-            refused: Shared::of_at_most(MAX_PODS),
-            not_started: Shared::of_at_most(MAX_PODS),
-            changed: Notify::new(),
-            clock,
-        }
+        Self { clock: Clock(clock), ..Self::default() }
     }
 
     /// Returns the current time in whole seconds, the precision that Kubernetes stores.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        Timestamp::from_second((self.clock)().as_second()).unwrap_or_default()
+        Timestamp::from_second((self.clock.0)().as_second()).unwrap_or_default()
     }
 
     /// Returns the kinds that have not been listed yet. The operator is ready when there are none.
@@ -137,32 +123,24 @@ impl Mirrors {
     /// not based on the state before the write.
     pub fn learn(&self, answer: Answer) {
         let changed = match answer {
-            Answer::Policy(policy) => {
-                let version = version(&*policy);
-                self.policies.write().set(policy.name_any().into(), version, Some(Arc::new(trimmed(*policy))))
-            }
-            Answer::GpuNode(gpu_node) => {
-                let version = version(&*gpu_node);
-                self.gpu_nodes.write().set(gpu_node.name_any().into(), version, Some(Arc::new(trimmed(*gpu_node))))
-            }
-            Answer::Node(node) => {
-                let facts = NodeFacts::of(&node);
-                self.nodes.write().set(facts.name.clone(), version(&*node), observed(facts, self.now()))
-            }
-            Answer::DaemonSet(set) => {
-                self.daemon_sets.write().set(set.name_any(), version(&*set), DaemonSetFacts::of(&set))
-            }
-            Answer::Pod(pod) => PodFacts::of(&pod).is_some_and(|facts| {
-                self.pods.write().set(pod.name_any(), version(&*pod), observed(facts, self.now()))
-            }),
-            Answer::RuntimeClass(class) => {
-                self.runtime_classes.write().set(class.name_any(), version(&*class), RuntimeClassFacts::of(&class))
-            }
+            Answer::Policy(policy) => self.answered(&self.policies, DeserializeGuard(Ok(*policy))),
+            Answer::GpuNode(gpu_node) => self.answered(&self.gpu_nodes, DeserializeGuard(Ok(*gpu_node))),
+            Answer::Node(node) => self.answered(&self.nodes, *node),
+            Answer::DaemonSet(set) => self.answered(&self.daemon_sets, *set),
+            Answer::Pod(pod) => self.answered(&self.pods, *pod),
+            Answer::RuntimeClass(class) => self.answered(&self.runtime_classes, *class),
             Answer::Nothing => false,
         };
         if changed {
             self.changed.notify_one();
         }
+    }
+
+    /// Updates a mirror from the answer to a write, and returns whether a fact changed.
+    fn answered<F: Fact>(&self, mirror: &Shared<F>, object: F::Object) -> bool {
+        let version = version(&object);
+        let known = F::read(object).and_then(|(name, fact)| Some((name, fact?)));
+        known.is_some_and(|(name, fact)| mirror.put(Mirror::learn, name, version, fact, self.now()))
     }
 
     /// Waits for the next change of a fact since the last call.
@@ -182,13 +160,21 @@ impl Mirrors {
             gpu_nodes,
             unreadable_gpu_nodes,
             daemon_sets: self.daemon_sets.read().facts()?,
-            foreign_sets: foreign(self.foreign_sets.read().facts()?),
+            foreign_sets: readable(self.foreign_sets.read().facts()?).0,
             foreign_pods: self.foreign_pods.read().facts()?,
             pods: self.pods.read().facts()?,
             refusals: self.refusals.read().facts()?,
             runtime_classes: self.runtime_classes.read().facts()?,
             ..World::default()
         })
+    }
+
+    /// Returns the pods and rejections as the mirrors show them, or `None` until all kinds have been listed.
+    #[must_use]
+    pub fn symptoms(&self) -> Option<Symptoms> {
+        let mut refused = self.refused.read().facts()?;
+        refused.extend(self.not_started.read().facts()?);
+        Some(Symptoms { pods: self.pending.read().facts()?, refused, pod_events: BTreeMap::new() })
     }
 }
 
@@ -211,12 +197,7 @@ pub enum Answer {
     Nothing,
 }
 
-/// Returns the DaemonSets that are part of a third-party GPU stack.
-fn foreign(facts: Facts<Option<ForeignSet>>) -> Facts<ForeignSet> {
-    facts.into_iter().filter_map(|(name, set)| Some((name, Arc::new((*set).clone()?)))).collect()
-}
-
-/// Returns the objects that could be parsed, and the names of those that could not.
+/// Returns what is known of objects, and the names of those of which nothing is, such as those that could not be parsed.
 fn readable<K, N: Ord>(facts: Facts<Readable<K>, N>) -> (Facts<K, N>, BTreeSet<N>) {
     let mut unreadable = BTreeSet::new();
     let mut readable = BTreeMap::new();
@@ -229,26 +210,53 @@ fn readable<K, N: Ord>(facts: Facts<Readable<K>, N>) -> (Facts<K, N>, BTreeSet<N
     (readable, unreadable)
 }
 
-/// Returns an object without metadata that the plan never reads or that changes with every write. Of the managed fields only the
-/// times of the probe's writes are left.
-pub fn trimmed<K: Resource>(mut object: K) -> K {
-    let meta = object.meta_mut();
-    let mut managed = meta.managed_fields.take().unwrap_or_default();
-    managed.retain_mut(|entry| {
-        entry.fields_v1 = None;
-        entry.manager.as_deref() == Some(keys::PROBE_MANAGER)
-    });
-    let managed_fields = (!managed.is_empty()).then_some(managed);
-    *meta = ObjectMeta { managed_fields, resource_version: None, annotations: None, ..std::mem::take(meta) };
-    object
-}
+#[cfg(test)]
+mod tests {
+    use gpu_operator_plan::world::ObservedTime;
 
-impl Mirrors {
-    /// Returns the pods and rejections as the mirrors show them, or `None` until all kinds have been listed.
-    #[must_use]
-    pub fn symptoms(&self) -> Option<Symptoms> {
-        let mut refused = self.refused.read().facts()?;
-        refused.extend(self.not_started.read().facts()?);
-        Some(Symptoms { pods: self.pending.read().facts()?, refused, pod_events: BTreeMap::new() })
+    use super::*;
+    use crate::watch::fact::Reading;
+
+    /// A fact with the minute at which another machine says that it began.
+    #[derive(Clone, Debug, PartialEq)]
+    struct Began(ObservedTime);
+
+    impl Fact for Began {
+        type Object = Pod;
+        type Name = String;
+
+        fn read(_: Pod) -> Reading<Self> {
+            None
+        }
+
+        fn times(&mut self) -> Vec<&mut ObservedTime> {
+            vec![&mut self.0]
+        }
+    }
+
+    #[test]
+    fn a_reported_time_keeps_when_it_was_first_observed() {
+        let minute = |minute: i64| Timestamp::from_second(minute * 60).unwrap();
+        let mirror = Shared::<Began>::default();
+        let put = |put, now, (name, version, reported): (&str, Version, i64)| {
+            mirror.put(put, name.to_owned(), version, Began(minute(reported).into()), minute(now));
+        };
+        let list = |now, objects: &[(&str, Version, i64)]| {
+            mirror.write().begin_list();
+            for object in objects {
+                put(Mirror::list, now, *object);
+            }
+            mirror.write().end_list();
+        };
+        let local = |name: &str| mirror.read().get(name).unwrap().0.local();
+        list(10, &[("past", 1, 2), ("future", 1, 30)]);
+        assert_eq!(local("past"), minute(2), "it began before this operator");
+        assert_eq!(local("future"), minute(10), "that clock is ahead");
+        put(Mirror::set, 11, ("behind", 2, 2));
+        assert_eq!(local("behind"), minute(11));
+        list(12, &[("behind", 3, 2), ("future", 3, 30), ("new", 3, 2)]);
+        assert_eq!(["behind", "future", "new"].map(local), [11, 10, 12].map(minute));
+        put(Mirror::set, 13, ("future", 4, 31));
+        assert_eq!(local("future"), minute(13), "it began again");
     }
 }

@@ -4,10 +4,7 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use gpu_operator_diagnose::{PendingPod, RefusedPods};
-use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Api, Client, runtime::watcher};
-use tokio::sync::Notify;
 
 use super::{
     event_watch::watch_events,
@@ -23,33 +20,18 @@ const SYSTEM_NAMESPACE: &str = "kube-system";
 #[must_use]
 pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> Vec<BoxFuture<'static, ()>> {
     let fields = format!("status.phase=Pending,metadata.namespace!={namespace},metadata.namespace!={SYSTEM_NAMESPACE}");
-    let unused = Arc::<Notify>::default;
+    let wakes_nothing = Arc::default();
+    let all = || client.clone();
     let said = |fields: &str| {
         let fields = format!("{fields},metadata.namespace!={namespace}");
-        watch_events(Api::<Event>::all(client.clone()), &fields)
+        watch_events(Api::all(all()), &fields)
     };
+    let refused = said("reason=FailedCreate");
+    // A pod whose container is not started leaves Pending soon: kubelet reports it as Running or Failed.
+    let not_started = said("reason=Failed,involvedObject.kind=Pod");
     vec![
-        follow(
-            watcher(Api::<Pod>::all(client.clone()), any().fields(&fields)),
-            Arc::clone(mirrors),
-            |mirrors| &mirrors.pending,
-            |pod| PendingPod::of(&pod).map(|(uid, pod)| (uid, Some(pod))),
-            unused(),
-        ),
-        follow(
-            said("reason=FailedCreate"),
-            Arc::clone(mirrors),
-            |mirrors| &mirrors.refused,
-            |event| RefusedPods::of(&event).map(|(name, refused)| (name, Some(refused))),
-            unused(),
-        ),
-        // A pod whose container is not started leaves Pending soon: kubelet reports it as Running or Failed.
-        follow(
-            said("reason=Failed,involvedObject.kind=Pod"),
-            Arc::clone(mirrors),
-            |mirrors| &mirrors.not_started,
-            |event| RefusedPods::of(&event).map(|(name, refused)| (name, Some(refused))),
-            unused(),
-        ),
+        follow(watcher(Api::all(all()), any().fields(&fields)), mirrors, |mirrors| &mirrors.pending, &wakes_nothing),
+        follow(refused, mirrors, |mirrors| &mirrors.refused, &wakes_nothing),
+        follow(not_started, mirrors, |mirrors| &mirrors.not_started, &wakes_nothing),
     ]
 }

@@ -12,7 +12,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::world::{co_writer::newest, mirror::Fact, resources::ResourceLayout};
+use crate::world::{co_writer::newest, resources::ResourceLayout};
 
 /// The facts of one of this operator's DaemonSets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -30,8 +30,6 @@ pub struct DaemonSetFacts {
     /// The other field manager that last added fields to [`Self::spec`], or changed some.
     pub added_by: Option<Interned>,
 }
-
-impl Fact for DaemonSetFacts {}
 
 impl DaemonSetFacts {
     /// Extracts the facts of a DaemonSet.
@@ -75,8 +73,6 @@ pub struct Refusal {
     /// When it was last reported.
     pub at: Option<Timestamp>,
 }
-
-impl Fact for Refusal {}
 
 impl Refusal {
     /// Returns the DaemonSet and the rejection of its pods, from a `FailedCreate` Event of the DaemonSet controller.

@@ -7,7 +7,7 @@ use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::PodSpec};
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::world::{foreign_pod::shows_driver, mirror::Fact, node::NodeFacts, placement::Placement};
+use crate::world::{foreign_pod::shows_driver, node::NodeFacts, placement::Placement};
 
 /// The prefix of the node labels with which NVIDIA's GPU Operator places its DaemonSets.
 const NVIDIA_OPERATOR: &str = "nvidia.com/gpu.deploy.";
@@ -45,8 +45,6 @@ pub enum ForeignOwner {
     /// Any other owner.
     Other,
 }
-
-impl Fact for Option<ForeignSet> {}
 
 impl ForeignSet {
     /// Extracts the facts of a DaemonSet. Returns `None` if it belongs to this operator, or is not part of an NVIDIA GPU stack.

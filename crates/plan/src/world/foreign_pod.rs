@@ -1,17 +1,12 @@
 //! The facts of third-party pods that install an NVIDIA driver on their node and belong to no DaemonSet, such as the pods that
 //! `kubectl delete daemonset --cascade=orphan` leaves behind.
 
-use std::borrow::Cow;
-
 use gpu_operator_crd::{NodeName, keys};
-use k8s_openapi::{
-    api::core::v1::{Pod, Volume, VolumeMount},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
-use kube::{Resource, ResourceExt, core::NamespaceResourceScope};
-use serde::{Deserialize, Serialize};
+use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
+use kube::ResourceExt;
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 
-use crate::world::mirror::Fact;
+use crate::world::partial::Partial;
 
 /// The label that NVIDIA's GPU Operator sets on its pods, and its value on driver pods.
 const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "nvidia-driver");
@@ -19,16 +14,12 @@ const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "nvidia-driver")
 const DRIVER_FOLDERS: [&str; 2] = ["/run/nvidia", "/run/nvidia/driver"];
 
 /// A Pod with only the fields that are needed here, because all pods of the cluster are watched.
-#[derive(Deserialize, Clone, Debug, Default)]
-pub struct TrimmedPod {
-    metadata: ObjectMeta,
-    #[serde(default)]
-    spec: TrimmedSpec,
-}
+pub type TrimmedPod = Partial<Pod, TrimmedSpec, IgnoredAny>;
 
+/// The fields of a Pod's spec that are parsed.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct TrimmedSpec {
+pub struct TrimmedSpec {
     node_name: Option<String>,
     volumes: Vec<Volume>,
     containers: Vec<TrimmedContainer>,
@@ -41,35 +32,6 @@ struct TrimmedContainer {
     volume_mounts: Vec<VolumeMount>,
 }
 
-impl Resource for TrimmedPod {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Pod::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Pod::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Pod::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Pod::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
-
 /// A third-party pod that installs an NVIDIA driver on its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ForeignPod {
@@ -78,8 +40,6 @@ pub struct ForeignPod {
     /// Its name.
     pub name: String,
 }
-
-impl Fact for ForeignPod {}
 
 impl ForeignPod {
     /// Returns the key of a pod: node, namespace and name. Returns `None` if it has no node.

@@ -1,24 +1,21 @@
 //! The facts of Nodes.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{NodeName, keys};
 use k8s_openapi::{
     api::core::v1::{Node, NodeCondition, NodeRuntimeHandler, Taint, Toleration},
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+    apimachinery::pkg::api::resource::Quantity,
     jiff::Timestamp,
 };
-use kube::{Resource, ResourceExt, core::ClusterResourceScope};
+use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
 use crate::world::{
     co_writer::CoWriters,
-    mirror::Fact,
     observed_time::ObservedTime,
+    partial::Partial,
     resources::Resources,
     taint::{self, TaintFact},
 };
@@ -27,25 +24,20 @@ use crate::world::{
 pub type NodeLabels = BTreeMap<Interned, Interned>;
 
 /// A Node without its images, volumes and addresses, which make up most of it.
-#[derive(Deserialize, Clone, Debug, Default)]
-pub struct TrimmedNode {
-    metadata: ObjectMeta,
-    #[serde(default)]
-    spec: TrimmedSpec,
-    #[serde(default)]
-    status: TrimmedStatus,
-}
+pub type TrimmedNode = Partial<Node, TrimmedSpec, TrimmedStatus>;
 
+/// The fields of a Node's spec that are parsed.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct TrimmedSpec {
+pub struct TrimmedSpec {
     unschedulable: bool,
     taints: Vec<Taint>,
 }
 
+/// The fields of a Node's status that are parsed.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct TrimmedStatus {
+pub struct TrimmedStatus {
     conditions: Vec<NodeCondition>,
     capacity: BTreeMap<String, Quantity>,
     allocatable: BTreeMap<String, Quantity>,
@@ -69,35 +61,6 @@ impl TrimmedNode {
     #[must_use]
     pub fn taints_with(&self, own: Option<&TaintFact>) -> Vec<Taint> {
         taint::with_own(&self.spec.taints, taint::recorded(self.annotations()).as_ref(), own)
-    }
-}
-
-impl Resource for TrimmedNode {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Node::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Node::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Node::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Node::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
     }
 }
 
@@ -178,12 +141,6 @@ const OS: &str = "kubernetes.io/os";
 
 /// What kubelet reports instead of the version while the container runtime does not answer.
 const UNKNOWN_VERSION: &str = "://Unknown";
-
-impl Fact for NodeFacts {
-    fn times(&mut self) -> Vec<&mut ObservedTime> {
-        self.created.iter_mut().collect()
-    }
-}
 
 impl NodeFacts {
     /// Returns whether the version of its container runtime is unknown because the runtime does not answer kubelet.

@@ -28,23 +28,13 @@ impl ObservedTime {
         self.local
     }
 
-    /// Returns the reported time as observed at `now`.
-    #[must_use]
-    pub fn at(self, now: Timestamp) -> Self {
-        Self { local: now, ..self }
-    }
-
-    /// Replaces the local time by that of the same reported time among those `before`. Without an earlier observation, as when the
-    /// operator starts, the clocks are assumed to agree, but for times in the future.
-    pub fn recall(&mut self, before: Option<&[Self]>) {
-        match before {
-            None => self.local = self.local.min(self.reported),
-            Some(before) => {
-                if let Some(same) = before.iter().find(|known| *known == self) {
-                    self.local = same.local;
-                }
-            }
-        }
+    /// Sets the local time: that of the same reported time among those that were observed `before`, or else `now`. Without an
+    /// earlier observation, as when the operator starts, the clocks are assumed to agree, but for times in the future.
+    pub fn observe(&mut self, now: Timestamp, before: Option<&[Self]>) {
+        self.local = match before {
+            None => now.min(self.reported),
+            Some(before) => before.iter().find(|known| *known == self).map_or(now, |same| same.local),
+        };
     }
 }
 

@@ -11,11 +11,7 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 
-use crate::{
-    container_names::DEVICE_NODES,
-    time::add,
-    world::{mirror::Fact, observed_time::ObservedTime},
-};
+use crate::{container_names::DEVICE_NODES, time::add, world::observed_time::ObservedTime};
 
 /// The facts of one of this operator's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -113,19 +109,6 @@ pub struct Exit {
     pub code: i32,
     /// Its termination message, or kubelet's reason.
     pub message: String,
-}
-
-impl Fact for PodFacts {
-    fn times(&mut self) -> Vec<&mut ObservedTime> {
-        let ended = self.end.as_mut().and_then(|end| end.at.as_mut());
-        let running =
-            self.init.iter_mut().chain(&mut self.containers).filter_map(|container| match &mut container.state {
-                ContainerState::Running(since) => since.as_mut(),
-                ContainerState::Waiting { .. } | ContainerState::Ended(_) => None,
-            });
-        let deleted = self.deletion.as_mut().map(|deletion| &mut deletion.since);
-        [self.created.as_mut(), deleted, ended].into_iter().flatten().chain(running).collect()
-    }
 }
 
 impl PodFacts {

@@ -8,7 +8,11 @@ use k8s_openapi::jiff::SignedDuration;
 
 /// Moves all times that kubelets reported, but not when they were observed.
 fn skew(world: &mut World, by: SignedDuration) {
-    let skew = |time: &mut ObservedTime| *time = ObservedTime::from(time.reported() + by).at(time.local());
+    let skew = |time: &mut ObservedTime| {
+        let local = time.local();
+        *time = (time.reported() + by).into();
+        time.observe(local, Some(&[]));
+    };
     for pod in world.pods.values_mut().map(Arc::make_mut) {
         pod.end.iter_mut().filter_map(|end| end.at.as_mut()).for_each(skew);
         for container in pod.init.iter_mut().chain(&mut pod.containers) {

@@ -302,8 +302,8 @@ impl Cluster {
     fn learn(&mut self, write: &Write) {
         let key = key_of(write);
         for change in self.store.record(&self.sim) {
-            if Some(&change.key) == key.as_ref() && change.stored.is_some() {
-                self.operator.learn(change.clone());
+            if let Some(stored) = change.stored.clone().filter(|_| Some(&change.key) == key.as_ref()) {
+                self.operator.learn(change.key.clone(), stored);
             }
             self.operator.send(change);
         }

@@ -6,13 +6,14 @@ use std::{
     sync::Arc,
 };
 
+use gpu_operator_common::mirror::Mirror;
 use gpu_operator_crd::{GpuNode, NodeName};
 use gpu_operator_plan::{
     carry::{Class, Failure, LoopState},
     output::{body::Body, target::Kind as Target, write::Write},
     pass::{Answer, Pass, Request},
     time::Uptime,
-    world::{DaemonSetFacts, ObservedTime, World, mirror::Mirror},
+    world::{DaemonSetFacts, ObservedTime, World},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -85,14 +86,14 @@ impl Operator {
     pub fn deliver(&mut self, kind: Kind) {
         let next = self.queues.get_mut(&kind).and_then(VecDeque::pop_front);
         if let Some(change) = next {
-            self.learn(change);
+            self.awake |= change.reach(self.mirrors.get_mut(&kind).expect("a mirror of each kind"));
         }
     }
 
-    /// Learns of a change, from a watch or from the answer to a write.
-    pub fn learn(&mut self, change: Change) {
-        let mirror = self.mirrors.get_mut(&change.key.0).expect("a mirror of each kind");
-        self.awake |= change.reach(mirror);
+    /// Learns an object from the answer to a write.
+    pub fn learn(&mut self, (kind, name): Key, stored: Stored) {
+        let mirror = self.mirrors.get_mut(&kind).expect("a mirror of each kind");
+        self.awake |= mirror.learn(name, stored.version, stored);
     }
 
     /// Returns the hash of what the mirrors show.

@@ -7,11 +7,9 @@ use std::{
     sync::Arc,
 };
 
+use gpu_operator_common::mirror::{Mirror, Version};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
-use gpu_operator_plan::world::{
-    NodeFacts, PodFacts,
-    mirror::{Fact, Mirror, Version},
-};
+use gpu_operator_plan::world::{NodeFacts, PodFacts};
 use k8s_openapi::api::apps::v1::DaemonSet;
 
 use crate::sim::Sim;
@@ -90,8 +88,6 @@ pub struct Stored {
     pub object: Object,
 }
 
-impl Fact for Stored {}
-
 impl PartialEq for Stored {
     fn eq(&self, other: &Self) -> bool {
         (self.born, self.hash) == (other.born, other.hash)
@@ -107,11 +103,11 @@ pub struct Change {
 }
 
 impl Change {
-    /// Passes the change to the mirror of its kind, and returns whether a fact changed.
+    /// Passes the change to the mirror of its kind as its watch does, and returns whether a fact changed.
     pub fn reach(self, mirror: &mut Mirror<Stored>) -> bool {
         match self.stored {
             Some(stored) => mirror.set(self.key.1, self.version, stored),
-            None => mirror.remove(self.key.1, self.version),
+            None => mirror.remove(&self.key.1, self.version),
         }
     }
 }

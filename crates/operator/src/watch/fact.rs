@@ -1,0 +1,228 @@
+//! The facts that the mirrors hold: from which objects they are read, and when this operator first observed the times in them.
+
+use std::{fmt::Debug, sync::Arc};
+
+use gpu_operator_common::mirror::Mirror;
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
+use gpu_operator_plan::world::{
+    ContainerState, DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, ObservedTime, PodFacts, Refusal,
+    RuntimeClassFacts, TrimmedNode, TrimmedPod,
+};
+use k8s_openapi::{
+    api::{
+        apps::v1::DaemonSet,
+        core::v1::{Event, Pod},
+        node::v1::RuntimeClass,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    jiff::Timestamp,
+};
+use kube::{Resource, ResourceExt, core::DeserializeGuard};
+use serde::de::DeserializeOwned;
+
+use gpu_operator_diagnose::{PendingPod, RefusedPods};
+
+/// What an object says about the entry of this name: its facts, or that there are none. `None` if it concerns no entry.
+pub type Reading<F> = Option<(<F as Fact>::Name, Option<F>)>;
+
+/// What a mirror holds of an object.
+pub trait Fact: Clone + PartialEq + Send + Sync + 'static {
+    /// The object that it is read from.
+    type Object: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + 'static;
+    /// The name of its entry.
+    type Name: Ord + Clone + Send + Sync;
+    /// The maximum number of entries.
+    const MOST: usize = usize::MAX;
+
+    /// Reads an object.
+    fn read(object: Self::Object) -> Reading<Self>;
+
+    /// Returns the times of other machines in these facts.
+    fn times(&mut self) -> Vec<&mut ObservedTime> {
+        Vec::new()
+    }
+}
+
+/// A custom resource, or `None` if it cannot be parsed: it can only have been written for another version of the API, and must
+/// not be mistaken for a missing object.
+pub type Readable<K> = Option<Arc<K>>;
+
+impl Fact for Readable<ClusterGpuPolicy> {
+    type Object = DeserializeGuard<ClusterGpuPolicy>;
+    type Name = PolicyName;
+
+    fn read(policy: Self::Object) -> Reading<Self> {
+        Some((policy.name_any().into(), Some(readable(policy))))
+    }
+}
+
+impl Fact for Readable<GpuNode> {
+    type Object = DeserializeGuard<GpuNode>;
+    type Name = NodeName;
+
+    fn read(gpu_node: Self::Object) -> Reading<Self> {
+        Some((gpu_node.name_any().into(), Some(readable(gpu_node))))
+    }
+}
+
+impl Fact for NodeFacts {
+    type Object = TrimmedNode;
+    type Name = NodeName;
+
+    fn read(node: TrimmedNode) -> Reading<Self> {
+        Some((node.name_any().into(), Some(Self::of(&node))))
+    }
+
+    fn times(&mut self) -> Vec<&mut ObservedTime> {
+        self.created.iter_mut().collect()
+    }
+}
+
+impl Fact for PodFacts {
+    type Object = Pod;
+    type Name = String;
+
+    fn read(pod: Pod) -> Reading<Self> {
+        Some((pod.name_any(), Self::of(&pod)))
+    }
+
+    fn times(&mut self) -> Vec<&mut ObservedTime> {
+        let ended = self.end.as_mut().and_then(|end| end.at.as_mut());
+        let running =
+            self.init.iter_mut().chain(&mut self.containers).filter_map(|container| match &mut container.state {
+                ContainerState::Running(since) => since.as_mut(),
+                ContainerState::Waiting { .. } | ContainerState::Ended(_) => None,
+            });
+        let deleted = self.deletion.as_mut().map(|deletion| &mut deletion.since);
+        [self.created.as_mut(), deleted, ended].into_iter().flatten().chain(running).collect()
+    }
+}
+
+impl Fact for DaemonSetFacts {
+    type Object = DaemonSet;
+    type Name = String;
+
+    fn read(set: DaemonSet) -> Reading<Self> {
+        Some((set.name_any(), Some(Self::of(&set))))
+    }
+}
+
+/// `None` for a DaemonSet that is not part of a GPU stack, so that one that ceases to be part of it is noticed.
+impl Fact for Option<Arc<ForeignSet>> {
+    type Object = DaemonSet;
+    type Name = String;
+
+    fn read(set: DaemonSet) -> Reading<Self> {
+        Some((format!("{}/{}", set.namespace()?, set.name_any()), Some(ForeignSet::of(&set).map(Arc::new))))
+    }
+}
+
+impl Fact for ForeignPod {
+    type Object = TrimmedPod;
+    type Name = String;
+
+    fn read(pod: TrimmedPod) -> Reading<Self> {
+        Some((Self::key(&pod)?, Self::of(&pod)))
+    }
+}
+
+impl Fact for RuntimeClassFacts {
+    type Object = RuntimeClass;
+    type Name = String;
+
+    fn read(class: RuntimeClass) -> Reading<Self> {
+        Some((class.name_any(), Some(Self::of(&class))))
+    }
+}
+
+impl Fact for Refusal {
+    type Object = Event;
+    type Name = String;
+
+    fn read(event: Event) -> Reading<Self> {
+        Self::of(&event).map(|(set, refusal)| (set, Some(refusal)))
+    }
+}
+
+/// The maximum number of pods, and of rejections, that are diagnosed. If there are more, the others are diagnosed once some of
+/// these are gone and the watch restarts.
+pub const MAX_PODS: usize = 2000;
+
+impl Fact for PendingPod {
+    type Object = Pod;
+    type Name = String;
+    const MOST: usize = MAX_PODS;
+
+    fn read(pod: Pod) -> Reading<Self> {
+        Self::of(&pod).map(|(uid, pod)| (uid, Some(pod)))
+    }
+
+    fn times(&mut self) -> Vec<&mut ObservedTime> {
+        self.created.iter_mut().collect()
+    }
+}
+
+impl Fact for RefusedPods {
+    type Object = Event;
+    type Name = String;
+    const MOST: usize = MAX_PODS;
+
+    fn read(event: Event) -> Reading<Self> {
+        Self::of(&event).map(|(name, refused)| (name, Some(refused)))
+    }
+
+    fn times(&mut self) -> Vec<&mut ObservedTime> {
+        vec![&mut self.at]
+    }
+}
+
+/// Returns a custom resource, if it can be parsed. An object that cannot be parsed must not stall the watch.
+fn readable<K: Resource<DynamicType = ()>>(guard: DeserializeGuard<K>) -> Readable<K> {
+    let name = guard.name_any();
+    let object = guard.0.map(|object| Arc::new(trimmed(object))).inspect_err(|error| {
+        tracing::warn!(kind = %K::kind(&()), name, %error, "cannot parse object; leaving what it governs unchanged");
+    });
+    object.ok()
+}
+
+/// Returns an object without metadata that the plan never reads or that changes with every write. Of the managed fields only the
+/// times of the probe's writes are left.
+fn trimmed<K: Resource>(mut object: K) -> K {
+    let meta = object.meta_mut();
+    let mut managed = meta.managed_fields.take().unwrap_or_default();
+    managed.retain_mut(|entry| {
+        entry.fields_v1 = None;
+        entry.manager.as_deref() == Some(keys::PROBE_MANAGER)
+    });
+    let managed_fields = (!managed.is_empty()).then_some(managed);
+    *meta = ObjectMeta { managed_fields, resource_version: None, annotations: None, ..std::mem::take(meta) };
+    object
+}
+
+/// Records when the times in facts were first observed: `now`, or when they were observed in the facts that a mirror has so far.
+pub fn observe<F: Fact>(fact: &mut F, name: &F::Name, mirror: &Mirror<F, F::Name>, now: Timestamp) {
+    let before = mirror.get(name).filter(|known| *known != fact).cloned();
+    let before = before.map(|mut known| known.times().into_iter().map(|time| *time).collect::<Vec<_>>());
+    // An object that is new since the first list has been observed from its beginning.
+    let before = before.or_else(|| mirror.synced().then(Vec::new));
+    fact.times().into_iter().for_each(|time| time.observe(now, before.as_deref()));
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_operator_plan::inventory::report;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_the_managed_fields_only_the_time_of_the_probes_report_is_kept() {
+        let entry = |manager: &str, second: u8| json!({"manager": manager, "subresource": "status", "time": format!("2026-01-01T00:00:0{second}Z"), "fieldsV1": {"f:status": {}}});
+        let managed = [entry(keys::MANAGER, 1), entry(keys::PROBE_MANAGER, 2), entry("kubectl", 3)];
+        let gpu_node = json!({"metadata": {"name": "a", "resourceVersion": "7", "managedFields": managed}, "spec": {}});
+        let kept = trimmed(serde_json::from_value::<GpuNode>(gpu_node).unwrap());
+        assert_eq!((kept.managed_fields().len(), kept.resource_version()), (1, None));
+        assert_eq!(kept.managed_fields()[0].fields_v1, None);
+        assert_eq!(report::written(Some(&kept)), Some("2026-01-01T00:00:02Z".parse().unwrap()));
+    }
+}
