@@ -32,8 +32,9 @@ pub fn follow_all(
     // Selected only by this operator's own label key: NVIDIA's operator has the same name, and objects of this watch are pruned.
     let own = any().labels(keys::STAGE);
     // No label or field selects the pods that mount the host's driver directory, so all pods that have not ended are checked,
-    // one page at a time. Nothing is kept of those that do not install a driver.
-    let not_ended = any().fields("status.phase!=Succeeded,status.phase!=Failed");
+    // one page at a time, except this operator's, of which each change would be sent and parsed twice. Nothing is kept of those
+    // that do not install a driver.
+    let not_ended = any().fields("status.phase!=Succeeded,status.phase!=Failed").labels(&format!("!{}", keys::STAGE));
     let client = || client.clone();
     let events = Api::namespaced(client(), namespace);
     let refused = watch_events(events, "involvedObject.kind=DaemonSet,reason=FailedCreate");

@@ -112,7 +112,10 @@ impl Made {
         let label = |key: &str| object["metadata"]["labels"][key].as_str();
         parts("labelSelector").all(|part| match part.split_once('=') {
             Some((key, value)) => label(key) == Some(value),
-            None => label(part).is_some(),
+            None => match part.strip_prefix('!') {
+                Some(key) => label(key).is_none(),
+                None => label(part).is_some(),
+            },
         }) && parts("fieldSelector").all(|part| match part.split_once("!=") {
             Some((path, value)) => field(path) != value,
             None => part.split_once('=').is_some_and(|(path, value)| field(path) == value),
@@ -154,6 +157,8 @@ struct Update {
 pub struct Api {
     store: Mutex<Store>,
     made: Mutex<Vec<Made>>,
+    /// The watch and the name of each object that a watch has sent.
+    sent: Mutex<Vec<(String, String)>>,
     faults: Mutex<Faults>,
     updates: watch::Sender<Update>,
 }
@@ -164,6 +169,7 @@ impl Api {
         Arc::new(Self {
             store: Mutex::default(),
             made: Mutex::default(),
+            sent: Mutex::default(),
             faults: Mutex::new(Box::new(|_| Fault::None)),
             updates: watch::Sender::default(),
         })
@@ -182,6 +188,11 @@ impl Api {
     /// Returns the requests since the last call.
     pub fn take(&self) -> Vec<Made> {
         std::mem::take(&mut self.made.lock().expect("the requests"))
+    }
+
+    /// Returns the path of the watch and the name of each object that watches have sent since the last call.
+    pub fn take_sent(&self) -> Vec<(String, String)> {
+        std::mem::take(&mut self.sent.lock().expect("the objects"))
     }
 
     pub fn get(&self, path: &str) -> Value {
@@ -272,6 +283,8 @@ impl Api {
     /// Serves a watch until its time is over, the client drops it, or all watches are ended.
     async fn watch(self: Arc<Self>, made: Made, events: mpsc::UnboundedSender<String>) {
         let send = |kind: &str, object: Value| {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            self.sent.lock().expect("the objects").push((made.path.clone(), name));
             events.unbounded_send(format!("{}\n", json!({"type": kind, "object": object}))).is_ok()
         };
         let mut updates = self.updates.subscribe();

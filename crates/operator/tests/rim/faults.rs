@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::{
     api::{Fault, Made},
-    cluster::{Cluster, GPU_NODES, NODES, POLICIES, SETS},
+    cluster::{Cluster, GPU_NODES, NODES, PODS, POLICIES, SETS},
 };
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -46,6 +46,30 @@ async fn a_settled_fleet_costs_no_write_and_no_list() {
     assert!(made.iter().all(Made::is_watch), "{:#?}", made.iter().find(|made| !made.is_watch()));
     // The API server ends each of nine watches after 290 seconds.
     assert!(made.len() <= 9 * 75, "{}", made.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_installation_begins_each_watch_once() {
+    let cluster = Cluster::running(100);
+    cluster.run_for(4 * MINUTE).await;
+    assert!(cluster.is_ready(), "{}", cluster.policy());
+    let watches: Vec<_> = cluster.api.take().into_iter().filter(Made::is_watch).map(|made| made.path).collect();
+    assert_eq!(watches.len(), 9, "{watches:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_an_own_pod_is_sent_to_one_watch() {
+    let cluster = Cluster::running(3);
+    cluster.run_for(10 * MINUTE).await;
+    cluster.api.take_sent();
+    let operands: Vec<_> = cluster.api.paths(PODS).into_iter().filter(|pod| !pod.contains("probe")).collect();
+    for pod in &operands {
+        cluster.api.write("kubelet", pod, |pod| pod["status"]["podIP"] = "10.0.0.1".into());
+    }
+    cluster.run_for(Duration::from_secs(1)).await;
+    let sent = cluster.api.take_sent();
+    assert!(!operands.is_empty() && sent.iter().all(|(watch, _)| watch == PODS), "{sent:#?}");
+    assert_eq!(sent.len(), operands.len());
 }
 
 #[tokio::test(start_paused = true)]
