@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_the_managed_fields_only_the_time_of_the_probes_report_is_kept() {
+    fn only_the_reports_time_is_kept_of_the_managed_fields() {
         let entry = |manager: &str, second: u8| json!({"manager": manager, "subresource": "status", "time": format!("2026-01-01T00:00:0{second}Z"), "fieldsV1": {"f:status": {}}});
         let managed = [entry(keys::MANAGER, 1), entry(keys::PROBE_MANAGER, 2), entry("kubectl", 3)];
         let gpu_node = json!({"metadata": {"name": "a", "resourceVersion": "7", "managedFields": managed}, "spec": {}});

@@ -110,8 +110,7 @@ fn test(
     let name = validation_test::name(&(&member.node.uid, &revision, &image, boot(member), failures));
     let pod = member.pods.iter().copied().find(|pod| pod.role == Role::Validation && pod.name == name);
     let present = pod.filter(|pod| !pod.is_leaving());
-    let proof =
-        if validation_test::is_the_users(member) { Proof::ExitCode } else { Proof::Interner(log_tails.get(&name)) };
+    let proof = if validation_test::is_the_users(member) { Proof::ExitCode } else { Proof::Log(log_tails.get(&name)) };
     let outcome = present.map_or(Outcome::Open, |pod| outcome(pod, proof, now));
     let validation = ValidationState { pod: Some(name), ..ValidationState::default() };
     let (result, message) = match outcome {

@@ -25,7 +25,7 @@ pub enum Proof<'w> {
     /// The exit code alone.
     ExitCode,
     /// The end of its log, or the error of reading it; `None` before it was read.
-    Interner(Option<&'w Result<String, String>>),
+    Log(Option<&'w Result<String, String>>),
 }
 
 /// The outcome of a test.
@@ -70,21 +70,21 @@ pub fn outcome(pod: &PodFacts, proof: Proof<'_>, now: Timestamp) -> Outcome {
 fn ended_well(name: &str, proof: Proof<'_>, late: bool) -> Outcome {
     let (result, message) = match proof {
         Proof::ExitCode => (ValidationResult::Passed, format!("pod {name} passed with exit code 0")),
-        Proof::Interner(None) => return Outcome::Unread,
-        Proof::Interner(Some(Ok(words))) if words.contains(PASSED) => {
+        Proof::Log(None) => return Outcome::Unread,
+        Proof::Log(Some(Ok(words))) if words.contains(PASSED) => {
             (ValidationResult::Passed, format!("pod {name} passed: it printed \"{PASSED}\""))
         }
         // The container runtime may still be writing the log.
-        Proof::Interner(Some(Ok(_))) if !late => {
+        Proof::Log(Some(Ok(_))) if !late => {
             return Outcome::Unreadable(format!("the log does not contain \"{PASSED}\""));
         }
-        Proof::Interner(Some(Ok(words))) => {
+        Proof::Log(Some(Ok(words))) => {
             let words = if words.trim().is_empty() { "its log is empty" } else { words.trim() };
             (ValidationResult::Failed, format!("pod {name} exited with code 0 without printing \"{PASSED}\": {words}"))
         }
-        Proof::Interner(Some(Err(why))) if !late => return Outcome::Unreadable(why.clone()),
+        Proof::Log(Some(Err(why))) if !late => return Outcome::Unreadable(why.clone()),
         // NVIDIA's samples exit with code 0 only if they pass, and an unreadable log is not a fault of the GPUs.
-        Proof::Interner(Some(Err(why))) => {
+        Proof::Log(Some(Err(why))) => {
             (ValidationResult::Passed, format!("pod {name} passed with exit code 0; its log cannot be read: {why}"))
         }
     };

@@ -141,3 +141,23 @@ fn a_pool_that_matches_a_label_of_its_own_policy_is_reported() {
     let message = sim.status("a").message;
     assert!(message.contains("the node is labelled gpu/nividia=P630, but the GPUs are of model"), "{message}");
 }
+
+#[test]
+fn of_several_taints_the_untolerated_one_is_named() {
+    let mut sim = Sim::new()
+        .gpu_node("a", "2330", 8)
+        .policy("all", "{defaults: {tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]}}");
+    let taint = |key: &str| gpu_operator_plan::world::TaintFact {
+        key: key.into(),
+        value: "ml".into(),
+        effect: "NoSchedule".into(),
+    };
+    sim.node_mut("a").taints = vec![taint("nvidia.com/gpu"), taint("dedicated")];
+    sim.settle();
+    let status = sim.status("a");
+    assert_eq!(status.reason(), Some(Reason::UntoleratedTaint), "{}", status.message);
+    assert!(status.message.contains("dedicated=ml:NoSchedule"), "{}", status.message);
+    sim.apply_policy("all", "{}");
+    sim.settle();
+    assert_eq!(sim.status("a").phase, Phase::Ready);
+}

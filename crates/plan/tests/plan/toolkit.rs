@@ -200,6 +200,7 @@ fn googles_plugin_mounts_the_distributions_pod_resources() {
     for (kubelet, toolkit, chart, root) in [
         ("v1.34.1+rke2r1", "{}", None, "/var/lib/kubelet"),
         ("v1.34.1", "{distribution: MicroK8s}", None, "/var/snap/microk8s/common/var/lib/kubelet"),
+        ("v1.34.1+k0s", "{}", None, "/var/lib/k0s/kubelet"),
         ("v1.34.1+k0s", "{}", Some("/data/kubelet"), "/data/kubelet"),
     ] {
         let mut sim = beside_a_folder("containerd://2.1.4", toolkit);

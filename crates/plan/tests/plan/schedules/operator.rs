@@ -91,9 +91,9 @@ impl Operator {
     }
 
     /// Learns an object from the answer to a write.
-    pub fn learn(&mut self, (kind, name): Key, stored: Stored) {
-        let mirror = self.mirrors.get_mut(&kind).expect("a mirror of each kind");
-        self.awake |= mirror.learn(name, stored.version, stored);
+    pub fn learn(&mut self, key: Key, stored: Stored) {
+        let mirror = self.mirrors.get_mut(&key.0).expect("a mirror of each kind");
+        self.awake |= mirror.learn(key.1, stored.version, stored);
     }
 
     /// Returns the hash of what the mirrors show.
