@@ -2,12 +2,14 @@
 
 use std::{
     fs,
+    io::ErrorKind,
     path::Path,
     process::{Command, ExitCode, ExitStatus},
 };
 
 use anyhow::{Context, Result};
 use nix::{
+    errno::Errno,
     mount::{MntFlags, umount2},
     sched::{CloneFlags, unshare},
     sys::signal::{SigSet, Signal},
@@ -33,11 +35,13 @@ pub fn run(command: &[String]) -> Result<ExitCode> {
         mounts::tmpfs(Path::new(place), "mode=700")?;
     }
     let status = Command::new(program).args(args).status();
+    // The same in another checkout may have removed a folder meanwhile, with what is mounted on it.
     for place in BUILDAH_FOLDERS {
-        umount2(place, MntFlags::MNT_DETACH)?;
+        umount2(place, MntFlags::MNT_DETACH)
+            .or_else(|error| if error == Errno::EINVAL { Ok(()) } else { Err(error) })?;
     }
     for place in created {
-        fs::remove_dir(place)?;
+        fs::remove_dir(place).or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
     }
     Ok(exit_code(status.with_context(|| format!("starting {program}"))?))
 }
