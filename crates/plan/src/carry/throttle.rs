@@ -10,7 +10,7 @@ use crate::{
     time::Uptime,
 };
 
-/// The interval of changes that a user may wait for or act upon.
+/// The interval of changes in the status of a policy that a user may wait for or act upon.
 const PROMPT: Duration = Duration::from_secs(1);
 /// The interval of changes of counts in the status of a policy, which wakes all watchers, is that of prompt ones at first. It doubles
 /// with each write, up to this maximum …
@@ -58,7 +58,8 @@ impl Throttle {
         }
         let last = self.written.get(&write.target)?;
         let interval = match (write.urgency, write.target.kind) {
-            (Urgency::Immediate | Urgency::Detail, _) => return None,
+            // The status of its policy, which summarizes it, must not be ahead of a node's.
+            (Urgency::Immediate | Urgency::Detail, _) | (Urgency::Prompt, Kind::GpuNode) => return None,
             (Urgency::Prompt, _) => PROMPT,
             (Urgency::Progress, Kind::ClusterGpuPolicy) => last.gap,
             (Urgency::Progress, _) => PER_NODE.saturating_mul(self.transient).clamp(NODE_PROGRESS, MAX_INTERVAL),
@@ -105,6 +106,7 @@ mod tests {
             (&policy, Urgency::Prompt, vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
             (&policy, Urgency::Progress, vec![0, 1, 3, 7]),
             (&policy, Urgency::Detail, vec![]),
+            (&node, Urgency::Prompt, vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
             (&node, Urgency::Progress, vec![0, 10]),
         ] {
             assert_eq!(writes(&mut Throttle::default(), body, urgency, 12), expected, "{urgency:?}");

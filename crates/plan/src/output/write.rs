@@ -45,7 +45,7 @@ pub enum Urgency {
     /// At once: everything but a status.
     #[default]
     Immediate,
-    /// Soon: a status with a change that a user may wait for or act upon, or that later plans depend on.
+    /// Soon, and for a node at once: a status with a change that a user may wait for or act upon, or that later plans depend on.
     Prompt,
     /// After a while: a status with other counts, or another transient phase.
     Progress,
