@@ -132,7 +132,8 @@ impl Retry {
         }
         writes.retain(|write| {
             let exists = || world.daemon_sets.contains_key(&write.target.name);
-            !matches!(write.body, Body::DaemonSet(_)) || !exists() || !self.holds_repair(write, now)
+            let holds = || self.attempts.get(&key(write)).is_some_and(|attempts| attempts.hold_repair(write, now));
+            !(matches!(write.body, Body::DaemonSet(_)) && exists() && holds())
         });
         let resolved = self.forget_failures(writes);
         self.attempts.retain(|_, attempts| *attempts != Attempts::default());
@@ -183,14 +184,9 @@ impl Retry {
     /// Returns whether a write is not to be made yet.
     #[must_use]
     pub fn holds(&self, write: &Write, now: Uptime) -> bool {
-        let failed = self.attempts.get(&key(write)).and_then(|attempts| attempts.failed.as_ref());
-        failed.is_some_and(|failed| failed.deletes == deletes(write) && now < failed.until)
-            || self.holds_repair(write, now)
-    }
-
-    fn holds_repair(&self, write: &Write, now: Uptime) -> bool {
-        let success = self.attempts.get(&key(write)).and_then(|attempts| attempts.success.as_ref());
-        success.is_some_and(|success| now < success.until() && success.repeats(write))
+        let Some(attempts) = self.attempts.get(&key(write)) else { return false };
+        let failed = attempts.failed.as_ref().filter(|failed| failed.deletes == deletes(write));
+        failed.is_some_and(|failed| now < failed.until) || attempts.hold_repair(write, now)
     }
 
     /// Records a success. Returns whether the write had failed before.
@@ -225,6 +221,13 @@ impl Retry {
 
     fn fights(&self) -> impl Iterator<Item = &Fight> {
         self.attempts.values().filter_map(|attempts| attempts.success.as_ref()?.fight.as_deref())
+    }
+}
+
+impl Attempts {
+    /// Returns whether a write is a repair that is not to be made yet.
+    fn hold_repair(&self, write: &Write, now: Uptime) -> bool {
+        self.success.as_ref().is_some_and(|success| now < success.until() && success.repeats(write))
     }
 }
 

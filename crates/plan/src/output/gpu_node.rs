@@ -319,7 +319,7 @@ fn counts(assessment: &Assessment<'_>, verdict: &Verdict) -> GpuCounts {
 
 /// Returns the write of a status, if anything but the report differs.
 #[must_use]
-pub fn status_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, status: GpuNodeStatus) -> Option<Write> {
+pub fn status_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, status: &GpuNodeStatus) -> Option<Write> {
     let unwritten = GpuNodeStatus::default();
     let before = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()).unwrap_or(&unwritten);
     // While a node is being installed, its health is not worth a write; it is included in the next one. The health of a ready node is
@@ -335,6 +335,8 @@ pub fn status_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, status: GpuNod
         && (before.health == status.health || is_kept)
         && before.conditions.len() == status.conditions.len()
         && before.conditions.iter().zip(&status.conditions).all(holds);
-    let urgency = urgency::of_node(before, &status);
-    (!same).then(|| Write { urgency, ..Write::new(&node.name, Body::Status(Box::new(status))) })
+    (!same).then(|| {
+        let write = Write::new(&node.name, Body::Status(Box::new(status.clone())));
+        Write { urgency: urgency::of_node(before, status), ..write }
+    })
 }

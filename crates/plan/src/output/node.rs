@@ -51,7 +51,7 @@ pub fn add<'m>(
     plan.check(again.into_iter().chain(checks(assessment, &status, now)));
     if !awaited {
         plan.writes.extend(spec.map(|spec| Write::new(name, Body::Spec(Box::new(spec)))));
-        let write = gpu_node::status_write(member.gpu_node, member.node, status.clone());
+        let write = gpu_node::status_write(member.gpu_node, member.node, &status);
         plan.writes.extend(write.map(|write| {
             let replaced = member.discovery.replaced.as_deref();
             let replaced = replaced.into_iter().flat_map(|message| about(member, Reason::GpusReplaced, message));

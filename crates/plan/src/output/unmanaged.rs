@@ -40,7 +40,7 @@ pub fn add(plan: &mut Plan, world: &World, fleet: &[UnmanagedNode<'_>], now: Tim
             let observed_generation = gpu_node::generation(unmanaged.gpu_node, spec.as_ref());
             let status = GpuNodeStatus { observed_generation, ..status };
             plan.writes.extend(spec.map(|spec| Write::new(&node.name, Body::Spec(Box::new(spec)))));
-            plan.writes.extend(gpu_node::status_write(unmanaged.gpu_node, node, status));
+            plan.writes.extend(gpu_node::status_write(unmanaged.gpu_node, node, &status));
         }
     }
     leavers

@@ -7,9 +7,6 @@ pub const LONG_FILES: [(&str, usize); 2] =
 /// Crates with modules that depend on each other in a circle.
 pub const CIRCLES: [&str; 1] = ["crates/test-support"];
 
-/// Files that are named mod.rs, or that name the file of a module.
-pub const LAYOUTS: [&str; 0] = [];
-
 /// Functions that take a tuple apart.
 pub const TUPLES: [&str; 4] = [
     "crates/operator/tests/rim/api.rs: refuse",
@@ -17,6 +14,3 @@ pub const TUPLES: [&str; 4] = [
     "crates/plan/tests/plan/messages.rs: run",
     "crates/plan/tests/plan/properties/policy_spec.rs: node_label",
 ];
-
-/// Crates with tests whose names are too long.
-pub const LONG_NAMES: [&str; 0] = [];

@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use exceptions::{CIRCLES, LAYOUTS, LONG_FILES, LONG_NAMES, TUPLES};
+use exceptions::{CIRCLES, LONG_FILES, TUPLES};
 use functions::Functions;
 use modules::Modules;
 use toml_edit::Document;
@@ -133,11 +133,7 @@ fn a_module_is_a_file_beside_its_folder() {
         name.ends_with("/mod.rs") || text.contains(concat!("#", "[path"))
     };
     let found = all_files().filter(|(name, file)| deviates(name, file)).map(|(name, _)| name).collect();
-    only_exceptions(
-        "no mod.rs, but a file beside its folder; no path, but a library for what is shared",
-        &found,
-        &LAYOUTS,
-    );
+    only_exceptions("no mod.rs, but a file beside its folder; no path, but a library for what is shared", &found, &[]);
 }
 
 #[test]
@@ -150,8 +146,7 @@ fn no_tuple_stands_for_several_parameters() {
 
 #[test]
 fn the_name_of_a_test_is_short() {
-    let is_exempt = |name: &str| LONG_NAMES.iter().any(|exempt| name.starts_with(&format!("{exempt}/")));
-    let found = all_files().filter(|(name, _)| !is_exempt(name)).flat_map(|(name, file)| {
+    let found = all_files().flat_map(|(name, file)| {
         let tests = Functions::read(&file).tests.into_iter().filter(|test| test.chars().count() > LONGEST_NAME);
         tests.map(move |test| format!("{name}: {test}"))
     });
