@@ -5,7 +5,7 @@ use crate::{fleet::Fleet, pending::PendingPod};
 /// Returns the message for a pod that is assigned to a node where NVIDIA's runtime is not the default. The pod would start
 /// without a driver.
 pub fn find(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
-    if pod.runtime_class.is_some() || pod.claims || pod.asks().is_empty() {
+    if pod.runtime_class.is_some() || pod.claims || pod.requests().is_empty() {
         return None;
     }
     let node = pod.node.as_deref()?;

@@ -40,16 +40,16 @@ impl<'w> Driver<'w> {
             let short: String = required.split(' ').next().unwrap_or_default().chars().take(80).collect();
             return Some(format!("NVIDIA_REQUIRE_CUDA requires {short}"));
         }
-        let asked = image::cuda_of(&container.image)?;
-        let falls_short = version::falls_short(asked, self.cuda, self.branch()?, self.consumer);
-        falls_short.then(|| format!("image {} is built for CUDA {asked}", container.image))
+        let required = image::cuda_of(&container.image)?;
+        let falls_short = version::falls_short(required, self.cuda, self.branch()?, self.consumer);
+        falls_short.then(|| format!("image {} is built for CUDA {required}", container.image))
     }
 }
 
 /// Returns the message for a pod whose image is too new for the driver of the node it is assigned to or, before it is
 /// scheduled, for the driver of every eligible node.
 pub fn find(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
-    let mut containers: Vec<&Container> = pod.containers.iter().filter(|container| container.asks_for_gpus()).collect();
+    let mut containers: Vec<&Container> = pod.containers.iter().filter(|container| container.requests_gpus()).collect();
     if containers.is_empty() {
         return None;
     }
@@ -59,8 +59,8 @@ pub fn find(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
             .iter()
             .find_map(|container| Some(message(container, &driver.falls_short(container)?, &driver, "")));
     }
-    let asks = pod.asks();
-    let hosts = fleet.meant(&pod.placement).filter(|host| host.room(&asks) != Room::Never);
+    let requests = pod.requests();
+    let hosts = fleet.meant(&pod.placement).filter(|host| host.room(&requests) != Room::Never);
     let mut best: Option<Driver<'_>> = None;
     let mut which = "";
     // The first node with an unknown or a sufficient driver decides. In a large fleet that is usually the very first node.
@@ -82,9 +82,9 @@ pub fn find(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
     Some(message(container, &driver.falls_short(container)?, &driver, which))
 }
 
-fn message(container: &Container, asked: &str, driver: &Driver<'_>, which: &str) -> String {
+fn message(container: &Container, required: &str, driver: &Driver<'_>, which: &str) -> String {
     format!(
-        "driver {} of node {}{which} supports CUDA {}, but {asked} (container {}); use an image for CUDA {} or earlier, or \
+        "driver {} of node {}{which} supports CUDA {}, but {required} (container {}); use an image for CUDA {} or earlier, or \
          install a newer driver on the node",
         driver.loaded, driver.node, driver.cuda, container.name, driver.cuda
     )
@@ -102,9 +102,9 @@ mod tables {
         image::cuda_of(image)
     }
 
-    pub fn falls_short(asked: &str, served: &str, branch: u32, consumer: bool) -> bool {
+    pub fn falls_short(required: &str, served: &str, branch: u32, consumer: bool) -> bool {
         let version = |text| Version::parse(text).unwrap();
-        version::falls_short(version(asked), version(served), branch, consumer)
+        version::falls_short(version(required), version(served), branch, consumer)
     }
 
     pub fn fails(required: &str, cuda: &str, driver: &str) -> bool {

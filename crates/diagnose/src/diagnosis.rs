@@ -9,12 +9,11 @@ use crate::{
     class_not_named, cuda,
     finding::{Finding, Mistake},
     fleet::Fleet,
-    host_driver, legacy,
-    look::Look,
-    not_requested,
+    host_driver, legacy, not_requested,
     pending::State,
     runtime_handler, scheduling,
     symptoms::Symptoms,
+    verdict::Verdict,
 };
 
 /// The result of diagnosis.
@@ -46,7 +45,7 @@ pub fn diagnose(symptoms: &Symptoms, world: &World, now: Timestamp) -> Diagnosis
         if pod.state == State::Deleting {
             continue;
         }
-        let cuda = cudas.entry((pod.node.as_deref(), pod.wish(), &pod.containers));
+        let cuda = cudas.entry((pod.node.as_deref(), pod.requirements(), &pod.containers));
         let cuda = cuda.or_insert_with(|| cuda::find(pod, &fleet)).clone();
         let mut found = |reason, message| diagnosis.findings.push(pod.finding(reason, message));
         for (reason, message) in [
@@ -62,20 +61,20 @@ pub fn diagnose(symptoms: &Symptoms, world: &World, now: Timestamp) -> Diagnosis
             found(reason, message);
         }
         let pod_events = symptoms.pod_events.get(&pod.uid).map(Vec::as_slice);
-        let look = if pod.node.is_some() {
-            runtime_handler::look(pod, pod_events)
+        let verdict = if pod.node.is_some() {
+            runtime_handler::check(pod, pod_events)
         } else {
-            let place = places.entry(pod.wish()).or_insert_with(|| scheduling::place(pod, &fleet));
-            scheduling::look(place, pod_events)
+            let place = places.entry(pod.requirements()).or_insert_with(|| scheduling::place(pod, &fleet));
+            scheduling::check(place, pod_events)
         };
-        match look {
-            Look::Nothing => {}
+        match verdict {
+            Verdict::NoMistake => {}
             // Not before the grace period is over.
-            Look::Found(..) | Look::Ask { .. } if pod.due(look.grace()) > now => {
-                diagnosis.check_by(pod.due(look.grace()));
+            Verdict::Mistake(..) | Verdict::ReadEvents { .. } if pod.due(verdict.grace()) > now => {
+                diagnosis.check_by(pod.due(verdict.grace()));
             }
-            Look::Found(reason, message) => diagnosis.findings.push(pod.finding(reason, message)),
-            Look::Ask { .. } => drop(diagnosis.questions.insert(key.clone())),
+            Verdict::Mistake(reason, message) => diagnosis.findings.push(pod.finding(reason, message)),
+            Verdict::ReadEvents { .. } => drop(diagnosis.questions.insert(key.clone())),
         }
     }
     for refused in symptoms.refused.values() {

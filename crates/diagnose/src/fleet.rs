@@ -176,7 +176,7 @@ impl<'w> Host<'w> {
     }
 
     /// Returns whether the node can run a pod with these requests.
-    pub fn room(&self, asks: &BTreeMap<&str, u64>) -> Room {
+    pub fn room(&self, requests: &BTreeMap<&str, u64>) -> Room {
         let room = |(resource, count): (&&str, &u64)| {
             if self.offers(resource) >= *count {
                 Room::Now
@@ -186,6 +186,6 @@ impl<'w> Host<'w> {
                 Room::Never
             }
         };
-        asks.iter().map(room).min().unwrap_or(Room::Now)
+        requests.iter().map(room).min().unwrap_or(Room::Now)
     }
 }

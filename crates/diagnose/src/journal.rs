@@ -20,7 +20,7 @@ const A_MINUTE: usize = 30;
 /// The maximum number of pods whose Events are read in one pass.
 const AT_ONCE: usize = 8;
 /// The pauses after which a pod's Events are read for the second and the third time. They are not read a fourth time.
-const ASK_AGAIN: [Duration; 2] = [Duration::from_mins(4), Duration::from_mins(16)];
+const READ_AGAIN: [Duration; 2] = [Duration::from_mins(4), Duration::from_mins(16)];
 /// How soon the Events of pods that were postponed are read.
 const NEXT_TURN: Duration = Duration::from_secs(5);
 
@@ -29,11 +29,11 @@ const NEXT_TURN: Duration = Duration::from_secs(5);
 pub struct Journal {
     published: BTreeSet<(String, Mistake)>,
     sent: VecDeque<Timestamp>,
-    asked: BTreeMap<String, Asked>,
+    readings: BTreeMap<String, Reading>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct Reading {
     times: usize,
     at: Timestamp,
     /// `None` if the Events could not be read.
@@ -44,7 +44,7 @@ impl Journal {
     /// Returns whether it has no entry that could become outdated.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.published.is_empty() && self.asked.is_empty()
+        self.published.is_empty() && self.readings.is_empty()
     }
 
     /// Removes entries about deleted objects.
@@ -53,27 +53,27 @@ impl Journal {
         let owners = symptoms.refused.values().map(|refused| refused.owner.uid());
         let there: BTreeSet<&str> = pods.chain(owners).collect();
         self.published.retain(|(uid, _)| there.contains(uid.as_str()));
-        self.asked.retain(|uid, _| there.contains(uid.as_str()));
+        self.readings.retain(|uid, _| there.contains(uid.as_str()));
     }
 
     /// Returns the Events that were read so far, by the pods' uids.
     #[must_use]
     pub fn pod_events(&self) -> BTreeMap<String, Vec<PodEvent>> {
-        self.asked.iter().filter_map(|(uid, asked)| Some((uid.clone(), asked.pod_events.clone()?))).collect()
+        self.readings.iter().filter_map(|(uid, reading)| Some((uid.clone(), reading.pod_events.clone()?))).collect()
     }
 
     /// Records the Events of a pod. If they could not be read, the attempt counts and the previous Events are kept.
-    pub fn answered(&mut self, uid: &str, pod_events: Option<Vec<PodEvent>>, now: Timestamp) {
-        let before = self.asked.remove(uid);
-        let times = before.as_ref().map_or(0, |asked| asked.times) + 1;
+    pub fn record(&mut self, uid: &str, pod_events: Option<Vec<PodEvent>>, now: Timestamp) {
+        let before = self.readings.remove(uid);
+        let times = before.as_ref().map_or(0, |reading| reading.times) + 1;
         let pod_events = pod_events.or_else(|| before?.pod_events);
-        self.asked.insert(uid.to_owned(), Asked { times, at: now, pod_events });
+        self.readings.insert(uid.to_owned(), Reading { times, at: now, pod_events });
     }
 
     /// Returns the pods whose Events should be read now, and when to read those of the others. Events are read again after some
     /// time, because there may be new ones.
     #[must_use]
-    pub fn to_ask<'p>(
+    pub fn to_read<'p>(
         &self,
         pods: impl Iterator<Item = &'p PendingPod>,
         now: Timestamp,
@@ -81,10 +81,10 @@ impl Journal {
         let mut due = Vec::new();
         let mut again: Option<Timestamp> = None;
         for pod in pods {
-            let at = match self.asked.get(&pod.uid) {
+            let at = match self.readings.get(&pod.uid) {
                 None => now,
-                Some(asked) => match ASK_AGAIN.get(asked.times - 1) {
-                    Some(pause) => later(asked.at, *pause),
+                Some(reading) => match READ_AGAIN.get(reading.times - 1) {
+                    Some(pause) => later(reading.at, *pause),
                     None => continue,
                 },
             };

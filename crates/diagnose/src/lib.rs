@@ -12,18 +12,18 @@ mod fleet;
 mod host_driver;
 mod journal;
 mod legacy;
-mod look;
 mod not_requested;
 mod pending;
 mod refused;
 mod runtime_handler;
 mod scheduling;
 mod symptoms;
+mod verdict;
 
 pub use diagnosis::{Diagnosis, diagnose};
 pub use finding::{Finding, Mistake, NO_PLACE_GRACE, PodEvent, START_GRACE};
 pub use journal::Journal;
-pub use pending::{Container, DriverMount, PendingPod, State, Wish};
+pub use pending::{Container, DriverMount, PendingPod, Requirements, State};
 pub use refused::{Fault, RefusedPods};
 pub use symptoms::Symptoms;
 

@@ -5,8 +5,8 @@ use crate::pending::PendingPod;
 /// Returns the message for a pod that selects GPUs only through `NVIDIA_VISIBLE_DEVICES`. Returns `None` if another container
 /// of the pod requests GPUs, if the pod has resource claims, or if it is privileged: monitoring agents do so on purpose.
 pub fn find(pod: &PendingPod) -> Option<String> {
-    let asks = pod.containers.iter().any(|container| !container.asks.is_empty());
-    if asks || pod.claims || pod.equipment || pod.containers.iter().any(|container| container.privileged) {
+    let requests = pod.containers.iter().any(|container| !container.requests.is_empty());
+    if requests || pod.claims || pod.equipment || pod.containers.iter().any(|container| container.privileged) {
         return None;
     }
     let (container, devices) = pod.containers.iter().find_map(|container| {

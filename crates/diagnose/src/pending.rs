@@ -91,7 +91,7 @@ pub struct Container {
     /// Whether it is privileged.
     pub privileged: bool,
     /// The amount that it requests of each GPU resource, by requests or limits.
-    pub asks: BTreeMap<String, u64>,
+    pub requests: BTreeMap<String, u64>,
     /// The value of its `NVIDIA_REQUIRE_CUDA`.
     pub require_cuda: Option<String>,
     /// Whether `NVIDIA_DISABLE_REQUIRE` is set, so that its image's requirements are ignored.
@@ -112,7 +112,7 @@ pub struct DriverMount {
 }
 
 /// What determines where a pod may run: its state, its placement, and the GPU resources that it requests.
-pub type Wish<'p> = (State, &'p Placement, Vec<(&'p str, u64)>);
+pub type Requirements<'p> = (State, &'p Placement, Vec<(&'p str, u64)>);
 
 impl PendingPod {
     /// Returns a pod's `namespace/name` and facts, or `None` if it does not involve GPUs. The result does not depend on the
@@ -147,8 +147,8 @@ impl PendingPod {
     }
 
     fn concerns_gpus(&self) -> bool {
-        let asks = |container: &Container| !container.asks.is_empty() || container.visible_devices.is_some();
-        self.containers.iter().any(asks)
+        let requests = |container: &Container| !container.requests.is_empty() || container.visible_devices.is_some();
+        self.containers.iter().any(requests)
             || !self.driver_mounts.is_empty()
             || self.runtime_class.as_ref().is_some_and(|class| class.starts_with("nvidia"))
     }
@@ -156,11 +156,11 @@ impl PendingPod {
     /// Returns the amount that it requests of each of NVIDIA's resources. Init containers end before the main containers start,
     /// so the larger of the two amounts counts.
     #[must_use]
-    pub fn asks(&self) -> BTreeMap<&str, u64> {
-        let mut asks = BTreeMap::<&str, (u64, u64)>::new();
+    pub fn requests(&self) -> BTreeMap<&str, u64> {
+        let mut requests = BTreeMap::<&str, (u64, u64)>::new();
         for container in &self.containers {
-            for (resource, count) in container.asks.iter().filter(|(resource, _)| resource.starts_with(NVIDIA)) {
-                let (init, plain) = asks.entry(resource).or_default();
+            for (resource, count) in container.requests.iter().filter(|(resource, _)| resource.starts_with(NVIDIA)) {
+                let (init, plain) = requests.entry(resource).or_default();
                 if container.init {
                     *init = (*init).max(*count);
                 } else {
@@ -168,13 +168,13 @@ impl PendingPod {
                 }
             }
         }
-        asks.into_iter().map(|(resource, (init, plain))| (resource, init.max(plain))).collect()
+        requests.into_iter().map(|(resource, (init, plain))| (resource, init.max(plain))).collect()
     }
 
     /// Returns what determines where it may run. Pods of one owner have it in common.
     #[must_use]
-    pub fn wish(&self) -> Wish<'_> {
-        (self.state, &self.placement, self.asks().into_iter().collect())
+    pub fn requirements(&self) -> Requirements<'_> {
+        (self.state, &self.placement, self.requests().into_iter().collect())
     }
 
     /// Returns when it will have waited for `grace`.
@@ -210,10 +210,10 @@ impl Container {
         };
         let resources = container.resources.as_ref();
         let given = [resources.and_then(|r| r.requests.as_ref()), resources.and_then(|r| r.limits.as_ref())];
-        let mut asks = BTreeMap::new();
+        let mut requests = BTreeMap::new();
         for (resource, quantity) in given.into_iter().flatten().flatten() {
-            if let Some(count) = asked(resource, quantity) {
-                asks.insert(resource.clone(), count);
+            if let Some(count) = gpu_count(resource, quantity) {
+                requests.insert(resource.clone(), count);
             }
         }
         Self {
@@ -221,7 +221,7 @@ impl Container {
             init,
             image: container.image.clone().unwrap_or_default(),
             privileged: is_privileged(container),
-            asks,
+            requests,
             require_cuda: env("NVIDIA_REQUIRE_CUDA"),
             disable_require: env("NVIDIA_DISABLE_REQUIRE").is_some_and(|value| !value.is_empty()),
             visible_devices: env("NVIDIA_VISIBLE_DEVICES"),
@@ -230,13 +230,13 @@ impl Container {
 
     /// Returns whether it requests NVIDIA GPUs or parts of them.
     #[must_use]
-    pub fn asks_for_gpus(&self) -> bool {
-        self.asks.keys().any(|resource| resource.starts_with(NVIDIA))
+    pub fn requests_gpus(&self) -> bool {
+        self.requests.keys().any(|resource| resource.starts_with(NVIDIA))
     }
 }
 
 /// Returns the requested amount of a resource, or `None` if it is not a GPU resource or the amount is zero.
-fn asked(resource: &str, quantity: &Quantity) -> Option<u64> {
+fn gpu_count(resource: &str, quantity: &Quantity) -> Option<u64> {
     let is_gpu = resource == keys::GPU_RESOURCE
         || resource.starts_with("nvidia.com/gpu.")
         || resource.starts_with("nvidia.com/mig-")

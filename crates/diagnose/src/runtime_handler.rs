@@ -2,21 +2,21 @@
 
 use crate::{
     finding::{Mistake, PodEvent, START_GRACE},
-    look::Look,
     pending::PendingPod,
+    verdict::Verdict,
 };
 
 /// Checks a pod that is assigned to a node. Only kubelet's Event contains the container runtime's error.
-pub fn look(pod: &PendingPod, pod_events: Option<&[PodEvent]>) -> Look {
+pub fn check(pod: &PendingPod, pod_events: Option<&[PodEvent]>) -> Verdict {
     let Some(class) = pod.runtime_class.as_deref().filter(|class| class.starts_with("nvidia")) else {
-        return Look::Nothing;
+        return Verdict::NoMistake;
     };
-    let mut failed = pod_events.into_iter().flatten().filter(|voice| voice.reason == "FailedCreatePodSandBox");
-    let Some(handler) = failed.find_map(|voice| unknown_handler(&voice.message)) else {
-        return Look::Ask { grace: START_GRACE };
+    let mut failed = pod_events.into_iter().flatten().filter(|event| event.reason == "FailedCreatePodSandBox");
+    let Some(handler) = failed.find_map(|event| unknown_handler(&event.message)) else {
+        return Verdict::ReadEvents { grace: START_GRACE };
     };
     let node = pod.node.as_deref().unwrap_or_default();
-    Look::Found(
+    Verdict::Mistake(
         Mistake::RuntimeHandlerMissing,
         format!(
             "RuntimeClass {class} uses the handler {handler:?}, which is not configured in the container runtime of node \

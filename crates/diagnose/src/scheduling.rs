@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     finding::{Mistake, NO_PLACE_GRACE, PodEvent},
     fleet::{Fleet, Host, Room},
-    look::Look,
     pending::{PendingPod, State},
+    verdict::Verdict,
 };
 
 /// The Event reasons with which autoscalers announce a node for a pod: the cluster autoscaler's and Karpenter's. General
@@ -28,19 +28,19 @@ pub enum Place {
 
 /// Determines whether a pod can be placed.
 pub fn place(pod: &PendingPod, fleet: &Fleet<'_>) -> Place {
-    let asks = pod.asks();
-    if asks.is_empty() || pod.state != State::Waiting {
+    let requests = pod.requests();
+    if requests.is_empty() || pod.state != State::Waiting {
         return Place::Somewhere;
     }
     let meant: Vec<&Host<'_>> = fleet.meant(&pod.placement).collect();
     if meant.is_empty() {
-        let why = unknown_model(pod, fleet).or_else(|| too_much(&asks, fleet.hosts.values(), "in this cluster"));
+        let why = unknown_model(pod, fleet).or_else(|| too_much(&requests, fleet.hosts.values(), "in this cluster"));
         return why.map_or(Place::Somewhere, Place::Nowhere);
     }
     let mut later = Vec::new();
     let mut somewhere = false;
     for host in &meant {
-        match host.room(&asks) {
+        match host.room(&requests) {
             Room::Now => return Place::Somewhere,
             Room::Later => {
                 somewhere = true;
@@ -53,26 +53,26 @@ pub fn place(pod: &PendingPod, fleet: &Fleet<'_>) -> Place {
         }
     }
     if !somewhere {
-        return too_much(&asks, meant.into_iter(), "that the pod may be placed on")
+        return too_much(&requests, meant.into_iter(), "that the pod may be placed on")
             .map_or(Place::Somewhere, Place::Nowhere);
     }
     nearest(&later).map_or(Place::Somewhere, Place::Later)
 }
 
 /// Returns the finding for a placement, given the Events of the pod.
-pub fn look(place: &Place, pod_events: Option<&[PodEvent]>) -> Look {
+pub fn check(place: &Place, pod_events: Option<&[PodEvent]>) -> Verdict {
     match (place, pod_events) {
-        (Place::Somewhere, _) => Look::Nothing,
-        (Place::Later(when), _) => Look::Found(Mistake::GpuNodesNotReady, when.clone()),
+        (Place::Somewhere, _) => Verdict::NoMistake,
+        (Place::Later(when), _) => Verdict::Mistake(Mistake::GpuNodesNotReady, when.clone()),
         (Place::Nowhere(why), Some(pod_events)) if !pod_events.iter().any(is_coming) => {
-            Look::Found(Mistake::NoNodeFits, why.clone())
+            Verdict::Mistake(Mistake::NoNodeFits, why.clone())
         }
-        (Place::Nowhere(_), _) => Look::Ask { grace: NO_PLACE_GRACE },
+        (Place::Nowhere(_), _) => Verdict::ReadEvents { grace: NO_PLACE_GRACE },
     }
 }
 
-fn is_coming(voice: &PodEvent) -> bool {
-    NODE_IS_COMING.contains(&voice.reason.as_str())
+fn is_coming(event: &PodEvent) -> bool {
+    NODE_IS_COMING.contains(&event.reason.as_str())
 }
 
 /// Returns the message for a pod that requires a model which no node has, with the most similar names. Returns `None` while the
@@ -86,20 +86,22 @@ fn unknown_model(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
         let known: BTreeSet<&str> = fleet.hosts.values().filter_map(|host| host.label(key)).collect();
         (!wanted.iter().any(|wanted| known.contains(wanted))).then(|| (*key, wanted, Vec::from_iter(known)))
     })?;
-    let asked = format!("the pod requires {key}={}, which no node has", wanted.join("|"));
+    let missing = format!("the pod requires {key}={}, which no node has", wanted.join("|"));
     let likeness = |name: &str| wanted.iter().map(|wanted| strsim::jaro_winkler(wanted, name)).fold(0.0, f64::max);
     known.sort_by(|a, b| likeness(b).total_cmp(&likeness(a)));
     known.truncate(NAMES);
     Some(if known.is_empty() {
-        format!("{asked}; no node has the label {key}: kubectl get gpunodes lists the nodes with GPUs and their models")
+        format!(
+            "{missing}; no node has the label {key}: kubectl get gpunodes lists the nodes with GPUs and their models"
+        )
     } else {
-        format!("{asked}; nodes have {}", known.join(", "))
+        format!("{missing}; nodes have {}", known.join(", "))
     })
 }
 
 /// Returns the message for a pod that requests more than any node has.
 fn too_much<'h, 'w: 'h>(
-    asks: &BTreeMap<&str, u64>,
+    requests: &BTreeMap<&str, u64>,
     hosts: impl Iterator<Item = &'h Host<'w>>,
     which: &str,
 ) -> Option<String> {
@@ -110,7 +112,7 @@ fn too_much<'h, 'w: 'h>(
         let most = most.into_iter().max().unwrap_or_default();
         (most < *count).then(|| (String::from(*resource), *count, most))
     };
-    let (resource, count, most) = asks.iter().find_map(too_much)?;
+    let (resource, count, most) = requests.iter().find_map(too_much)?;
     if most > 0 {
         return Some(format!(
             "the pod requests {count} {resource}, but no node {which} has more than {most}; a pod cannot span nodes: request \

@@ -72,15 +72,15 @@ impl Adviser {
         let started = Instant::now();
         let mut diagnosis = diagnose(&symptoms, world, now);
         let gather = GATHER.max(started.elapsed() * SPARING);
-        let asked = diagnosis.questions.iter().filter_map(|key| Some(&**symptoms.pods.get(key)?));
-        let (asked, ask_again) = journal.to_ask(asked, now);
-        if !asked.is_empty() {
+        let pods = diagnosis.questions.iter().filter_map(|key| Some(&**symptoms.pods.get(key)?));
+        let (pods, read_again) = journal.to_read(pods, now);
+        if !pods.is_empty() {
             // Sequentially, here and below: there is no hurry, and the requests of the reconcile loop take precedence.
-            for pod in asked {
+            for pod in pods {
                 let answer = pod_events(&self.client, pod).await.inspect_err(|error| {
                     tracing::warn!(%error, "failed to read the Events of a pod");
                 });
-                journal.answered(&pod.uid, answer.ok(), now);
+                journal.record(&pod.uid, answer.ok(), now);
             }
             symptoms.pod_events = journal.pod_events();
             diagnosis = diagnose(&symptoms, world, now);
@@ -90,7 +90,7 @@ impl Adviser {
         for finding in &unpublished {
             self.publisher.publish_finding(finding);
         }
-        let again = [diagnosis.check_again, ask_again, publish_again].into_iter().flatten().min();
+        let again = [diagnosis.check_again, read_again, publish_again].into_iter().flatten().min();
         let pause = again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
         (pause.map_or(IDLE, |pause| pause.max(gather)), gather)
     }

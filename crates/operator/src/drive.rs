@@ -111,8 +111,8 @@ impl Driver {
             Request::ReadLogs(pods) => {
                 Outcome::Read(Answer::Logs(observe::log_tails(&self.client, namespace, &pods).await))
             }
-            Request::ListPods(nodes, asks) => {
-                Outcome::Read(Answer::Pods(observe::gpu_pods(&self.client, namespace, &nodes, &asks).await))
+            Request::ListPods(nodes, requests) => {
+                Outcome::Read(Answer::Pods(observe::gpu_pods(&self.client, namespace, &nodes, &requests).await))
             }
             Request::Write(write) => {
                 let of_request = Arc::clone(&write);

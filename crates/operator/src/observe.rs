@@ -43,7 +43,7 @@ pub async fn gpu_pods(
     client: &Client,
     namespace: &str,
     nodes: &BTreeSet<NodeName>,
-    asks: &GpuRequests,
+    requests: &GpuRequests,
 ) -> BTreeMap<NodeName, GpuPods> {
     let pods = Api::<Pod>::all(client.clone());
     let list = async |node: NodeName| {
@@ -52,7 +52,7 @@ pub async fn gpu_pods(
         let params = ListParams::default().fields(&fields);
         let found = request(format!("list the pods of node {node}"), pods.list(&params)).await;
         let warn = |error: &Error| tracing::warn!(%error, "the update of a node cannot begin");
-        Some((node, GpuPods::of(&found.inspect_err(warn).ok()?.items, asks, namespace)))
+        Some((node, GpuPods::of(&found.inspect_err(warn).ok()?.items, requests, namespace)))
     };
     let answers = stream::iter(nodes.iter().cloned()).map(list).buffer_unordered(AT_ONCE);
     let found: BTreeMap<_, _> = answers.take_until(sleep(PODS_WITHIN)).filter_map(ready).collect().await;

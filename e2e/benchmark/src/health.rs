@@ -1,6 +1,7 @@
 //! Measures the operator while the health of GPUs changes, on a settled fleet.
 
 use std::{
+    path::Path,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
@@ -98,8 +99,8 @@ pub(super) fn circumstances(load: Load) -> String {
 }
 
 /// Measures a fleet of `nodes` nodes in a cluster without nodes.
-pub(super) async fn measure(cluster: &Cluster, nodes: u32, load: Load) -> Result<Figures> {
-    let (bench, _) = Box::pin(Bench::installed(cluster, nodes)).await?;
+pub(super) async fn measure(cluster: &Cluster, operator: &Path, nodes: u32, load: Load) -> Result<Figures> {
+    let (bench, _) = Box::pin(Bench::installed(cluster, operator, nodes)).await?;
     let before = bench.operator.usage()?;
     let mark = cluster.audit().mark()?;
     let largest = AtomicUsize::new(0);

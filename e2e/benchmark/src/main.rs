@@ -19,7 +19,11 @@ mod random_faults;
 mod row;
 mod table;
 
-use std::{process::ExitCode, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser};
@@ -30,7 +34,13 @@ use cluster::{
 };
 use cluster_client::handle::Cluster;
 use harness::{
-    cargo::build_release, errln, interrupts::catch_interrupts, lock::Lock, outln, paths::Paths, progress::heading,
+    cargo::{Build, build_release},
+    errln,
+    interrupts::catch_interrupts,
+    lock::Lock,
+    outln,
+    paths::Paths,
+    progress::heading,
 };
 use kube::core::Duration as Time;
 
@@ -67,6 +77,9 @@ struct Options {
     /// With --health: how long GPUs change.
     #[arg(long, default_value = "60s")]
     changing: Time,
+    /// Measure this build of the operator, for example that of an earlier commit, instead of the checkout's.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["probe", "write"])]
+    operator: Option<PathBuf>,
     /// Write the figures and their plot to docs/.
     #[arg(long)]
     write: bool,
@@ -111,8 +124,9 @@ fn fleets(paths: &Paths, options: &Options) -> Result<()> {
     let settled = Duration::from(options.settled);
     let mut all = Vec::new();
     for nodes in options.sizes(&[100, 1_000, 3_000]) {
-        let figures =
-            on_fleet(paths, nodes, async |cluster| Box::pin(measure::measure(cluster, nodes, settled)).await)?;
+        let figures = on_fleet(paths, options, nodes, async |cluster, operator| {
+            Box::pin(measure::measure(cluster, operator, nodes, settled)).await
+        })?;
         all.push(figures);
         // Printed after each size, because a later size may fail or be interrupted.
         show(&all.last().map(figures::exceeded).unwrap_or_default(), &table::fleets(&all));
@@ -129,7 +143,9 @@ fn health(paths: &Paths, options: &Options) -> Result<()> {
     let load = Load { rate: options.changes, time: options.changing.into() };
     let mut all = Vec::new();
     for nodes in options.sizes(&[1_000]) {
-        let figures = on_fleet(paths, nodes, async |cluster| health::measure(cluster, nodes, load).await)?;
+        let figures = on_fleet(paths, options, nodes, async |cluster, operator| {
+            health::measure(cluster, operator, nodes, load).await
+        })?;
         all.push(figures);
         show(&all.last().map(health::exceeded).unwrap_or_default(), &health::tables(&all));
     }
@@ -158,16 +174,29 @@ fn show(exceeded: &[String], tables: &str) {
     outln!("\n{tables}");
 }
 
-fn on_fleet<T>(paths: &Paths, nodes: u32, measure: impl AsyncFnOnce(&Cluster) -> Result<T>) -> Result<T> {
+/// Measures a fleet in a new cluster, with the program of the operator.
+fn on_fleet<T>(
+    paths: &Paths,
+    options: &Options,
+    nodes: u32,
+    measure: impl AsyncFnOnce(&Cluster, &Path) -> Result<T>,
+) -> Result<T> {
     heading(&table::nodes(nodes));
-    on_new_cluster(paths, &["gpu-operator"], measure).with_context(|| format!("a fleet of {nodes} nodes"))
+    let (packages, operator): (&[_], _) = match &options.operator {
+        Some(file) => (&[], file.clone()),
+        None => (&["gpu-operator"], Build::Release.file(paths, "gpu-operator")),
+    };
+    on_new_cluster(paths, packages, async |cluster| measure(cluster, &operator).await)
+        .with_context(|| format!("a fleet of {nodes} nodes"))
 }
 
 /// Measures in a new cluster that has only the chart, with release builds of `packages`.
 fn on_new_cluster<T>(paths: &Paths, packages: &[&str], measure: impl AsyncFnOnce(&Cluster) -> Result<T>) -> Result<T> {
     lifecycle::down(paths)?;
     lifecycle::up(paths, Purpose::Test, Extent::Chart, Nodes::Kwok)?;
-    build_release(paths, packages)?;
+    if !packages.is_empty() {
+        build_release(paths, packages)?;
+    }
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async { measure(&Cluster::connect().await?).await })
 }
@@ -188,7 +217,7 @@ mod tests {
 
     #[test]
     fn conflicting_options_are_rejected() {
-        for line in ["--health --probe", "--probe --nodes 5", "--health --changes 0"] {
+        for line in ["--health --probe", "--probe --nodes 5", "--health --changes 0", "--operator f --write"] {
             assert!(parsed(line).is_err(), "{line}");
         }
     }

@@ -1,13 +1,12 @@
 //! Measures one fleet through all phases.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, path::Path, time::Duration};
 
 use anyhow::{Result, bail, ensure};
 use cluster::users::OPERATOR;
 use cluster_client::{audit::Requests, handle::Cluster, operator_process::OperatorProcess};
 use fleet::{Fleet, FleetNode, MEMBER_LABEL, Observed, Padding};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
-use harness::cargo::Build;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{
     Api,
@@ -32,8 +31,8 @@ const SLOW_POD_SECONDS: u32 = 120;
 const QUIET: Duration = Duration::from_secs(12);
 
 /// Measures a fleet of `nodes` nodes in a cluster without nodes.
-pub(super) async fn measure(cluster: &Cluster, nodes: u32, settled: Duration) -> Result<Figures> {
-    let (bench, mut figures) = Box::pin(Bench::installed(cluster, nodes)).await?;
+pub(super) async fn measure(cluster: &Cluster, operator: &Path, nodes: u32, settled: Duration) -> Result<Figures> {
+    let (bench, mut figures) = Box::pin(Bench::installed(cluster, operator, nodes)).await?;
     figures.settled = bench.requests_while("settled", pause(settled)).await?;
     figures.settled_for = settled;
     let fast = Box::pin(bench.join("node-fast", nodes + 1, 0));
@@ -67,7 +66,7 @@ pub(super) struct Bench<'a> {
 impl<'a> Bench<'a> {
     /// Installs a fleet of `nodes` nodes in a cluster without nodes, and returns it once it is ready and quiet, with the
     /// figures of the installation.
-    pub(super) async fn installed(cluster: &'a Cluster, nodes: u32) -> Result<(Self, Figures)> {
+    pub(super) async fn installed(cluster: &'a Cluster, operator: &Path, nodes: u32) -> Result<(Self, Figures)> {
         let fleet = Fleet::start(cluster).await?;
         let members = (0..nodes as usize).map(|index| node(&name(index), MODELS[index % MODELS.len()], 0));
         // Enough for a slow node, which is the longest phase of a small fleet, and in proportion to the size.
@@ -76,7 +75,7 @@ impl<'a> Bench<'a> {
         step("nodes join and probes report", || progress(&fleet), joined).await?;
 
         let begun = cluster.audit().mark()?;
-        let operator = OperatorProcess::start(cluster, Build::Release)?;
+        let operator = OperatorProcess::start(cluster, operator)?;
         let bench = Self { cluster, fleet, operator, deadline };
         bench.step("the operator starts", bench.quiet()).await?;
         let start = cluster.audit().requests(OPERATOR, begun)?;

@@ -4,7 +4,7 @@
 use std::{
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
@@ -15,7 +15,7 @@ use cluster::{
     clients::kubectl,
     outside::{self, OPERATOR},
 };
-use harness::{cargo::Build, files::tail, paths::Paths, records::records, usage::Usage, wait::poll};
+use harness::{files::tail, paths::Paths, records::records, usage::Usage, wait::poll};
 use k8s_openapi::api::apps::v1::Deployment;
 
 use super::handle::Cluster;
@@ -34,13 +34,12 @@ pub struct OperatorProcess {
 }
 
 impl OperatorProcess {
-    /// Scales the Deployment to zero and starts the operator instead. Stops an operator that an earlier run has left behind.
+    /// Scales the Deployment to zero and starts a build of the operator instead. Stops an operator that an earlier run has left behind.
     ///
     /// # Errors
     /// If the chart is not installed, if the program is not built, or if the operator exits or is not ready within a minute.
-    pub fn start(cluster: &Cluster, build: Build) -> Result<Self> {
+    pub fn start(cluster: &Cluster, program: &Path) -> Result<Self> {
         let paths = cluster.paths().clone();
-        let program = build.file(&paths, "gpu-operator");
         let text = kubectl(&paths, &["get", DEPLOYMENT, "--namespace", RELEASE, "-o", "json"])?;
         let deployment: Deployment = serde_json::from_str(&text).context("reading the operator's Deployment")?;
         let (mut args, mut env) = invocation(&deployment)?;
@@ -52,7 +51,7 @@ impl OperatorProcess {
         let kubeconfig = cluster.service_account_kubeconfig("nodestack-gpu-operator", None)?;
         // In a pod these variables have the API server's address; here it is in the kubeconfig.
         env.retain(|(name, _)| !name.starts_with("KUBERNETES_SERVICE_"));
-        let operator = Self { paths, program, args, env, kubeconfig, listen };
+        let operator = Self { paths, program: program.to_owned(), args, env, kubeconfig, listen };
         operator.start_again()?;
         Ok(operator)
     }

@@ -158,7 +158,7 @@ pub fn down(paths: &Paths) -> Result<()> {
         cgroups::remove_all(paths)?;
         kwok::stop(paths)?;
         control_plane::stop(paths)?;
-        // A cluster that an earlier version started may have further programs.
+        // A cluster of another build of this program may have further programs.
         for name in records(paths).names() {
             records(paths).stop(&name, Duration::from_secs(5))?;
         }

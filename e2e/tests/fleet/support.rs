@@ -74,7 +74,7 @@ impl Fixture {
             cluster.install_chart()?;
         }
         let policies = Api::<ClusterGpuPolicy>::all(cluster.client());
-        let operator = OperatorProcess::start(&cluster, Build::Debug)?;
+        let operator = OperatorProcess::start(&cluster, &Build::Debug.file(cluster.paths(), "gpu-operator"))?;
         // A pod that the tests on the real nodes have left must not keep a policy.
         let at_once = Patch::Merge(json!({"spec": {"deletionPolicy": "Now"}}));
         for policy in policies.list(&ListParams::default()).await? {

@@ -34,16 +34,16 @@ const FORWARD_COMPATIBILITY: [(u32, u32); 4] = [(10, 384), (11, 418), (12, 450),
 
 /// Returns whether an image for one CUDA version certainly does not run on a driver that supports another. An image may contain
 /// NVIDIA's forward-compatibility package, which bridges one major version, but not on consumer cards.
-pub fn falls_short(asked: Version, served: Version, branch: u32, consumer: bool) -> bool {
-    if asked <= served || asked.major == served.major && asked.major >= MINOR_COMPATIBILITY {
+pub fn falls_short(required: Version, served: Version, branch: u32, consumer: bool) -> bool {
+    if required <= served || required.major == served.major && required.major >= MINOR_COMPATIBILITY {
         return false;
     }
-    let bridged = asked.major <= served.major + 1
+    let bridged = required.major <= served.major + 1
         && !consumer
-        && match FORWARD_COMPATIBILITY.iter().find(|(major, _)| *major == asked.major) {
+        && match FORWARD_COMPATIBILITY.iter().find(|(major, _)| *major == required.major) {
             Some((_, first)) => branch >= *first,
             // There is no package before CUDA 10, and later ones are unknown.
-            None => asked.major > 10,
+            None => required.major > 10,
         };
     !bridged
 }

@@ -42,7 +42,7 @@ fn an_images_cuda_version_is_read_but_never_guessed() {
 
 #[test]
 fn a_driver_is_too_old_only_if_no_compatibility_helps() {
-    for (asked, served, branch, consumer, expected) in [
+    for (required, served, branch, consumer, expected) in [
         ("8.0", "8.0", 375, false, false),
         ("8.0", "7.5", 352, false, true),
         ("9.2", "9.0", 384, false, true),
@@ -65,8 +65,8 @@ fn a_driver_is_too_old_only_if_no_compatibility_helps() {
         ("14.0", "13.1", 595, false, false),
         ("14.0", "13.1", 595, true, true),
     ] {
-        let found = falls_short(asked, served, branch, consumer);
-        assert_eq!(found, expected, "{asked} on {served}, branch {branch}, consumer {consumer}");
+        let found = falls_short(required, served, branch, consumer);
+        assert_eq!(found, expected, "{required} on {served}, branch {branch}, consumer {consumer}");
     }
 }
 

@@ -30,7 +30,7 @@ fn entries_of_deleted_objects_are_removed() {
     let there = symptoms(&[pod("p", "{containers: [{name: c}], runtimeClassName: nvidia}")]);
     let stands = there.pods["team/p"].finding(Mistake::NoNodeFits, String::new());
     assert_eq!(published(&mut journal, std::slice::from_ref(&stands), 0).len(), 1);
-    journal.answered("uid-p", Some(vec![]), now());
+    journal.record("uid-p", Some(vec![]), now());
     journal.keep(&there);
     assert!(!journal.is_empty() && published(&mut journal, &[stands], 1).is_empty());
     journal.keep(&Symptoms::default());
@@ -55,20 +55,20 @@ fn events_are_read_at_most_thrice_and_of_few_pods_at_once() {
     let mut journal = Journal::default();
     let pods: Vec<PendingPod> =
         (0..20).map(|pod| PendingPod { uid: pod.to_string(), ..PendingPod::default() }).collect();
-    let (asked, again) = journal.to_ask(pods.iter(), now());
-    assert_eq!(asked.len(), 8);
+    let (due, again) = journal.to_read(pods.iter(), now());
+    assert_eq!(due.len(), 8);
     assert!(again.is_some(), "the others are read later");
     let mut readings = 0;
     let mut at = Some(now());
     while let Some(now) = at {
-        let (due, again) = journal.to_ask(pods[..1].iter(), now);
+        let (due, again) = journal.to_read(pods[..1].iter(), now);
         let due = due.len();
         readings += due;
         if due > 0 {
             // An attempt without an answer counts as well.
-            journal.answered("0", (readings > 1).then(Vec::new), now);
+            journal.record("0", (readings > 1).then(Vec::new), now);
         }
-        at = if due > 0 { journal.to_ask(pods[..1].iter(), now).1 } else { again };
+        at = if due > 0 { journal.to_read(pods[..1].iter(), now).1 } else { again };
     }
     assert_eq!(readings, 3);
     assert_eq!(journal.pod_events().len(), 1);

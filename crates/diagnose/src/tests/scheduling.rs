@@ -107,8 +107,8 @@ fn a_node_that_an_autoscaler_announces_is_awaited() {
     let (world, pod) = (fleet(), pod("p", &gpus("", 16)));
     let mut symptoms = symptoms(&[pod]);
     let mut say = |reason: &str| {
-        let voice = PodEvent { reason: reason.into(), message: String::new() };
-        symptoms.pod_events.insert("uid-p".into(), vec![voice]);
+        let event = PodEvent { reason: reason.into(), message: String::new() };
+        symptoms.pod_events.insert("uid-p".into(), vec![event]);
         diagnose(&symptoms, &world, now())
     };
     assert_eq!(say("TriggeredScaleUp").findings, []);

@@ -34,7 +34,7 @@ pub struct ValidationState {
     /// The pod that should exist on the node: its test is running, or its result is not written yet.
     pub pod: Option<String>,
     /// That pod, if its log has to be read to determine the result.
-    pub asks: Option<String>,
+    pub log_of: Option<String>,
     /// The time of the next check.
     pub check_again: Option<Timestamp>,
 }
@@ -118,8 +118,8 @@ fn test(
         Outcome::Unread => {
             // Only a few logs are read at a time.
             let check_again = Some(later(now, ASK_AGAIN));
-            let asks = validation.pod.clone();
-            return ValidationState { asks, check_again, ..until_passed(failed, present, validation, now) };
+            let log_of = validation.pod.clone();
+            return ValidationState { log_of, check_again, ..until_passed(failed, present, validation, now) };
         }
         Outcome::Unreadable(why) => {
             let check_again = Some(later(now, ASK_AGAIN));

@@ -49,7 +49,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
             halted.insert(pool.clone(), why.clone());
         }
         plan.writes.extend(validation_pods::to_create(settings, members, decision));
-        plan.questions.log_tails.extend(members.iter().filter_map(|assessed| assessed.validation.asks.clone()));
+        plan.questions.log_tails.extend(members.iter().filter_map(|assessed| assessed.validation.log_of.clone()));
         for assessed in members {
             if let Some(decision) = decision.nodes.get(&assessed.member.node.name) {
                 counted.push(node::add(plan, assessed, decision, deadline, now));

@@ -24,7 +24,7 @@ const MAX_ASKING: Duration = Duration::from_secs(5);
 pub struct Planning {
     world: World,
     now: Timestamp,
-    asks: GpuRequests,
+    requests: GpuRequests,
     plan: Plan,
     /// Whether logs are still to be asked for. They are read once in a pass, so that nodes that do not answer delay it once.
     reads_logs: bool,
@@ -42,7 +42,7 @@ impl Planning {
     pub fn begin(world: World, now: Timestamp, around: &Around<'_>) -> Self {
         let plan = plan(around.settings, around.catalogue, &world, now);
         Self {
-            asks: world.gpu_requests(),
+            requests: world.gpu_requests(),
             world,
             now,
             plan,
@@ -75,7 +75,7 @@ impl Planning {
         around.carry.postpone(nodes.len() - now.len());
         self.asked = now.len();
         self.lists_left -= now.len();
-        (!now.is_empty()).then(|| Request::ListPods(now, self.asks.clone()))
+        (!now.is_empty()).then(|| Request::ListPods(now, self.requests.clone()))
     }
 
     /// Takes the answer to a question.

@@ -37,8 +37,8 @@ pub enum Bystander {
 impl GpuPods {
     /// Returns those among the pods of a node. This operator's own are in `namespace`.
     #[must_use]
-    pub fn of(pods: &[Pod], asks: &GpuRequests, namespace: &str) -> Self {
-        let (users, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| uses_gpu(pod, asks));
+    pub fn of(pods: &[Pod], requests: &GpuRequests, namespace: &str) -> Self {
+        let (users, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| uses_gpu(pod, requests));
         let own = |pod: &Pod| PodFacts::of(pod).filter(|_| pod.namespace().as_deref() == Some(namespace));
         let bystander = |pod: &Pod| match own(pod) {
             Some(_) => Bystander::Own,
@@ -110,7 +110,7 @@ fn runs_a_container(pod: &Pod) -> bool {
 
 /// Returns whether a pod has, or is about to have, a GPU of its node: it requests one and has not ended.
 #[must_use]
-pub fn uses_gpu(pod: &Pod, asks: &GpuRequests) -> bool {
+pub fn uses_gpu(pod: &Pod, requests: &GpuRequests) -> bool {
     let ended = pod
         .status
         .as_ref()
@@ -119,14 +119,14 @@ pub fn uses_gpu(pod: &Pod, asks: &GpuRequests) -> bool {
     let Some(spec) = pod.spec.as_ref().filter(|_| !ended) else {
         return false;
     };
-    if asks.claims && spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
+    if requests.claims && spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
         return true;
     }
     spec.containers.iter().chain(spec.init_containers.iter().flatten()).any(|container| {
         let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
         limits.is_some_and(|limits| {
             // MIG devices (`nvidia.com/mig-…`) and shared GPUs (`nvidia.com/gpu.shared`) also keep the driver in use.
-            let is_gpu = |name: &String| name.starts_with("nvidia.com/") || asks.resources.contains(name);
+            let is_gpu = |name: &String| name.starts_with("nvidia.com/") || requests.resources.contains(name);
             limits.iter().any(|(name, quantity)| is_gpu(name) && quantity::count(&quantity.0) != Ok(0))
         })
     })

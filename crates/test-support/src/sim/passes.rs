@@ -26,13 +26,13 @@ impl Sim {
     }
 
     /// Returns whether a GPU pod is found by its request.
-    fn is_found(&self, pod: &str, asks: &GpuRequests) -> bool {
+    fn is_found(&self, pod: &str, requests: &GpuRequests) -> bool {
         let resource = self.requests.get(pod).map_or(gpu_operator_crd::keys::GPU_RESOURCE, String::as_str);
         let limits = BTreeMap::from([(resource.to_owned(), Quantity("1".into()))]);
         let resources = ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() };
         let container = Container { resources: Some(resources), ..Container::default() };
         let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
-        uses_gpu(&Pod { spec: Some(spec), ..Pod::default() }, asks)
+        uses_gpu(&Pod { spec: Some(spec), ..Pod::default() }, requests)
     }
 
     /// Returns the plan for a world, with questions answered as the operator's loop does.
@@ -65,17 +65,17 @@ impl Sim {
             Request::ReadLogs(pods) => {
                 Answer::Logs(pods.iter().map(|pod| (pod.clone(), self.test_log.clone())).collect())
             }
-            Request::ListPods(nodes, asks) => {
-                Answer::Pods(nodes.iter().map(|node| (node.clone(), self.gpu_pods_on(node, asks))).collect())
+            Request::ListPods(nodes, requests) => {
+                Answer::Pods(nodes.iter().map(|node| (node.clone(), self.gpu_pods_on(node, requests))).collect())
             }
             Request::Write(write) => panic!("{write} is no question"),
         }
     }
 
-    fn gpu_pods_on(&self, node: &NodeName, asks: &GpuRequests) -> GpuPods {
+    fn gpu_pods_on(&self, node: &NodeName, requests: &GpuRequests) -> GpuPods {
         let tests = self.tests_on(node).into_iter().filter(|pod| pod.end.is_none());
         let tests = tests.map(|pod| format!("gpu-operator/{}", pod.name));
-        let users = self.gpu_pods.get(node).into_iter().flatten().filter(|pod| self.is_found(pod, asks));
+        let users = self.gpu_pods.get(node).into_iter().flatten().filter(|pod| self.is_found(pod, requests));
         let users: Vec<_> = users.cloned().chain(tests).collect();
         let plugins = self.pods.values().filter(|pod| pod.node == *node && offers_gpus(pod)).cloned().collect();
         let pods =

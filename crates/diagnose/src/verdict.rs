@@ -1,27 +1,27 @@
-//! What a look at a waiting pod finds.
+//! The result of checking a pod that waits.
 
 use std::time::Duration;
 
 use crate::finding::{Mistake, NO_PLACE_GRACE, START_GRACE};
 
 /// The result of checking a pod that waits.
-pub enum Look {
+pub enum Verdict {
     /// There is nothing to report.
-    Nothing,
+    NoMistake,
     /// A mistake and its message.
-    Found(Mistake, String),
+    Mistake(Mistake, String),
     /// The pod's Events must be read first, once it has waited for the grace period.
-    Ask { grace: Duration },
+    ReadEvents { grace: Duration },
 }
 
-impl Look {
+impl Verdict {
     /// Returns how long the pod must have waited before this is acted upon.
     pub fn grace(&self) -> Duration {
         match self {
-            Self::Nothing => Duration::ZERO,
-            Self::Found(Mistake::RuntimeHandlerMissing, _) => START_GRACE,
-            Self::Found(..) => NO_PLACE_GRACE,
-            Self::Ask { grace } => *grace,
+            Self::NoMistake => Duration::ZERO,
+            Self::Mistake(Mistake::RuntimeHandlerMissing, _) => START_GRACE,
+            Self::Mistake(..) => NO_PLACE_GRACE,
+            Self::ReadEvents { grace } => *grace,
         }
     }
 }
