@@ -85,6 +85,13 @@ fn number(part: &str) -> Option<u32> {
     part.bytes().all(|byte| byte.is_ascii_digit()).then(|| part.parse().ok()).flatten()
 }
 
+/// Returns whether a driver's version is the given one, or belongs to the given branch (`580`), which is all that is known of a
+/// precompiled driver.
+#[must_use]
+pub fn is_release_of(version: &str, wanted: &str) -> bool {
+    version.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || !wanted.contains('.') && rest.starts_with('.'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,5 +5,4 @@ pub mod nouveau;
 pub mod previous_container;
 pub mod shown_root;
 pub mod status;
-mod version;
 pub mod wait;

@@ -6,8 +6,7 @@ use std::{fmt::Debug, sync::Arc};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use gpu_operator_plan::{
     output::{
-        body::Body,
-        target::{Kind, Part, Target},
+        body::{Body, Kind, Part, Target},
         write::Write,
     },
     world::{TaintFact, TrimmedNode},

@@ -1,7 +1,6 @@
 //! The writes of a plan: labels, DaemonSets, GpuNodes, policies' statuses and Events.
 
 pub mod body;
-pub mod context;
 pub mod counted;
 pub mod daemon_sets;
 pub mod drift;
@@ -23,7 +22,6 @@ pub mod policy_nodes;
 pub mod published_labels;
 pub mod runtime_classes;
 pub mod stale_gpu_nodes;
-pub mod target;
 pub mod unmanaged;
 pub mod urgency;
 pub mod validation_pods;
@@ -34,8 +32,8 @@ use std::collections::BTreeMap;
 use gpu_operator_crd::PolicyName;
 use k8s_openapi::jiff::Timestamp;
 
-use context::Context;
 use plan::Plan;
+use policy_nodes::Context;
 use write::Write;
 
 use crate::{
@@ -61,7 +59,7 @@ pub fn assemble<'f>(
     for policy in world.policies.values() {
         policy_nodes::add(&mut plan, &context, policy);
     }
-    daemon_sets::add(&mut plan, &context);
+    daemon_sets::add(&mut plan, settings, fleet);
     stale_gpu_nodes::remove(&mut plan, world, now);
     runtime_classes::add(&mut plan, world, fleet.variants.all());
     plan.writes.extend(validation_pods::to_delete(fleet));

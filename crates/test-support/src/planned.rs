@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpu_operator_crd::{ClusterGpuPolicyStatus, GpuNodeStatus, NodeName, PolicyName};
 use gpu_operator_plan::{
     Plan,
-    output::{body::Body, body::DaemonSetWrite, body::LabelWrite, body::SpecWrite, target::Kind, write::Write},
+    output::{
+        body::{Body, DaemonSetWrite, Kind, LabelWrite, SpecWrite},
+        write::Write,
+    },
     world::{HealthCondition, TaintFact},
 };
 use k8s_openapi::api::core::v1::Pod;

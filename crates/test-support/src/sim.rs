@@ -2,11 +2,14 @@
 //! change facts, run the model, and check the result. Time only advances explicitly.
 
 pub mod api;
+mod driver;
+pub mod faults;
 pub mod kstatus;
 pub mod machine;
 pub mod node;
 mod passes;
 mod plugin;
+pub mod pod;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,7 +37,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-pub use machine::{Faults, Program};
+pub use faults::{Faults, Program};
 
 /// Returns what a write violates.
 pub type Law = fn(&Sim, &Write) -> Result<(), String>;

@@ -6,8 +6,9 @@ use gpu_host::{
     observe::driver::{self, DriverError},
     root::HostRoot,
 };
+use gpu_operator_common::version::is_release_of;
 
-use super::{status::GateStatus, version::is_of};
+use super::status::GateStatus;
 
 /// The condition under which an installer may start while the driver that it would install is loaded and in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +62,7 @@ pub(super) fn guard(host: &HostRoot, version: Option<&str>, takeover: &Takeover)
     if !in_use {
         return Ok(GateStatus::Open(format!("NVIDIA driver {loaded} is loaded and not in use")));
     }
-    let same = version.is_some_and(|version| is_of(&loaded, version));
+    let same = version.is_some_and(|version| is_release_of(&loaded, version));
     if takeover.holds(host, same, version.is_none().then_some(&loaded))? {
         return Ok(GateStatus::Open(format!(
             "NVIDIA driver {loaded} is loaded and in use, and is taken over without a reload"

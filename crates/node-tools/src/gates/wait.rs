@@ -16,13 +16,13 @@ use gpu_host::{
     process::error_chain,
     root::HostRoot,
 };
+use gpu_operator_common::version::is_release_of;
 use tokio::time::sleep;
 
 use super::{
     guard::{Takeover, guard},
     previous_container::is_locked,
     status::GateStatus,
-    version::is_of,
 };
 use crate::runtime::{
     loaded::{self, LoadedConfig},
@@ -120,7 +120,7 @@ fn driver(
     let Some(loaded) = driver::loaded(host)? else {
         return Ok(GateStatus::Waiting(format!("waiting for {wanted}: no NVIDIA kernel module is loaded")));
     };
-    if version.is_some_and(|version| !is_of(&loaded, version)) {
+    if version.is_some_and(|version| !is_release_of(&loaded, version)) {
         return Ok(GateStatus::Waiting(format!("waiting for {wanted}: {loaded} is loaded")));
     }
     let libraries = driver::libraries(host, root)?;

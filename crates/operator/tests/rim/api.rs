@@ -268,7 +268,10 @@ impl Api {
             Fault::Expired => drop(made.query.insert("resourceVersion".into(), "0".into())),
             Fault::Hangs => std::future::pending().await,
             Fault::Text(text) => return Ok(Response::new(Body::from(text))),
-            Fault::Refused(code) => return Ok(refuse((code, "", format!("{code} for {}", made.path)))),
+            Fault::Refused(code) => {
+                let reason = code.canonical_reason().unwrap_or_default().replace(' ', "");
+                return Ok(refuse(Refusal { code, reason, message: format!("{code} for {}", made.path) }));
+            }
         }
         if made.is_watch() {
             let (events, lines) = mpsc::unbounded();
@@ -322,9 +325,8 @@ impl Api {
     }
 }
 
-fn refuse((code, reason, message): Refusal) -> Response<Body> {
-    let reason =
-        if reason.is_empty() { code.canonical_reason().unwrap_or_default().replace(' ', "") } else { reason.into() };
+fn refuse(refusal: Refusal) -> Response<Body> {
+    let Refusal { code, reason, message } = refusal;
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message, "code": code.as_u16(),
     });

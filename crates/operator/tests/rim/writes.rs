@@ -14,9 +14,8 @@ use gpu_operator_plan::{
     carry::{Class, LoopState},
     catalogue::Catalogue,
     output::{
-        body::Body,
+        body::{Body, Kind},
         events::{Subject, Transition},
-        target::Kind,
     },
     pass::Pass,
     world::World,

@@ -16,8 +16,7 @@ use gpu_operator_crd::{keys, reason::Reason};
 use super::failure::Failure;
 use crate::{
     output::{
-        body::Body,
-        target::{Kind, Part, Target},
+        body::{Body, Kind, Part, Target},
         write::Write,
     },
     revision::hash,

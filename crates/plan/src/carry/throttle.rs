@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     output::{
-        target::{Kind, Target},
+        body::{Kind, Target},
         write::{Urgency, Write},
     },
     time::Uptime,
@@ -15,12 +15,12 @@ const PROMPT: Duration = Duration::from_secs(1);
 /// The interval of changes of counts in the status of a policy, which wakes all watchers, is that of prompt ones at first. It doubles
 /// with each write, up to this maximum …
 const MAX_POLICY_PROGRESS: Duration = Duration::from_secs(30);
-/// … until nothing has been written for this time.
+/// … until nothing has been written for this time. A node whose status was written within it is being installed, or has just been.
 const QUIET: Duration = Duration::from_mins(1);
 /// The interval of transient phases in the status of a GpuNode: an installation with stages of a few seconds needs two writes …
 const NODE_PROGRESS: Duration = Duration::from_secs(10);
-/// … and the same per node that is in such a phase, if that is longer in total: it limits these writes to one per second, regardless
-/// of the number of nodes that are installed at once …
+/// … and this time per node that is in such a phase or was recently, if that is longer in total: it limits these writes to one per
+/// second, regardless of the number of nodes that are installed at once …
 const PER_NODE: Duration = Duration::from_secs(1);
 /// … and the maximum of that total.
 const MAX_INTERVAL: Duration = Duration::from_mins(10);
@@ -31,8 +31,8 @@ const LATER: Duration = Duration::from_hours(1);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Throttle {
     written: BTreeMap<Target, Written>,
-    /// The number of statuses of nodes that the current plan writes because of a transient phase.
-    transient: u32,
+    /// The number of nodes whose status was written recently, or is in the current plan because of a transient phase.
+    installing: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -46,8 +46,13 @@ impl Throttle {
     /// Prepares for the writes of a plan.
     pub fn begin(&mut self, writes: &[Write], now: Uptime) {
         self.written.retain(|_, last| now.saturating_sub(last.at) < MAX_INTERVAL);
+        let is_recent = |last: &Written| now.saturating_sub(last.at) < QUIET;
+        let recent =
+            self.written.iter().filter(|(target, last)| target.kind == Kind::GpuNode && is_recent(last)).count();
         let is_transient = |write: &&Write| write.target.kind == Kind::GpuNode && write.urgency == Urgency::Progress;
-        self.transient = u32::try_from(writes.iter().filter(is_transient).count()).unwrap_or(u32::MAX);
+        let is_other = |write: &&Write| !self.written.get(&write.target).is_some_and(is_recent);
+        let others = writes.iter().filter(is_transient).filter(is_other).count();
+        self.installing = u32::try_from(recent + others).unwrap_or(u32::MAX);
     }
 
     /// Returns how long a write must wait, or `None` if it may be made now.
@@ -62,7 +67,7 @@ impl Throttle {
             (Urgency::Immediate | Urgency::Detail, _) | (Urgency::Prompt, Kind::GpuNode) => return None,
             (Urgency::Prompt, _) => PROMPT,
             (Urgency::Progress, Kind::ClusterGpuPolicy) => last.gap,
-            (Urgency::Progress, _) => PER_NODE.saturating_mul(self.transient).clamp(NODE_PROGRESS, MAX_INTERVAL),
+            (Urgency::Progress, _) => PER_NODE.saturating_mul(self.installing).clamp(NODE_PROGRESS, MAX_INTERVAL),
         };
         interval.checked_sub(now.saturating_sub(last.at)).filter(|wait| !wait.is_zero())
     }
@@ -114,13 +119,49 @@ mod tests {
     }
 
     #[test]
+    fn counts_are_written_less_and_less_often_until_it_is_quiet() {
+        let (mut throttle, counts) = (Throttle::default(), Body::PolicyStatus(Box::default()));
+        let made = writes(&mut throttle, &counts, Urgency::Progress, 100);
+        assert_eq!(made, [0, 1, 3, 7, 15, 31, 61, 91]);
+        let write = Write { urgency: Urgency::Progress, ..Write::new("a", counts) };
+        let after = |seconds| Uptime::from_secs(91) + Duration::from_secs(seconds);
+        throttle.written(&write, after(59));
+        assert_eq!(throttle.wait(&write, after(60)), Some(Duration::from_secs(29)), "it was not quiet for a minute");
+        throttle.written(&write, after(59 + 60));
+        assert_eq!(throttle.wait(&write, after(59 + 61)), None, "it was");
+    }
+
+    fn phase(node: u32) -> Write {
+        Write { urgency: Urgency::Progress, ..Write::new(node, Body::Status(Box::default())) }
+    }
+
+    #[test]
+    fn a_phase_that_soon_ends_is_not_written() {
+        let mut throttle = Throttle::default();
+        let ready = |node| Write { urgency: Urgency::Prompt, ..phase(node) };
+        let begun: Vec<_> = (0..400).map(phase).collect();
+        throttle.begin(&begun, Uptime::ZERO);
+        for write in &begun {
+            throttle.written(write, Uptime::ZERO);
+        }
+        // In each second, ten nodes become ready, and the next ten enter another phase.
+        for second in 0..39 {
+            let now = Uptime::from_secs(second.into());
+            let (done, next) = (second * 10..second * 10 + 10, second * 10 + 10..second * 10 + 20);
+            let planned: Vec<_> = done.clone().map(ready).chain(next.map(phase)).collect();
+            throttle.begin(&planned, now);
+            let (made, held): (Vec<_>, Vec<_>) = planned.iter().partition(|write| throttle.wait(write, now).is_none());
+            assert_eq!((made.len(), held.len()), (10, 10), "second {second}");
+            for write in made {
+                throttle.written(write, now);
+            }
+        }
+    }
+
+    #[test]
     fn phases_of_many_nodes_are_written_at_most_once_a_second() {
-        let status = |node: u32| {
-            let body = Body::Status(Box::default());
-            Write { urgency: Urgency::Progress, ..Write::new(node, body) }
-        };
         let (mut throttle, mut made) = (Throttle::default(), 0);
-        let planned: Vec<_> = (0..400).map(status).collect();
+        let planned: Vec<_> = (0..400).map(phase).collect();
         for second in 0..600 {
             let now = Uptime::from_secs(second);
             throttle.begin(&planned, now);

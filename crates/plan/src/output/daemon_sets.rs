@@ -7,23 +7,22 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
 
 use crate::{
+    assess::AssessedFleet,
     manifests::daemon_set,
     output::{
-        body::{Body, DaemonSetWrite},
-        context::Context,
+        body::{Body, DaemonSetWrite, Kind},
         drift,
         plan::Plan,
-        target::Kind,
         write::Write,
     },
     revision,
+    settings::Settings,
     world::DaemonSetFacts,
 };
 
 /// Adds the DaemonSets that are missing or differ from the desired ones, and the deletion of those that neither a node nor a policy
 /// needs any more, given the writes of labels in the plan.
-pub fn add(plan: &mut Plan, context: &Context<'_>) {
-    let Context { settings, fleet, .. } = *context;
+pub fn add(plan: &mut Plan, settings: &Settings, fleet: &AssessedFleet<'_>) {
     let world = fleet.world;
     let mut needed: BTreeSet<String> = BTreeSet::new();
     for (policy, variant) in fleet.variants.all() {

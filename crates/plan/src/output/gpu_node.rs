@@ -15,7 +15,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 
 use crate::{
-    assess::{assessment::Assessment, member::Member, verdict::Verdict},
+    assess::{Assessment, member::Member, verdict::Verdict},
     desired::{
         driver::{choice::DriverChoice, is_known_root},
         expected_resources::ExpectedResources,

@@ -3,7 +3,7 @@
 use gpu_operator_crd::{Phase, keys, policy::Labels, reason::Reason};
 
 use crate::{
-    assess::{assessment::Assessment, stage_pod, verdict::Verdict},
+    assess::{Assessment, stage_pod, verdict::Verdict},
     inventory::label_hints,
     note::Note,
     rollout::decision::Decision,

@@ -5,7 +5,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::merge_notes::merge_notes;
 use crate::{
-    assess::{assessment::Assessment, broken_stage},
+    assess::{Assessment, broken_stage},
     output::{
         body::Body,
         counted::Counted,

@@ -1,17 +1,16 @@
 //! The writes for one policy and its nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{ClusterGpuPolicy, NodeName};
-use k8s_openapi::jiff::SignedDuration;
+use gpu_operator_crd::{ClusterGpuPolicy, NodeName, PolicyName};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::policy_conditions;
 use crate::{
-    assess::{PolicyMembers, pod_failure},
+    assess::{AssessedFleet, PolicyMembers, pod_failure},
     inventory::{membership::name_of, pool_checks, unreadable},
     output::{
         body::Body,
-        context::Context,
         counted::Counted,
         events::policy_transitions,
         leavers::Leavers,
@@ -20,10 +19,29 @@ use crate::{
         policy, runtime_classes, urgency, validation_pods,
         write::{self, Write},
     },
-    settings::{ASK_AGAIN, PROGRESS_DEADLINE},
+    rollout::Rollout,
+    settings::{ASK_AGAIN, PROGRESS_DEADLINE, Settings},
     time::later,
     world::World,
 };
+
+/// What is the same for all policies.
+pub struct Context<'f> {
+    /// The operator's settings.
+    pub settings: &'f Settings,
+    /// The fleet.
+    pub fleet: &'f AssessedFleet<'f>,
+    /// What was decided for its pools.
+    pub rollout: &'f Rollout<'f>,
+    /// Why models that policies add cannot be added, by policy.
+    pub model_conflicts: &'f BTreeMap<PolicyName, String>,
+    /// The models that nodes have, also those that the catalogue lacks.
+    pub models: BTreeSet<String>,
+    /// The nodes that no policy governs any more.
+    pub leavers: Leavers,
+    /// The time of the plan.
+    pub now: Timestamp,
+}
 
 /// Adds the writes for the policy's nodes, pool by pool, and for its status.
 pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {

@@ -10,7 +10,11 @@ use crate::{
     desired::{toolkit::choice::is_class_name, variant::Variant},
     inventory::membership::name_of,
     manifests::runtime_class::runtime_class,
-    output::{body::Body, plan::Plan, target::Kind, write::Write},
+    output::{
+        body::{Body, Kind},
+        plan::Plan,
+        write::Write,
+    },
     world::World,
 };
 

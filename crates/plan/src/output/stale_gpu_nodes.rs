@@ -6,7 +6,11 @@ use std::collections::BTreeSet;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{body::Body, plan::Plan, target::Kind, write::Write};
+use super::{
+    body::{Body, Kind},
+    plan::Plan,
+    write::Write,
+};
 use crate::{
     inventory::report::belongs_to,
     settings::NODE_GRACE,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    assess::{AssessedFleet, assessment::Assessment, member::Member, verdict::Verdict},
+    assess::{AssessedFleet, Assessment, member::Member, verdict::Verdict},
     manifests::validation,
     output::{body::Body, write::Write},
     rollout::decision::PoolDecision,

@@ -11,9 +11,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    body::{Body, LabelWrite},
+    body::{Body, Kind, LabelWrite, Part, Target},
     events::Transition,
-    target::{Kind, Part, Target},
 };
 use crate::{
     inventory::membership::name_of,

@@ -4,7 +4,7 @@ use gpu_operator_crd::{policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    assess::{assessment::Assessment, mig},
+    assess::{Assessment, mig},
     note::Note,
     rollout::decision::{ASK_AT_ONCE, PoolDecision},
     world::PodFacts,

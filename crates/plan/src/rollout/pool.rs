@@ -12,7 +12,7 @@ use gpu_operator_crd::{
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use crate::{
-    assess::{assessment::Assessment, holders, member::Member},
+    assess::{Assessment, holders, member::Member},
     inventory::{membership::name_of, report::belongs_to, unreadable},
     note::Note,
     revision,

@@ -8,7 +8,7 @@ use gpu_operator_crd::{NodeName, policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    assess::{assessment::Assessment, pod_failure},
+    assess::{Assessment, pod_failure},
     inventory::{groups, report},
     revision,
     rollout::toolkit_restart,

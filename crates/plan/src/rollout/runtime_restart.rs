@@ -7,7 +7,7 @@ use gpu_operator_crd::{NodeName, gpunode::StageRevisions, keys, policy::Stage, r
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    assess::{assessment::Assessment, member::Member, pod_failure::pod_failure, verdict::Verdict},
+    assess::{Assessment, member::Member, pod_failure::pod_failure, verdict::Verdict},
     inventory::{membership::name_of, unreadable},
     note::Note,
     revision,

@@ -2,7 +2,7 @@
 
 use crate::sim::Sim;
 use gpu_operator_crd::keys;
-use gpu_operator_plan::output::target::Kind;
+use gpu_operator_plan::output::body::Kind;
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::PodSpec},
     apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry},

@@ -3,7 +3,7 @@
 
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::InstalledDriver};
-use gpu_operator_plan::output::target::Kind;
+use gpu_operator_plan::output::body::Kind;
 use gpu_operator_plan::world::{ContainerState, GpuPods, World};
 use k8s_openapi::jiff::SignedDuration;
 use test_support::planned::Planned;

@@ -12,22 +12,41 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{output::gfd, world::ResourceLayout};
 
-/// A product: NVML's name, memory in MiB, compute capability, PCI class, and whether it supports MIG.
-type Product = (&'static str, u64, &'static str, &'static str, bool);
+/// What NVML reports of a product, its memory in MiB.
+#[derive(Clone, Copy)]
+struct Product {
+    name: &'static str,
+    memory: u64,
+    capability: &'static str,
+    class: &'static str,
+    mig_capable: bool,
+}
 
-const T4: Product = ("Tesla T4", 15360, "7.5", "030200", false);
-const V100: Product = ("Tesla V100-SXM2-16GB", 16384, "7.0", "030200", false);
-const K80: Product = ("Tesla K80", 11441, "3.7", "030200", false);
-const A100: Product = ("NVIDIA A100-SXM4-40GB", 40960, "8.0", "030200", true);
-const H100: Product = ("NVIDIA H100 80GB HBM3", 81559, "9.0", "030200", true);
-const B200: Product = ("NVIDIA B200", 183_359, "10.0", "030200", true);
-const GB200: Product = ("NVIDIA GB200", 189_471, "10.0", "030200", true);
-const L40S: Product = ("NVIDIA L40S", 46068, "8.9", "030200", false);
-const RTX_4090: Product = ("NVIDIA GeForce RTX 4090", 24564, "8.9", "030000", false);
-const MAX_Q: Product = ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 97887, "12.0", "030000", true);
-const DGX_DISPLAY: Product = ("NVIDIA DGX Display", 4096, "7.5", "030000", false);
+const fn product(
+    name: &'static str,
+    memory: u64,
+    capability: &'static str,
+    class: &'static str,
+    mig_capable: bool,
+) -> Product {
+    Product { name, memory, capability, class, mig_capable }
+}
 
-fn gpu((name, memory, capability, class, mig_capable): Product) -> Gpu {
+const T4: Product = product("Tesla T4", 15360, "7.5", "030200", false);
+const V100: Product = product("Tesla V100-SXM2-16GB", 16384, "7.0", "030200", false);
+const K80: Product = product("Tesla K80", 11441, "3.7", "030200", false);
+const A100: Product = product("NVIDIA A100-SXM4-40GB", 40960, "8.0", "030200", true);
+const H100: Product = product("NVIDIA H100 80GB HBM3", 81559, "9.0", "030200", true);
+const B200: Product = product("NVIDIA B200", 183_359, "10.0", "030200", true);
+const GB200: Product = product("NVIDIA GB200", 189_471, "10.0", "030200", true);
+const L40S: Product = product("NVIDIA L40S", 46068, "8.9", "030200", false);
+const RTX_4090: Product = product("NVIDIA GeForce RTX 4090", 24564, "8.9", "030000", false);
+const MAX_Q: Product =
+    product("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 97887, "12.0", "030000", true);
+const DGX_DISPLAY: Product = product("NVIDIA DGX Display", 4096, "7.5", "030000", false);
+
+fn gpu(product: Product) -> Gpu {
+    let Product { name, memory, capability, class, mig_capable } = product;
     Gpu {
         product: Some(name.into()),
         memory_mib: Some(memory),

@@ -9,7 +9,7 @@ use gpu_operator_crd::{
     reason::Reason,
 };
 use gpu_operator_plan::Plan;
-use gpu_operator_plan::output::target::Kind;
+use gpu_operator_plan::output::body::Kind;
 use gpu_operator_plan::world::TaintFact;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use test_support::planned::Planned;

@@ -8,7 +8,10 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     inventory::report::belongs_to,
-    output::{body::Body, body::LabelWrite, target::Kind, write::Write},
+    output::{
+        body::{Body, Kind, LabelWrite},
+        write::Write,
+    },
     world::{NodeFacts, PodFacts, Role},
 };
 

@@ -7,8 +7,7 @@ use test_support::planned::Planned;
 use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
 use gpu_operator_plan::{
     output::{
-        body::Body,
-        target::Kind,
+        body::{Body, Kind},
         urgency,
         write::{Urgency, Write},
     },

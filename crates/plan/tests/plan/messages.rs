@@ -146,12 +146,12 @@ pub fn without_hash(message: &str) -> String {
 ///
 /// # Errors
 /// Returns the state of the nodes if the reason is not reported, and an object that the schema rejects.
-fn run((reason, place, build): &Scenario) -> Result<String, String> {
+fn run(reason: Reason, place: Place, build: fn() -> Sim) -> Result<String, String> {
     let sim = build().run_for(40);
     if let Some(error) = sim.plans.iter().find_map(schemas::rejection) {
         return Err(format!("{reason}: {error}"));
     }
-    let found = sim.plans.iter().rev().find_map(|plan| entry(plan, *reason, *place));
+    let found = sim.plans.iter().rev().find_map(|plan| entry(plan, reason, place));
     found.ok_or_else(|| {
         let nodes = sim.gpu_nodes.keys().map(|node| (node, sim.status(node)));
         let nodes: Vec<_> = nodes.map(|(node, status)| (node, status.reason, status.message)).collect();
@@ -165,7 +165,8 @@ fn every_reason_is_reported_with_the_reviewed_message() {
     let covered: BTreeSet<Reason> = scenarios.iter().map(|(reason, ..)| *reason).collect();
     let uncovered: Vec<_> = Reason::iter().filter(|reason| !covered.contains(reason)).collect();
     assert!(uncovered.is_empty(), "reasons without a scenario: {uncovered:?}");
-    let (mut entries, failed): (Vec<_>, Vec<_>) = scenarios.iter().map(run).partition(Result::is_ok);
+    let (mut entries, failed): (Vec<_>, Vec<_>) =
+        scenarios.into_iter().map(|(reason, place, build)| run(reason, place, build)).partition(Result::is_ok);
     assert!(failed.is_empty(), "{failed:#?}");
     entries.sort();
     let document = entries.into_iter().flatten().collect::<Vec<_>>().join("\n");

@@ -1,9 +1,9 @@
 //! MIG layouts: applied before the plugin starts, changed once no pod uses the GPUs, restored if changed manually, and
 //! reported if blocked.
 
-use crate::sim::{Faults, Sim, machine::MigOutcome};
+use crate::sim::{Faults, Sim, faults::MigOutcome};
 use gpu_operator_crd::{Phase, Report, keys, policy::Stage, reason::Reason, report::MigDevices};
-use gpu_operator_plan::output::target::Kind;
+use gpu_operator_plan::output::body::Kind;
 use test_support::planned::Planned;
 
 pub(crate) const SEVENTHS: &str = "[{profiles: [{profile: 1g.10gb, count: 7}]}]";

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpu_operator_crd::{NodeName, policy::Stage};
 use gpu_operator_plan::{
     carry::{Class, Failure, LoopState},
-    output::target::Part,
+    output::body::Part,
     pass::{Answer, Pass, Planning, Request},
     time::Uptime,
     world::Role,

@@ -1,6 +1,7 @@
 //! Properties that hold for every fleet, every policy and every order of events. A failure prints the events that led
 //! to it, shrunk, and the command that repeats it.
 
+pub mod counts;
 pub mod events;
 pub mod fleet;
 pub mod oracle;
@@ -8,6 +9,7 @@ mod policy_spec;
 
 use std::collections::BTreeMap;
 
+use counts::{count, reports_ready};
 use events::{Event, OnNode, apply_event, apply_to_node, beginning, event, nth, on_node, policies};
 
 use crate::{law, sim::Sim, truth};
@@ -18,15 +20,18 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     carry::LoopState,
-    output::{body::Body, target::Kind, write::Write},
+    output::{
+        body::{Body, Kind},
+        write::Write,
+    },
     world::Role,
 };
 use k8s_openapi::{
-    api::core::v1::{Pod, ResourceRequirements},
+    api::core::v1::{Pod, ResourceRequirements, Toleration},
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time, util::intstr::IntOrString},
     jiff::Timestamp,
 };
-use oracle::{Oracle, count, discovered_labels_are_those_of_the_policy, reports_ready};
+use oracle::{Oracle, discovered_labels_are_those_of_the_policy};
 use policy_spec::RandomSpec;
 use proptest::{collection::vec, prelude::*};
 use test_support::{planned::Planned, random::config};
@@ -223,10 +228,12 @@ proptest! {
 fn cosmetic(mut spec: ClusterGpuPolicySpec, least: i32) -> ClusterGpuPolicySpec {
     let limits = BTreeMap::from([("memory".to_owned(), Quantity(format!("{}Gi", least + 2)))]);
     let limited = Some(ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() });
-    let Defaults { driver, toolkit, device_plugin, priority_class_name, .. } = &mut spec.defaults;
+    let Defaults { driver, toolkit, device_plugin, tolerations, priority_class_name, .. } = &mut spec.defaults;
     for operand in [&mut driver.operand, &mut toolkit.operand, &mut device_plugin.operand] {
         operand.resources.clone_from(&limited);
     }
+    // As the default, but written out.
+    *tolerations = Some(vec![Toleration { operator: Some("Exists".into()), ..Toleration::default() }]);
     *priority_class_name = Some(format!("priority-{least}"));
     spec.readiness.min_ready_nodes = Some(IntOrString::Int(least));
     spec.readiness.progress_deadline = Some("45m".parse().expect("a duration"));

@@ -6,11 +6,11 @@ use test_support::planned::Planned;
 
 use crate::{
     robust::{NEW, OLD, busy, step_until_released},
-    sim::{Faults, Sim, api::new_gpu_node},
+    sim::{Faults, Sim, machine::new_gpu_node},
 };
 use gpu_operator_crd::{NodeName, Phase, health::HealthState, keys, reason::Reason};
 use gpu_operator_plan::{
-    output::{body::Body, target::Kind},
+    output::body::{Body, Kind},
     world::Exit,
 };
 use k8s_openapi::jiff::SignedDuration;

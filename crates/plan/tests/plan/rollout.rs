@@ -1,6 +1,6 @@
 //! Rolling out: how a fleet moves from one revision to another.
 
-use gpu_operator_plan::output::target::Kind;
+use gpu_operator_plan::output::body::Kind;
 use std::collections::BTreeSet;
 
 use crate::{

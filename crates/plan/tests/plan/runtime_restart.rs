@@ -5,7 +5,7 @@ use test_support::planned::Planned;
 
 use gpu_operator_crd::{NodeName, Phase, keys, reason::Reason};
 use gpu_operator_plan::{
-    output::target::Kind,
+    output::body::Kind,
     world::{ContainerFacts, ContainerState, Deletion, Exit, PodFacts},
 };
 use k8s_openapi::jiff::Timestamp;

@@ -6,7 +6,7 @@ use crate::{
     messages::Steps,
     robust::{NEW, OLD, busy},
     runtime_restart::set_progress,
-    sim::{Faults, Sim, api::new_gpu_node, machine::Test},
+    sim::{Faults, Sim, faults::Test, machine::new_gpu_node},
     toolkit::{fleet, not_allocatable},
     validation::{ON_INSTALL, failing, hanging, node},
 };

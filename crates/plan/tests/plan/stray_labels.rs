@@ -1,6 +1,6 @@
 //! Labels that place the pods of the stages, changed by other users: the node gets its groups back at once, and nothing else happens.
 
-use gpu_operator_plan::output::target::{Kind, Part};
+use gpu_operator_plan::output::body::{Kind, Part};
 use std::collections::BTreeMap;
 use test_support::planned::Planned;
 

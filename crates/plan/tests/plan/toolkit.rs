@@ -1,6 +1,6 @@
 //! How containers get the driver: what is installed for which container runtime, and which failures are reported.
 
-use gpu_operator_plan::output::target::Kind;
+use gpu_operator_plan::output::body::Kind;
 use test_support::planned::Planned;
 
 use crate::{sim::Sim, sources::library};

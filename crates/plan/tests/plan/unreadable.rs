@@ -1,6 +1,6 @@
 //! Objects that cannot be parsed: nothing becomes better because of them, and nothing is done to what they are about.
 
-use gpu_operator_plan::output::target::Kind;
+use gpu_operator_plan::output::body::Kind;
 use std::collections::BTreeSet;
 use test_support::planned::Planned;
 
@@ -15,8 +15,8 @@ use test_support::random::config;
 use crate::{
     properties::{
         after,
+        counts::reports_ready,
         events::{beginning, event, nth},
-        oracle::reports_ready,
     },
     sim::Sim,
 };

@@ -1,12 +1,12 @@
 //! Validation: a test on one of its GPUs proves that a node works, if its policy requests validation.
 
-use crate::sim::{Faults, Sim, machine::Test, node::end_test};
+use crate::sim::{Faults, Sim, faults::Test, pod::end_test};
 use gpu_operator_crd::{
     Phase,
     reason::Reason,
     validated::{Validated, ValidationResult},
 };
-use gpu_operator_plan::output::target::Kind;
+use gpu_operator_plan::output::body::Kind;
 use gpu_operator_plan::{
     Plan,
     output::events::{Subject, Transition},

@@ -4,18 +4,13 @@ use std::collections::BTreeMap;
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicySpec, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName,
-    PolicyName, keys,
+    ClusterGpuPolicy, ClusterGpuPolicySpec, ClusterGpuPolicyStatus, GpuNodeStatus, NodeName, PolicyName, keys,
 };
 use gpu_operator_plan::{
     Plan,
     carry::LoopState,
     output::{
-        body::Body,
-        body::DaemonSetWrite,
-        body::LabelWrite,
-        body::SpecWrite,
-        target::{Kind, Part, Target},
+        body::{Body, DaemonSetWrite, Kind, LabelWrite, Part, SpecWrite, Target},
         write::{Urgency, Write},
     },
     pass::Pass,
@@ -25,20 +20,11 @@ use gpu_operator_plan::{
 use k8s_openapi::{
     api::{core::v1::Pod, node::v1::RuntimeClass},
     apimachinery::pkg::apis::meta::v1::Time,
-    jiff::{SignedDuration, Timestamp},
+    jiff::SignedDuration,
 };
 use kube::ResourceExt;
 
-use super::{Sim, kstatus};
-
-/// Returns a GpuNode as the API server creates it.
-pub fn new_gpu_node(name: &NodeName, now: Timestamp) -> GpuNode {
-    let mut gpu_node = GpuNode::new(name.as_str(), GpuNodeSpec::default());
-    gpu_node.metadata.generation = Some(1);
-    gpu_node.metadata.uid = Some(format!("uid-gpu-node-{name}-{now}"));
-    gpu_node.metadata.creation_timestamp = Some(Time(now));
-    gpu_node
-}
+use super::{Sim, kstatus, machine::new_gpu_node};
 
 /// The answer of the API server to a write: whether it changed anything, or the status code and the reason of a rejection.
 pub type Answer = Result<bool, String>;

@@ -1,116 +1,38 @@
 //! Machines: hardware, host drivers, and faults.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
-    GpuNode, GpuNodeStatus, NodeName, Report, keys,
-    policy::Stage,
-    report::{Gpu, Holder, InstalledDriver, NvmlState, OsRelease},
+    GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName, Report, keys,
+    report::{Gpu, InstalledDriver, NvmlState, OsRelease},
 };
-use gpu_operator_plan::world::{Bystander, ContainerState, Exit, NodeFacts, Role};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, Time};
+use gpu_operator_plan::world::{ContainerState, Exit, NodeFacts, Role};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, Time},
+    jiff::Timestamp,
+};
 
-use super::{Sim, api::new_gpu_node, node::end_test};
+use super::{
+    Sim,
+    faults::{Faults, Program},
+    pod::end_test,
+};
 
-pub const CONTAINER_ROOT: &str = "/run/nvidia/driver";
-pub const HOST_ROOT: &str = "/";
-
-/// The faults of a node.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Faults {
-    /// Driver images with these versions or tags cannot be pulled.
-    pub missing_images: BTreeSet<String>,
-    /// The driver container crashes with this message.
-    pub driver_crash: Option<String>,
-    /// The pod of a stage after the driver's whose container crashes again and again.
-    pub crashing: Option<Stage>,
-    /// The driver container loads this version instead of the requested one.
-    pub loads_instead: Option<String>,
-    /// The toolkit's restart of the container runtime fails with this message.
-    pub restart: Option<String>,
-    /// The seconds that each operand pod takes to start, once its prerequisites are met.
-    pub slow: i64,
-    /// The API server rejects the pods of all stages with this message.
-    pub pods_forbidden: Option<&'static str>,
-    /// The plugin runs, but kubelet publishes only this number of GPUs.
-    pub publishes: Option<u32>,
-    /// The node has no probe pod.
-    pub no_probe: bool,
-    /// The probe pod runs, but reports nothing.
-    pub mute_probe: bool,
-    /// Kubelet has not published the node's status since it was started.
-    pub late_kubelet: bool,
-    /// The outcome of validation tests on the node.
-    pub test: Test,
-    /// The outcome of applying a MIG layout to its GPUs.
-    pub mig: MigOutcome,
-}
-
-/// A program that uses the driver of a node without a GPU pod.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Program {
-    /// What the probe reports of it.
-    pub holder: Holder,
-    /// Its pod, if it has one.
-    pub pod: Option<Bystander>,
-}
-
-impl Program {
-    /// Returns a process of the host.
-    pub fn of_host(process: &str) -> Self {
-        Self { holder: Holder { process: process.into(), pid: Some(4711), pod_uid: None }, pod: None }
-    }
-
-    /// Returns the process of a pod that requests no GPU.
-    pub fn of_pod(process: &str, pod: Bystander) -> Self {
-        Self {
-            holder: Holder { process: process.into(), pid: None, pod_uid: Some("uid-of-the-pod".into()) },
-            pod: Some(pod),
-        }
-    }
-
-    /// Returns whether its DaemonSet removes it from a node whose label requests that.
-    pub fn gives_way(&self) -> bool {
-        matches!(self.pod, Some(Bystander::GivesWay(_)))
-    }
-}
-
-/// The outcome of applying a MIG layout to a node's GPUs.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum MigOutcome {
-    /// The layout is applied.
-    #[default]
-    Done,
-    /// The layout fails with this message.
-    Fails(String),
-    /// The layout is applied once the probe has released the GPUs.
-    WaitsForProbe,
-}
-
-/// The outcome of validation tests on a node.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Test {
-    /// The test passes.
-    #[default]
-    Passes,
-    /// The test fails with this message.
-    Fails(String),
-    /// The test does not complete.
-    Hangs,
-    /// Other pods use all GPUs, so the test cannot be scheduled.
-    Unschedulable,
-}
-
-impl Faults {
-    /// Returns whether the probe reports.
-    pub fn probe_reports(&self) -> bool {
-        !self.no_probe && !self.mute_probe
-    }
-}
+pub(super) const CONTAINER_ROOT: &str = "/run/nvidia/driver";
+pub(super) const HOST_ROOT: &str = "/";
 
 /// Returns the newest Ubuntu version up to 22.04 that has a driver image for GPUs: branch 470 has none after 20.04.
 fn ubuntu(device_ids: &[&str]) -> &'static str {
     if device_ids.contains(&"102d") { "20.04" } else { "22.04" }
+}
+
+/// Returns a GpuNode as the API server creates it.
+pub fn new_gpu_node(name: &NodeName, now: Timestamp) -> GpuNode {
+    let mut gpu_node = GpuNode::new(name.as_str(), GpuNodeSpec::default());
+    gpu_node.metadata.generation = Some(1);
+    gpu_node.metadata.uid = Some(format!("uid-gpu-node-{name}-{now}"));
+    gpu_node.metadata.creation_timestamp = Some(Time(now));
+    gpu_node
 }
 
 impl Sim {

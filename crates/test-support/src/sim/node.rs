@@ -6,22 +6,19 @@ use gpu_operator_crd::{
     health::HealthState,
     keys,
     policy::Stage,
-    report::{InstalledDriver, MigAttributes, MigDevices, NvmlState, Report},
+    report::{MigAttributes, MigDevices, NvmlState, Report},
 };
 use gpu_operator_plan::world::{
-    ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, ObservedTime, PodEnd, PodFacts, Refusal, Resources,
-    Role,
+    ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, PodFacts, Refusal, Resources, Role,
 };
-use k8s_openapi::{
-    api::core::v1::{Container, PodSpec},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::core::v1::PodSpec;
 use kube::ResourceExt;
 
 use super::{
-    Faults, Sim,
-    machine::{CONTAINER_ROOT, MigOutcome, Test},
+    Sim,
+    faults::{Faults, MigOutcome, Test},
     plugin::{layout, offered, published, replicas, waits_for},
+    pod::{RESTART, end_test, gate_opens, is_slow, new_pod, restarts_runtime, run},
 };
 
 impl Sim {
@@ -213,95 +210,6 @@ impl Sim {
         }
     }
 
-    /// Returns the version of a driver pod: from its installer's environment or arguments, otherwise from the image's
-    /// tag.
-    pub fn driver_version(&self, node: &NodeName) -> Option<String> {
-        let template = self.templates.get(&format!("driver@{node}"))?;
-        if let Some(installer) = installer(template) {
-            let args = installer.args.iter().flatten().find_map(|arg| arg.strip_prefix("--version="));
-            let version = env_value(installer, "NVIDIA_DRIVER_VERSION").or(args);
-            return Some(version.filter(|version| version.contains('.')).unwrap_or(INSTALLER_DEFAULT).to_owned());
-        }
-        let image = template.containers.first()?.image.clone()?;
-        let tag = image.rsplit_once(':')?.1;
-        let version = tag.split('-').next()?;
-        // The tag of a precompiled image only contains the branch.
-        Some(if version.contains('.') { version.to_owned() } else { format!("{version}.1.1") })
-    }
-
-    /// Returns the directory into which a driver pod installs the driver.
-    fn driver_root(&self, node: &NodeName) -> String {
-        let installer = self.templates.get(&format!("driver@{node}")).and_then(installer);
-        let root = installer.and_then(|installer| env_value(installer, "NVIDIA_INSTALL_DIR_HOST"));
-        root.unwrap_or(CONTAINER_ROOT).to_owned()
-    }
-
-    /// Returns the tag of a driver pod's image.
-    fn driver_tag(&self, node: &NodeName) -> String {
-        let image = self.templates.get(&format!("driver@{node}")).and_then(|pod| pod.containers[0].image.clone());
-        image.and_then(|image| Some(image.rsplit_once(':')?.1.to_owned())).unwrap_or_default()
-    }
-
-    fn run_driver(&mut self, node: &NodeName, faults: &Faults) {
-        let version = self.driver_version(node);
-        let root = self.driver_root(node);
-        let used = self.is_used(node);
-        let missing = faults.missing_images.contains(&self.driver_tag(node));
-        let now = self.now;
-        let Some(pod) = self.pods.get_mut(&format!("driver@{node}")) else { return };
-        let container = &mut pod.containers[0];
-        let runs = matches!(container.state, ContainerState::Running(_));
-        let Some(version) = version.filter(|version| runs || !missing && !faults.missing_images.contains(version))
-        else {
-            container.state =
-                ContainerState::Waiting { reason: "ImagePullBackOff".into(), message: "not found".into() };
-            container.ready = false;
-            return;
-        };
-        if let Some(words) = &faults.driver_crash {
-            let exit = Exit { code: 1, message: words.clone() };
-            container.state = ContainerState::Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
-            container.last_failure = Some(exit);
-            container.ready = false;
-            return;
-        }
-        container.last_failure = None;
-        if !runs && is_slow(pod, now, faults) {
-            return;
-        }
-        let machine = &self.machines[node];
-        let loaded = machine.driver.loaded.as_ref();
-        let same = loaded == Some(&version);
-        let held = loaded.is_some() && !same && (used || machine.nvml.state == NvmlState::Answering);
-        if held && !runs {
-            wait_at_guard(pod, now);
-            return;
-        }
-        pod.init.clear();
-        let template = &self.templates[&format!("driver@{node}")];
-        if template.init_containers.iter().flatten().any(|init| init.name == SIDECAR) {
-            let state = ContainerState::Running(None);
-            pod.init = vec![ContainerFacts { name: SIDECAR.into(), state, last_failure: None, ready: true }];
-        }
-        run(pod, now);
-        let machine = self.report(node);
-        // The container loads the driver on start; if it loaded the wrong version, it retries once the cause is gone.
-        let wrong = machine.driver.loaded.as_ref() != Some(&version);
-        let loads = faults.loads_instead.clone().unwrap_or(version);
-        let installed = machine.driver.installed.iter().any(|found| found.root == root && found.version == loads);
-        let done = installed && machine.driver.loaded.as_ref() == Some(&loads);
-        if !done && (!runs || wrong) {
-            // The container does not unload a driver that is in use.
-            if machine.driver.loaded.is_some() && (used || machine.nvml.state == NvmlState::Answering) {
-                return;
-            }
-            machine.driver.loaded = Some(loads.clone());
-            machine.driver.installed.retain(|installed| installed.root != root);
-            machine.driver.container_ran |= root == CONTAINER_ROOT;
-            machine.driver.installed.push(InstalledDriver { root, version: loads, ..InstalledDriver::default() });
-        }
-    }
-
     /// Schedules validation tests if a GPU is free, starts them, and ends them one step later.
     fn run_tests(&mut self, node: &NodeName, faults: &Faults) {
         let now = self.now;
@@ -426,115 +334,8 @@ fn report_gpus(report: &mut Report) {
     }
 }
 
-/// Returns whether a pod that starts slowly has not completed its slow step yet.
-fn is_slow(pod: &mut PodFacts, now: Timestamp, faults: &Faults) -> bool {
-    const STEP: &str = "slow-step";
-    if faults.slow == 0 {
-        return false;
-    }
-    let Some(at) = pod.init.iter().position(|init| init.name == STEP) else {
-        let state = ContainerState::Running(Some(now.into()));
-        pod.init.push(ContainerFacts { name: STEP.into(), state, last_failure: None, ready: false });
-        return true;
-    };
-    let since = pod.init[at].running_since().map_or(now, ObservedTime::local);
-    if now.duration_since(since).as_secs() < faults.slow {
-        return true;
-    }
-    pod.init.remove(at);
-    false
-}
-
-/// The sidecar that creates device nodes beside NVIDIA's container.
-const SIDECAR: &str = "device-nodes";
-
-/// The init container of a toolkit pod that restarts the container runtime.
-const RESTART: &str = "restart-runtime";
-
-/// Returns whether a toolkit pod restarts the container runtime.
-fn restarts_runtime(template: &PodSpec) -> bool {
-    template.init_containers.iter().flatten().any(|init| init.name == RESTART)
-}
-
-/// Lets a driver pod wait at its guard while the loaded driver is in use.
-fn wait_at_guard(pod: &mut PodFacts, now: Timestamp) {
-    if pod.init.is_empty() {
-        let state = ContainerState::Running(Some(now.into()));
-        pod.init = vec![ContainerFacts { name: "guard-driver-in-use".into(), state, last_failure: None, ready: false }];
-    }
-}
-
-/// The version that an installer selects by default.
-const INSTALLER_DEFAULT: &str = "580.1.1";
-
-/// Returns the init container that installs a driver on the host, if the main container only keeps running.
-fn installer(template: &PodSpec) -> Option<&Container> {
-    template.init_containers.iter().flatten().find(|init| init.name == "install-driver")
-}
-
-fn env_value<'c>(container: &'c Container, name: &str) -> Option<&'c str> {
-    container.env.iter().flatten().find(|variable| variable.name == name)?.value.as_deref()
-}
-
-/// Ends a test: with success, or with a failure.
-pub fn end_test(pod: &mut PodFacts, failure: Option<Exit>) {
-    let (reason, message) = (String::new(), String::new());
-    pod.end = Some(PodEnd { succeeded: failure.is_none(), reason, message, at: None });
-    let exit = failure.unwrap_or(Exit { code: 0, message: "Completed".into() });
-    for container in &mut pod.containers {
-        container.state = ContainerState::Ended(exit.clone());
-        container.ready = false;
-    }
-}
-
 /// Returns the offered resources, with amount 0 for those that are gone.
 fn merged(gone: &Resources, offered: &Resources) -> Resources {
     let kept = gone.names().filter(|name| offered.names().all(|offered| offered != *name));
     kept.map(|name| (name.clone(), 0)).chain(offered.names().map(|name| (name.clone(), offered.amount(name)))).collect()
-}
-
-/// Returns the result of the gate before the later stages: a driver is loaded and installed, in the requested version
-/// if one is set, and if a container installs the driver, that container runs.
-fn gate_opens(template: &PodSpec, machine: &Report, driver_runs: bool) -> bool {
-    let gate = template.init_containers.iter().flatten().find_map(|init| init.args.as_ref()).expect("a gate");
-    let value = |flag: &str| gate.iter().skip_while(|arg| *arg != flag).nth(1);
-    let Some(loaded) = &machine.driver.loaded else { return false };
-    value("--version").is_none_or(|wanted| wanted == loaded || loaded.starts_with(&format!("{wanted}.")))
-        && (driver_runs || value("--pid-file").is_none())
-        && machine
-            .driver
-            .installed
-            .iter()
-            .any(|found| Some(&found.root) == value("--driver-root") && found.version == *loaded)
-}
-
-fn new_pod(name: &str, node: &NodeName, role: Role, now: Timestamp) -> PodFacts {
-    let state = ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
-    let main = ContainerFacts { name: "main".into(), state, last_failure: None, ready: false };
-    PodFacts {
-        name: name.into(),
-        node: node.clone(),
-        role,
-        group: None,
-        applied: None,
-        created: Some(now.into()),
-        deletion: None,
-        unschedulable: None,
-        end: None,
-        init: vec![],
-        containers: vec![main],
-    }
-}
-
-fn run(pod: &mut PodFacts, now: Timestamp) {
-    for container in &mut pod.containers {
-        // A container that found its configuration overwritten fails again on every restart.
-        if matches!(&container.state, ContainerState::Ended(exit) if exit.message.starts_with("RuntimeConfigDrifted")) {
-            continue;
-        }
-        if !matches!(container.state, ContainerState::Running(_)) {
-            container.state = ContainerState::Running(Some(now.into()));
-        }
-        container.ready = true;
-    }
 }

@@ -11,7 +11,19 @@ use super::{
 };
 
 /// A rejection: status code, reason and message.
-pub type Refusal = (StatusCode, &'static str, String);
+pub struct Refusal {
+    pub code: StatusCode,
+    /// The machine-readable reason.
+    pub reason: String,
+    pub message: String,
+}
+
+impl Refusal {
+    fn new(code: StatusCode, reason: &str, message: String) -> Self {
+        Self { code, reason: reason.to_owned(), message }
+    }
+}
+
 type Answer = Result<Value, Refusal>;
 
 /// An object before and after a change.
@@ -85,7 +97,7 @@ impl Store {
     fn create(&mut self, made: &Made) -> Answer {
         let path = format!("{}/{}", made.path, made.body["metadata"]["name"].as_str().unwrap_or_default());
         if self.objects.contains_key(&path) {
-            return Err((StatusCode::CONFLICT, "AlreadyExists", path));
+            return Err(Refusal::new(StatusCode::CONFLICT, "AlreadyExists", path));
         }
         Ok(self.write(made.manager("Update"), &path, |object| object.clone_from(&made.body)))
     }
@@ -115,7 +127,7 @@ impl Store {
         if applies {
             let force = made.query.get("force").is_some_and(|force| force == "true");
             let result = object.apply(made.manager("Apply"), &body, force, &time);
-            result.map_err(|conflict| (StatusCode::CONFLICT, "Conflict", conflict))?;
+            result.map_err(|conflict| Refusal::new(StatusCode::CONFLICT, "Conflict", conflict))?;
         } else {
             let change = |value: &mut Value| match serde_json::from_value::<json_patch::Patch>(body.clone()) {
                 Ok(patch) => json_patch::patch(value, &patch).expect("a valid patch"),
@@ -131,7 +143,7 @@ impl Store {
         let present = self.get(&made.path).map(|object| &object["metadata"]);
         for key in ["uid", "resourceVersion"] {
             if expected[key].is_string() && present.is_none_or(|present| present[key] != expected[key]) {
-                return Err((StatusCode::CONFLICT, "Conflict", format!("{key} of {}", made.path)));
+                return Err(Refusal::new(StatusCode::CONFLICT, "Conflict", format!("{key} of {}", made.path)));
             }
         }
         Ok(())
@@ -187,7 +199,7 @@ impl Store {
 }
 
 fn missing(made: &Made) -> Refusal {
-    (StatusCode::NOT_FOUND, "NotFound", format!("{} not found", made.path))
+    Refusal::new(StatusCode::NOT_FOUND, "NotFound", format!("{} not found", made.path))
 }
 
 /// Returns whether the object of a path belongs to a collection of its namespace or of all.

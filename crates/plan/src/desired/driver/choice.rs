@@ -1,5 +1,6 @@
 //! The source of the driver that is chosen for a node.
 
+use gpu_operator_common::version::is_release_of;
 use gpu_operator_crd::{
     policy::ConfigMapFiles,
     report::{CONTAINER_ROOT, GKE_ROOT},
@@ -108,10 +109,7 @@ impl DriverChoice {
     /// Returns whether a loaded version is the desired one, as far as that is known.
     #[must_use]
     pub fn fits(&self, loaded: &str) -> bool {
-        self.version().is_none_or(|wanted| {
-            let rest = loaded.strip_prefix(wanted);
-            rest.is_some_and(|rest| rest.is_empty() || !wanted.contains('.') && rest.starts_with('.'))
-        })
+        self.version().is_none_or(|wanted| is_release_of(loaded, wanted))
     }
 
     /// Returns the digest that NVIDIA's container stores when it loads its modules. If the stored digest is the same,

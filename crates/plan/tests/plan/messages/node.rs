@@ -1,6 +1,6 @@
 //! Nodes that are ready, in progress or unavailable, and what else runs on them.
 
-use super::{A, Attention, GpuNode, Scenario, Steps};
+use super::{A, Attention, GpuNode, NodeEvent, Scenario, Steps};
 use crate::{
     coexistence::{beside_a_dra_driver, beside_a_static_plugin, dra_driver, label, nvidias_operator, static_plugin},
     repairs::{contested, take_label},
@@ -14,6 +14,11 @@ use gpu_operator_plan::world::Bystander;
 /// Returns a ready node.
 fn ready() -> Sim {
     Sim::settled_fleet("{}", &["a"])
+}
+
+/// Returns a ready node with the label of another model.
+fn label_mismatch() -> Sim {
+    ready().then(|sim| sim.label("a", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-k80")))
 }
 
 /// The spec of a policy that selects no node.
@@ -113,9 +118,8 @@ pub const SCENARIOS: &[Scenario] = &[
             }];
         })
     }),
-    (Reason::LabelMismatch, A, || {
-        ready().then(|sim| sim.label("a", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-k80")))
-    }),
+    (Reason::LabelMismatch, A, label_mismatch),
+    (Reason::LabelMismatch, NodeEvent, label_mismatch),
     (Reason::LabelConflict, A, || {
         ready()
             .then(|sim| sim.label("a", "accelerator", Some("gold")))

@@ -4,7 +4,7 @@ use super::{A, GpuNode, NodeStage, Scenario, Steps};
 use crate::{
     mig::{SEVENTHS, change_manually, mixed, partitioned},
     runtime_restart::{fresh, set_progress},
-    sim::{Faults, Sim, machine::MigOutcome},
+    sim::{Faults, Sim, faults::MigOutcome},
     toolkit::{end_with, fleet, not_allocatable},
     validation::{ON_INSTALL, failing, hanging, node},
 };

@@ -33,7 +33,7 @@ impl fmt::Debug for RandomSpec {
     }
 }
 
-fn node_label((key, value): (&str, Option<&str>)) -> NodeLabel {
+fn node_label(key: &str, value: Option<&str>) -> NodeLabel {
     NodeLabel { key: key.into(), value: value.map(Into::into) }
 }
 
@@ -53,7 +53,7 @@ pub fn random_spec() -> BoxedStrategy<RandomSpec> {
                     node_selector,
                     priority,
                     deletion_policy,
-                    node_labels: keys.into_iter().map(|key| node_label((key, None))).collect(),
+                    node_labels: keys.into_iter().map(|key| node_label(key, None)).collect(),
                     images: Images { pull_secrets, ..Images::default() },
                     compatibility: Compatibility { labels },
                     models: vec![],
@@ -104,7 +104,7 @@ fn pool(name: &'static str) -> BoxedStrategy<Pool> {
         .prop_map(move |((models, node_selector, labels, gpus_per_node), driver, toolkit, device_plugin)| Pool {
             name: name.into(),
             matches: PoolMatch { models: models.into_iter().map(Into::into).collect(), node_selector },
-            node_labels: labels.into_iter().map(node_label).collect(),
+            node_labels: labels.into_iter().map(|(key, value)| node_label(key, value)).collect(),
             gpus_per_node,
             driver,
             toolkit,

@@ -11,8 +11,7 @@ use gpu_operator_crd::NodeName;
 use gpu_operator_plan::{
     carry::Class,
     output::{
-        body::Body,
-        target::{self, Part},
+        body::{self, Body, Part},
         write::Write,
     },
 };
@@ -354,12 +353,12 @@ impl Cluster {
 /// Returns the object that the answer to a write contains.
 fn key_of(write: &Write) -> Option<Key> {
     let kind = match (write.target.kind, &write.body) {
-        (_, Body::Delete(_) | Body::Finalizer { present: false, .. }) | (target::Kind::RuntimeClass, _) => return None,
-        (target::Kind::ClusterGpuPolicy, _) => Kind::Policy,
-        (target::Kind::DaemonSet, _) => Kind::DaemonSet,
-        (target::Kind::GpuNode, _) => Kind::GpuNode,
-        (target::Kind::Node, _) => Kind::Node,
-        (target::Kind::Pod, _) => Kind::Pod,
+        (_, Body::Delete(_) | Body::Finalizer { present: false, .. }) | (body::Kind::RuntimeClass, _) => return None,
+        (body::Kind::ClusterGpuPolicy, _) => Kind::Policy,
+        (body::Kind::DaemonSet, _) => Kind::DaemonSet,
+        (body::Kind::GpuNode, _) => Kind::GpuNode,
+        (body::Kind::Node, _) => Kind::Node,
+        (body::Kind::Pod, _) => Kind::Pod,
     };
     Some((kind, write.target.name.clone()))
 }

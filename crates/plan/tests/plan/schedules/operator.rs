@@ -10,7 +10,10 @@ use gpu_operator_common::mirror::Mirror;
 use gpu_operator_crd::{GpuNode, NodeName};
 use gpu_operator_plan::{
     carry::{Class, Failure, LoopState},
-    output::{body::Body, target::Kind as Target, write::Write},
+    output::{
+        body::{Body, Kind as Target},
+        write::Write,
+    },
     pass::{Answer, Pass, Request},
     time::Uptime,
     world::{DaemonSetFacts, ObservedTime, World},

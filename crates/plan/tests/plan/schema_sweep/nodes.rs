@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::{
     coexistence::static_plugin,
-    sim::{Faults, Sim, machine::Test},
+    sim::{Faults, Sim, faults::Test},
 };
 
 /// The kinds of nodes: name, PCI id of its two GPUs, container runtime, operating system.

@@ -1,0 +1,122 @@
+//! The driver's pod: the image or the installer loads a driver unless the present one is in use.
+
+use gpu_operator_crd::{
+    NodeName,
+    report::{InstalledDriver, NvmlState},
+};
+use gpu_operator_plan::world::{ContainerFacts, ContainerState, Exit};
+use k8s_openapi::api::core::v1::{Container, PodSpec};
+
+use super::{
+    Sim,
+    faults::Faults,
+    machine::CONTAINER_ROOT,
+    pod::{is_slow, run, wait_at_guard},
+};
+
+/// The sidecar that creates device nodes beside NVIDIA's container.
+const SIDECAR: &str = "device-nodes";
+
+/// The version that an installer selects by default.
+const INSTALLER_DEFAULT: &str = "580.1.1";
+
+impl Sim {
+    /// Returns the version of a driver pod: from its installer's environment or arguments, otherwise from the image's
+    /// tag.
+    pub fn driver_version(&self, node: &NodeName) -> Option<String> {
+        let template = self.templates.get(&format!("driver@{node}"))?;
+        if let Some(installer) = installer(template) {
+            let args = installer.args.iter().flatten().find_map(|arg| arg.strip_prefix("--version="));
+            let version = env_value(installer, "NVIDIA_DRIVER_VERSION").or(args);
+            return Some(version.filter(|version| version.contains('.')).unwrap_or(INSTALLER_DEFAULT).to_owned());
+        }
+        let image = template.containers.first()?.image.clone()?;
+        let tag = image.rsplit_once(':')?.1;
+        let version = tag.split('-').next()?;
+        // The tag of a precompiled image only contains the branch.
+        Some(if version.contains('.') { version.to_owned() } else { format!("{version}.1.1") })
+    }
+
+    /// Returns the directory into which a driver pod installs the driver.
+    fn driver_root(&self, node: &NodeName) -> String {
+        let installer = self.templates.get(&format!("driver@{node}")).and_then(installer);
+        let root = installer.and_then(|installer| env_value(installer, "NVIDIA_INSTALL_DIR_HOST"));
+        root.unwrap_or(CONTAINER_ROOT).to_owned()
+    }
+
+    /// Returns the tag of a driver pod's image.
+    fn driver_tag(&self, node: &NodeName) -> String {
+        let image = self.templates.get(&format!("driver@{node}")).and_then(|pod| pod.containers[0].image.clone());
+        image.and_then(|image| Some(image.rsplit_once(':')?.1.to_owned())).unwrap_or_default()
+    }
+
+    /// Runs the driver's pod of a node.
+    pub(super) fn run_driver(&mut self, node: &NodeName, faults: &Faults) {
+        let version = self.driver_version(node);
+        let root = self.driver_root(node);
+        let used = self.is_used(node);
+        let missing = faults.missing_images.contains(&self.driver_tag(node));
+        let now = self.now;
+        let Some(pod) = self.pods.get_mut(&format!("driver@{node}")) else { return };
+        let container = &mut pod.containers[0];
+        let runs = matches!(container.state, ContainerState::Running(_));
+        let Some(version) = version.filter(|version| runs || !missing && !faults.missing_images.contains(version))
+        else {
+            container.state =
+                ContainerState::Waiting { reason: "ImagePullBackOff".into(), message: "not found".into() };
+            container.ready = false;
+            return;
+        };
+        if let Some(words) = &faults.driver_crash {
+            let exit = Exit { code: 1, message: words.clone() };
+            container.state = ContainerState::Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
+            container.last_failure = Some(exit);
+            container.ready = false;
+            return;
+        }
+        container.last_failure = None;
+        if !runs && is_slow(pod, now, faults) {
+            return;
+        }
+        let machine = &self.machines[node];
+        let loaded = machine.driver.loaded.as_ref();
+        let same = loaded == Some(&version);
+        let held = loaded.is_some() && !same && (used || machine.nvml.state == NvmlState::Answering);
+        if held && !runs {
+            wait_at_guard(pod, now);
+            return;
+        }
+        pod.init.clear();
+        let template = &self.templates[&format!("driver@{node}")];
+        if template.init_containers.iter().flatten().any(|init| init.name == SIDECAR) {
+            let state = ContainerState::Running(None);
+            pod.init = vec![ContainerFacts { name: SIDECAR.into(), state, last_failure: None, ready: true }];
+        }
+        run(pod, now);
+        let machine = self.report(node);
+        // The container loads the driver on start; if it loaded the wrong version, it retries once the cause is gone.
+        let wrong = machine.driver.loaded.as_ref() != Some(&version);
+        let loads = faults.loads_instead.clone().unwrap_or(version);
+        let installed = machine.driver.installed.iter().any(|found| found.root == root && found.version == loads);
+        let done = installed && machine.driver.loaded.as_ref() == Some(&loads);
+        if !done && (!runs || wrong) {
+            // The container does not unload a driver that is in use.
+            if machine.driver.loaded.is_some() && (used || machine.nvml.state == NvmlState::Answering) {
+                return;
+            }
+            machine.driver.loaded = Some(loads.clone());
+            machine.driver.installed.retain(|installed| installed.root != root);
+            machine.driver.container_ran |= root == CONTAINER_ROOT;
+            machine.driver.installed.push(InstalledDriver { root, version: loads, ..InstalledDriver::default() });
+        }
+    }
+}
+
+/// Returns the init container that installs a driver on the host, if the main container only keeps running.
+fn installer(template: &PodSpec) -> Option<&Container> {
+    template.init_containers.iter().flatten().find(|init| init.name == "install-driver")
+}
+
+fn env_value<'c>(container: &'c Container, name: &str) -> Option<&'c str> {
+    container.env.iter().flatten().find(|variable| variable.name == name)?.value.as_deref()
+}

@@ -1,0 +1,99 @@
+//! Pods as kubelet reports them: their containers start, wait and end.
+
+use gpu_operator_crd::{NodeName, Report};
+use gpu_operator_plan::world::{ContainerFacts, ContainerState, Exit, ObservedTime, PodEnd, PodFacts, Role};
+use k8s_openapi::{api::core::v1::PodSpec, jiff::Timestamp};
+
+use super::faults::Faults;
+
+/// Returns whether a pod that starts slowly has not completed its slow step yet.
+pub(super) fn is_slow(pod: &mut PodFacts, now: Timestamp, faults: &Faults) -> bool {
+    const STEP: &str = "slow-step";
+    if faults.slow == 0 {
+        return false;
+    }
+    let Some(at) = pod.init.iter().position(|init| init.name == STEP) else {
+        let state = ContainerState::Running(Some(now.into()));
+        pod.init.push(ContainerFacts { name: STEP.into(), state, last_failure: None, ready: false });
+        return true;
+    };
+    let since = pod.init[at].running_since().map_or(now, ObservedTime::local);
+    if now.duration_since(since).as_secs() < faults.slow {
+        return true;
+    }
+    pod.init.remove(at);
+    false
+}
+
+/// The init container of a toolkit pod that restarts the container runtime.
+pub(super) const RESTART: &str = "restart-runtime";
+
+/// Returns whether a toolkit pod restarts the container runtime.
+pub(super) fn restarts_runtime(template: &PodSpec) -> bool {
+    template.init_containers.iter().flatten().any(|init| init.name == RESTART)
+}
+
+/// Lets a driver pod wait at its guard while the loaded driver is in use.
+pub(super) fn wait_at_guard(pod: &mut PodFacts, now: Timestamp) {
+    if pod.init.is_empty() {
+        let state = ContainerState::Running(Some(now.into()));
+        pod.init = vec![ContainerFacts { name: "guard-driver-in-use".into(), state, last_failure: None, ready: false }];
+    }
+}
+
+/// Ends a test: with success, or with a failure.
+pub fn end_test(pod: &mut PodFacts, failure: Option<Exit>) {
+    let (reason, message) = (String::new(), String::new());
+    pod.end = Some(PodEnd { succeeded: failure.is_none(), reason, message, at: None });
+    let exit = failure.unwrap_or(Exit { code: 0, message: "Completed".into() });
+    for container in &mut pod.containers {
+        container.state = ContainerState::Ended(exit.clone());
+        container.ready = false;
+    }
+}
+
+/// Returns the result of the gate before the later stages: a driver is loaded and installed, in the requested version
+/// if one is set, and if a container installs the driver, that container runs.
+pub(super) fn gate_opens(template: &PodSpec, machine: &Report, driver_runs: bool) -> bool {
+    let gate = template.init_containers.iter().flatten().find_map(|init| init.args.as_ref()).expect("a gate");
+    let value = |flag: &str| gate.iter().skip_while(|arg| *arg != flag).nth(1);
+    let Some(loaded) = &machine.driver.loaded else { return false };
+    value("--version").is_none_or(|wanted| wanted == loaded || loaded.starts_with(&format!("{wanted}.")))
+        && (driver_runs || value("--pid-file").is_none())
+        && machine
+            .driver
+            .installed
+            .iter()
+            .any(|found| Some(&found.root) == value("--driver-root") && found.version == *loaded)
+}
+
+pub(super) fn new_pod(name: &str, node: &NodeName, role: Role, now: Timestamp) -> PodFacts {
+    let state = ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
+    let main = ContainerFacts { name: "main".into(), state, last_failure: None, ready: false };
+    PodFacts {
+        name: name.into(),
+        node: node.clone(),
+        role,
+        group: None,
+        applied: None,
+        created: Some(now.into()),
+        deletion: None,
+        unschedulable: None,
+        end: None,
+        init: vec![],
+        containers: vec![main],
+    }
+}
+
+pub(super) fn run(pod: &mut PodFacts, now: Timestamp) {
+    for container in &mut pod.containers {
+        // A container that found its configuration overwritten fails again on every restart.
+        if matches!(&container.state, ContainerState::Ended(exit) if exit.message.starts_with("RuntimeConfigDrifted")) {
+            continue;
+        }
+        if !matches!(container.state, ContainerState::Running(_)) {
+            container.state = ContainerState::Running(Some(now.into()));
+        }
+        container.ready = true;
+    }
+}
