@@ -14,6 +14,7 @@ use cluster::{
     chart::RELEASE,
     clients::kubectl,
     outside::{self, OPERATOR},
+    state::State,
 };
 use harness::{files::tail, paths::Paths, records::records, usage::Usage, wait::poll};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -47,7 +48,7 @@ impl OperatorProcess {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.operator_port()));
         *listen_address(&mut args)? = listen.to_string();
         outside::stop(&paths, OPERATOR)?;
-        scale(&paths, 0)?;
+        scale_to_zero(&paths)?;
         let kubeconfig = cluster.service_account_kubeconfig("nodestack-gpu-operator", None)?;
         // In a pod these variables have the API server's address; here it is in the kubeconfig.
         env.retain(|(name, _)| !name.starts_with("KUBERNETES_SERVICE_"));
@@ -97,12 +98,6 @@ impl OperatorProcess {
         outside::stop(&self.paths, OPERATOR)
     }
 
-    /// Stops the operator and scales the Deployment back to one.
-    pub fn restore_deployment(self) -> Result<()> {
-        self.stop()?;
-        scale(&self.paths, 1)
-    }
-
     /// Returns the process id, if the operator is running.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
@@ -122,14 +117,16 @@ impl OperatorProcess {
     }
 }
 
-fn scale(paths: &Paths, replicas: u32) -> Result<()> {
-    kubectl(paths, &["scale", DEPLOYMENT, "--namespace", RELEASE, &format!("--replicas={replicas}")])?;
-    if replicas == 0 {
-        // Before the controllers have seen the change, they may still create pods.
-        kubectl(paths, &["rollout", "status", DEPLOYMENT, "--namespace", RELEASE, "--timeout=60s"])?;
-        let pods = "--selector=app.kubernetes.io/name=nodestack-gpu-operator";
-        kubectl(paths, &["wait", "--for=delete", "pods", pods, "--namespace", RELEASE, "--timeout=60s"])?;
+fn scale_to_zero(paths: &Paths) -> Result<()> {
+    kubectl(paths, &["scale", DEPLOYMENT, "--namespace", RELEASE, "--replicas=0"])?;
+    // Before the controllers have seen the change, they may still create pods.
+    kubectl(paths, &["rollout", "status", DEPLOYMENT, "--namespace", RELEASE, "--timeout=60s"])?;
+    let pods = ["pods", "--selector=app.kubernetes.io/name=nodestack-gpu-operator", "--namespace", RELEASE];
+    if State::load(paths).is_some_and(|state| !state.nodes.is_real()) {
+        // Nothing runs in it, and kwok may take a minute to delete it while a large fleet joins.
+        kubectl(paths, &[&["delete"][..], &pods, &["--force", "--ignore-not-found"]].concat())?;
     }
+    kubectl(paths, &[&["wait", "--for=delete"][..], &pods, &["--timeout=60s"]].concat())?;
     Ok(())
 }
 

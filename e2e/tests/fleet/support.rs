@@ -103,7 +103,9 @@ impl Fixture {
         })
         .await?;
         self.fleet.end().await?;
-        self.operator.restore_deployment()
+        // The Deployment is not scaled up for each test to be scaled down again by the next one: a pod that has just started may need
+        // its whole grace period to end.
+        self.operator.stop()
     }
 
     pub fn policies(&self) -> Api<ClusterGpuPolicy> {
