@@ -232,8 +232,8 @@ fn cosmetic(mut spec: ClusterGpuPolicySpec, least: i32) -> ClusterGpuPolicySpec 
     for operand in [&mut driver.operand, &mut toolkit.operand, &mut device_plugin.operand] {
         operand.resources.clone_from(&limited);
     }
-    // As the default, but written out.
-    *tolerations = Some(vec![Toleration { operator: Some("Exists".into()), ..Toleration::default() }]);
+    // The default, but written out.
+    tolerations.get_or_insert_with(|| vec![Toleration { operator: Some("Exists".into()), ..Toleration::default() }]);
     *priority_class_name = Some(format!("priority-{least}"));
     spec.readiness.min_ready_nodes = Some(IntOrString::Int(least));
     spec.readiness.progress_deadline = Some("45m".parse().expect("a duration"));

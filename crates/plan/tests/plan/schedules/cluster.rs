@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use gpu_operator_common::mirror::Version;
 use gpu_operator_crd::NodeName;
 use gpu_operator_plan::{
     carry::Class,
@@ -20,7 +21,7 @@ use kube::ResourceExt;
 
 use super::{
     event::Event,
-    operator::{self, Operator, uptime},
+    operator::{self, Operator, PlannedPod, uptime},
     store::{Key, Kind, Store, hash_of},
 };
 use crate::{law, sim::Sim};
@@ -85,10 +86,19 @@ pub struct Cluster {
     lagging: &'static [Kind],
     pub allowed: Allowed,
     events: VecDeque<Event>,
-    /// With the time at which each was made.
-    late: Vec<(Arc<Write>, Timestamp)>,
+    late: Vec<Late>,
     /// Whether a late write may have replaced a record that is newer: the spec of a GpuNode has no resource version.
     is_overtaken: bool,
+}
+
+/// A write that is carried out later.
+#[derive(Clone)]
+struct Late {
+    write: Arc<Write>,
+    /// The time at which it was made.
+    made: Timestamp,
+    /// The pod that it deletes.
+    pod: Option<PlannedPod>,
 }
 
 impl Cluster {
@@ -169,8 +179,14 @@ impl Cluster {
             Step::Plan => self.operator.begin(&self.sim)?,
             Step::Write(which, fault) => self.write(which, fault)?,
             Step::Late => {
-                let (write, _) = self.late.remove(0);
-                law::holds_late(&self.sim, &write)?;
+                let Late { write, pod, .. } = self.late.remove(0);
+                let name = &write.target.name;
+                if pod.is_some_and(|pod| self.born(name) != Some(pod.born)) {
+                    return Ok(());
+                }
+                if pod.is_none_or(|pod| self.sim.pods[name].running_since() == pod.running_since) {
+                    law::holds_late(&self.sim, &write)?;
+                }
                 self.is_overtaken |= matches!(write.body, Body::Spec(_));
                 drop(self.sim.write(&write));
             }
@@ -233,6 +249,11 @@ impl Cluster {
         self.operator.carry.clone().begin(&mut plan, &world, uptime(self.sim.now)).concat()
     }
 
+    /// Returns when the present pod of a name was created.
+    fn born(&self, pod: &str) -> Option<Version> {
+        self.store.get(&(Kind::Pod, pod.to_owned())).map(|stored| stored.born)
+    }
+
     fn write(&mut self, which: usize, fault: Fault) -> Result<(), String> {
         let pass = self.operator.pass.as_ref().expect("a pass");
         let write = pass.outstanding()[which].clone();
@@ -243,18 +264,20 @@ impl Cluster {
             Fault::Slow => None,
             Fault::Rejected => Some(Err(Class::Forbidden)),
             Fault::Late => {
-                self.late.push((Arc::clone(&write), self.sim.now));
+                let pod = pass.pods.get(&write.target.name).copied().filter(|_| operator::deletes_pod(&write));
+                self.late.push(Late { write: Arc::clone(&write), made: self.sim.now, pod });
                 Some(Err(Class::Unreachable))
             }
             Fault::None | Fault::Unanswered => {
-                let current = |pod: &str| self.store.get(&(Kind::Pod, pod.to_owned())).map(|stored| stored.born);
-                let planned = |pod: &str| pass.born.get(pod).map(|(born, _)| *born);
+                let planned = |pod: &str| pass.pods.get(pod).map(|planned| planned.born);
                 let (pod, is_pod) = (&write.target.name, operator::deletes_pod(&write));
                 let answer = match write.target.part {
                     // In place of the uid in a pod's name.
-                    _ if is_pod && current(pod) != planned(pod) => Ok(false),
+                    _ if is_pod && self.born(pod) != planned(pod) => Ok(false),
                     // Kubelet restarted it in between, such as after a reboot.
-                    _ if is_pod && self.sim.pods[pod].running_since() != pass.born[pod].1 => self.sim.write(&write),
+                    _ if is_pod && self.sim.pods[pod].running_since() != pass.pods[pod].running_since => {
+                        self.sim.write(&write)
+                    }
                     // With a GpuNode the record is gone to which policy its node belongs.
                     Part::Finalizer if self.lacks_gpu_nodes(&pass.uids) => self.sim.write(&write),
                     _ => {
@@ -316,7 +339,7 @@ impl Cluster {
             let soon = self.sim.now + SignedDuration::from_hours(1);
             let Some(due) = self.operator.due.filter(|due| *due < soon) else { return Ok(()) };
             let due = due.max(self.sim.now + SignedDuration::from_secs(1));
-            while self.late.first().is_some_and(|(_, made)| *made + LATEST < due) {
+            while self.late.first().is_some_and(|late| late.made + LATEST < due) {
                 self.take(Step::Late)?;
             }
             if self.sim.now + LAG < due {
@@ -345,7 +368,7 @@ impl Cluster {
         let unparsable = (&sim.unparsable_policies, &sim.unparsable_gpu_nodes);
         hash_of(&(&sim.machines, &sim.gpu_pods, &sim.runtime_classes, &sim.refusals, unparsable)).hash(&mut hasher);
         (self.allowed, self.events.len()).hash(&mut hasher);
-        self.late.iter().map(|(write, _)| write.to_string()).collect::<Vec<_>>().hash(&mut hasher);
+        self.late.iter().map(|late| late.write.to_string()).collect::<Vec<_>>().hash(&mut hasher);
         hasher.finish()
     }
 }

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use gpu_operator_common::mirror::Mirror;
+use gpu_operator_common::mirror::{Mirror, Version};
 use gpu_operator_crd::{GpuNode, NodeName};
 use gpu_operator_plan::{
     carry::{Class, Failure, LoopState},
@@ -41,6 +41,15 @@ pub struct Operator {
     pub due: Option<Timestamp>,
 }
 
+/// A pod that a plan recreates. Its successor has the same name in the simulation.
+#[derive(Clone, Copy)]
+pub struct PlannedPod {
+    /// When it was created.
+    pub born: Version,
+    /// Since when it ran.
+    pub running_since: Option<ObservedTime>,
+}
+
 /// A pass that is being carried out.
 #[derive(Clone)]
 pub struct InFlight {
@@ -49,8 +58,8 @@ pub struct InFlight {
     hash: u64,
     /// Writes that failed.
     failed: BTreeSet<String>,
-    /// When the pods to recreate were created, and since when they ran.
-    pub born: BTreeMap<String, (u64, Option<ObservedTime>)>,
+    /// The pods to recreate.
+    pub pods: BTreeMap<String, PlannedPod>,
     /// The uids of the GpuNodes that it was planned for.
     pub uids: BTreeMap<NodeName, String>,
 }
@@ -155,15 +164,15 @@ impl Operator {
         }
         let writes = [pass.outstanding(), pass.later()].concat();
         claims::of_boots(&world, &writes)?;
-        let born = |pod: &String| {
+        let planned = |pod: &String| {
             let running_since = world.pods.get(pod).and_then(|pod| pod.running_since());
-            Some((pod.clone(), (self.mirrors[&Kind::Pod].get(pod)?.born, running_since)))
+            Some((pod.clone(), PlannedPod { born: self.mirrors[&Kind::Pod].get(pod)?.born, running_since }))
         };
         let deleted = writes.iter().filter(|write| deletes_pod(write)).map(|write| &write.target.name);
-        let born = deleted.filter_map(born).collect();
+        let pods = deleted.filter_map(planned).collect();
         let uid = |(name, gpu_node): (&NodeName, &Arc<GpuNode>)| Some((name.clone(), gpu_node.uid()?));
         let uids = world.gpu_nodes.iter().filter_map(uid).collect();
-        self.pass = Some(InFlight { pass, hash: hash_of(&writes), failed: BTreeSet::new(), born, uids });
+        self.pass = Some(InFlight { pass, hash: hash_of(&writes), failed: BTreeSet::new(), pods, uids });
         self.end_pass(sim.now);
         Ok(())
     }
@@ -210,8 +219,9 @@ impl Operator {
         if let Some(pass) = &self.pass {
             let outstanding: Vec<_> = pass.outstanding().iter().map(ToString::to_string).collect();
             (pass.hash, outstanding, pass.pass.later().len(), &pass.failed).hash(hasher);
-            let same = |(pod, (born, _)): (&String, &(u64, _))| is_current((Kind::Pod, pod.clone())) == Some(*born);
-            pass.born.iter().map(same).collect::<Vec<_>>().hash(hasher);
+            let same =
+                |(pod, planned): (&String, &PlannedPod)| is_current((Kind::Pod, pod.clone())) == Some(planned.born);
+            pass.pods.iter().map(same).collect::<Vec<_>>().hash(hasher);
         }
         let mut reported = World::default();
         self.carry.clone().enrich(&mut reported, uptime(now));
