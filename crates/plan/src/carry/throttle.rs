@@ -42,15 +42,21 @@ struct Written {
     gap: Duration,
 }
 
+impl Written {
+    /// Returns whether it has not been quiet since.
+    fn is_recent(&self, now: Uptime) -> bool {
+        now.saturating_sub(self.at) < QUIET
+    }
+}
+
 impl Throttle {
     /// Prepares for the writes of a plan.
     pub fn begin(&mut self, writes: &[Write], now: Uptime) {
         self.written.retain(|_, last| now.saturating_sub(last.at) < MAX_INTERVAL);
-        let is_recent = |last: &Written| now.saturating_sub(last.at) < QUIET;
         let recent =
-            self.written.iter().filter(|(target, last)| target.kind == Kind::GpuNode && is_recent(last)).count();
+            self.written.iter().filter(|(target, last)| target.kind == Kind::GpuNode && last.is_recent(now)).count();
         let is_transient = |write: &&Write| write.target.kind == Kind::GpuNode && write.urgency == Urgency::Progress;
-        let is_other = |write: &&Write| !self.written.get(&write.target).is_some_and(is_recent);
+        let is_other = |write: &&Write| !self.written.get(&write.target).is_some_and(|last| last.is_recent(now));
         let others = writes.iter().filter(is_transient).filter(is_other).count();
         self.installing = u32::try_from(recent + others).unwrap_or(u32::MAX);
     }
@@ -77,7 +83,7 @@ impl Throttle {
         if write.urgency == Urgency::Immediate {
             return;
         }
-        let last = self.written.get(&write.target).filter(|last| now.saturating_sub(last.at) < QUIET);
+        let last = self.written.get(&write.target).filter(|last| last.is_recent(now));
         let gap = last.map_or(PROMPT, |last| (last.gap * 2).min(MAX_POLICY_PROGRESS));
         self.written.insert(write.target.clone(), Written { at: now, gap });
     }

@@ -7,7 +7,6 @@ use std::{
     sync::Arc,
 };
 
-use gpu_operator_common::mirror::Version;
 use gpu_operator_crd::NodeName;
 use gpu_operator_plan::{
     carry::Class,
@@ -89,6 +88,16 @@ pub struct Cluster {
     late: Vec<Late>,
     /// Whether a late write may have replaced a record that is newer: the spec of a GpuNode has no resource version.
     is_overtaken: bool,
+}
+
+/// What became of the object of a write since it was planned, if it is a pod to delete.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Same,
+    /// Kubelet restarted it in between, such as after a reboot.
+    Restarted,
+    /// It is gone, or another pod has its name, which in a cluster it would not have.
+    Gone,
 }
 
 /// A write that is carried out later.
@@ -180,15 +189,14 @@ impl Cluster {
             Step::Write(which, fault) => self.write(which, fault)?,
             Step::Late => {
                 let Late { write, pod, .. } = self.late.remove(0);
-                let name = &write.target.name;
-                if pod.is_some_and(|pod| self.born(name) != Some(pod.born)) {
-                    return Ok(());
-                }
-                if pod.is_none_or(|pod| self.sim.pods[name].running_since() == pod.running_since) {
+                let fate = self.fate(&write, pod);
+                if fate == Fate::Same {
                     law::holds_late(&self.sim, &write)?;
                 }
                 self.is_overtaken |= matches!(write.body, Body::Spec(_));
-                drop(self.sim.write(&write));
+                if fate != Fate::Gone {
+                    drop(self.sim.write(&write));
+                }
             }
             Step::Kill => {
                 // Its connections are closed, so nothing is carried out after the next operator has listed everything.
@@ -249,14 +257,21 @@ impl Cluster {
         self.operator.carry.clone().begin(&mut plan, &world, uptime(self.sim.now)).concat()
     }
 
-    /// Returns when the present pod of a name was created.
-    fn born(&self, pod: &str) -> Option<Version> {
-        self.store.get(&(Kind::Pod, pod.to_owned())).map(|stored| stored.born)
+    fn fate(&self, write: &Write, planned: Option<PlannedPod>) -> Fate {
+        let (Some(planned), name) = (planned, &write.target.name) else { return Fate::Same };
+        match self.store.get(&(Kind::Pod, name.clone())) {
+            Some(stored) if stored.born == planned.born => {
+                let is_same = self.sim.pods[name].running_since() == planned.running_since;
+                if is_same { Fate::Same } else { Fate::Restarted }
+            }
+            _ => Fate::Gone,
+        }
     }
 
     fn write(&mut self, which: usize, fault: Fault) -> Result<(), String> {
         let pass = self.operator.pass.as_ref().expect("a pass");
         let write = pass.outstanding()[which].clone();
+        let pod = pass.pods.get(&write.target.name).copied().filter(|_| operator::deletes_pod(&write));
         if fault != Fault::None {
             self.allowed.faults -= 1;
         }
@@ -264,22 +279,15 @@ impl Cluster {
             Fault::Slow => None,
             Fault::Rejected => Some(Err(Class::Forbidden)),
             Fault::Late => {
-                let pod = pass.pods.get(&write.target.name).copied().filter(|_| operator::deletes_pod(&write));
                 self.late.push(Late { write: Arc::clone(&write), made: self.sim.now, pod });
                 Some(Err(Class::Unreachable))
             }
             Fault::None | Fault::Unanswered => {
-                let planned = |pod: &str| pass.pods.get(pod).map(|planned| planned.born);
-                let (pod, is_pod) = (&write.target.name, operator::deletes_pod(&write));
-                let answer = match write.target.part {
-                    // In place of the uid in a pod's name.
-                    _ if is_pod && self.born(pod) != planned(pod) => Ok(false),
-                    // Kubelet restarted it in between, such as after a reboot.
-                    _ if is_pod && self.sim.pods[pod].running_since() != pass.pods[pod].running_since => {
-                        self.sim.write(&write)
-                    }
+                let answer = match (self.fate(&write, pod), write.target.part) {
+                    (Fate::Gone, _) => Ok(false),
+                    (Fate::Restarted, _) => self.sim.write(&write),
                     // With a GpuNode the record is gone to which policy its node belongs.
-                    Part::Finalizer if self.lacks_gpu_nodes(&pass.uids) => self.sim.write(&write),
+                    (_, Part::Finalizer) if self.lacks_gpu_nodes(&pass.uids) => self.sim.write(&write),
                     _ => {
                         let holds = if self.is_overtaken { law::holds_late } else { law::holds };
                         holds(&self.sim, &write)?;
