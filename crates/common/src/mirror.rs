@@ -89,6 +89,15 @@ impl<F: PartialEq, N: Ord + Clone> Mirror<F, N> {
         self.known.get(name).map(|known| &*known.fact)
     }
 
+    /// Returns the newest known version of one object, if its facts are known.
+    #[must_use]
+    pub fn version<Q: Ord + ?Sized>(&self, name: &Q) -> Option<Version>
+    where
+        N: Borrow<Q>,
+    {
+        self.known.get(name).map(|known| known.version)
+    }
+
     /// Sets the facts of one object, which the watch has sent, and returns whether they changed.
     pub fn set(&mut self, name: N, version: Version, fact: F) -> bool {
         self.seen = self.seen.max(version);

@@ -1,23 +1,26 @@
 //! GpuNode: the state of one GPU node. There is one object for each node, with the node's name.
 
+mod revisions;
+mod rollout;
+
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
     jiff::Timestamp,
 };
 use kube::{CustomResource, KubeSchema};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     health::{HealthRules, HealthState},
-    names::{PolicyName, PoolName, Revision},
+    names::{PolicyName, PoolName},
     open::{self, Open},
-    reason::Phase,
+    phase::Phase,
     report::{HostRuntime, Report},
     skip::is_default,
-    stage::Stage,
     validated::Validated,
 };
+pub use revisions::StageRevisions;
+pub use rollout::{DisruptionScope, Moved, Rollout, RolloutStep};
 
 /// The operator's decisions for one node. The operator writes it and overwrites the changes of others; users change the policy.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -67,6 +70,15 @@ pub struct GpuNodeSpec {
     /// progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
+    /// The number of updates of the node that have begun. A slot in the status of a policy is for the next one.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub turns: u32,
+    /// The last update of the node, for as long as the rollout of its pool lasts; out of date after that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<Moved>,
+    /// The time before which no update of the node begins, because the pods that used its GPUs did not end in the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Time>,
     /// Whether the probe must release the driver. The probe confirms the release with `status.report.nvml.state: Released`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub release_driver: bool,
@@ -81,78 +93,6 @@ pub struct GpuNodeSpec {
     /// The rules by which the probe judges the node's GPUs, as configured by the node's policy and pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthRules>,
-}
-
-/// The DaemonSet group of each stage. The name of a group is the value of the node's label for that stage.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct StageRevisions {
-    /// The group of the driver. Absent if the operator does not install the driver.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63))]
-    pub driver: Option<Revision>,
-    /// The group of the container toolkit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63))]
-    pub toolkit: Option<Revision>,
-    /// The group of the MPS control daemon. Absent if GPUs are not shared by MPS.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63))]
-    pub mps: Option<Revision>,
-    /// The group of the device plugin.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63))]
-    pub device_plugin: Option<Revision>,
-}
-
-impl StageRevisions {
-    /// Returns the group of a stage.
-    #[must_use]
-    pub fn get(&self, stage: Stage) -> Option<&Revision> {
-        match stage {
-            Stage::Driver => self.driver.as_ref(),
-            Stage::Toolkit => self.toolkit.as_ref(),
-            Stage::Mps => self.mps.as_ref(),
-            Stage::DevicePlugin => self.device_plugin.as_ref(),
-        }
-    }
-
-    /// Returns the group of a stage, to be changed.
-    pub fn get_mut(&mut self, stage: Stage) -> &mut Option<Revision> {
-        match stage {
-            Stage::Driver => &mut self.driver,
-            Stage::Toolkit => &mut self.toolkit,
-            Stage::Mps => &mut self.mps,
-            Stage::DevicePlugin => &mut self.device_plugin,
-        }
-    }
-}
-
-/// The update of one node from one revision to another.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct Rollout {
-    /// The current step.
-    #[serde(deserialize_with = "open::or_default")]
-    pub step: RolloutStep,
-    /// The groups that the node had before. The node returns to them if a GPU pod starts before the driver has been
-    /// replaced.
-    #[serde(default)]
-    pub from: StageRevisions,
-    /// The time at which the update of the node started.
-    pub since: Time,
-}
-
-/// The steps of a node's update, in order.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RolloutStep {
-    /// The probe lists the programs that hold the GPUs. If there is one that does not end by itself, the update is given up for now.
-    Check,
-    /// The device plugin is removed and the probe releases the driver, so that no component of the operator uses it.
-    Release,
-    /// The pods of the new revision are being installed on the node.
-    #[default]
-    Install,
 }
 
 /// The observed state of the node. The probe writes `report`; the operator writes all other fields.

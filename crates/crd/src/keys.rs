@@ -68,6 +68,15 @@ pub const MANAGER: &str = "gpu-operator";
 pub const LABEL_MANAGER: &str = "gpu-operator/labels";
 /// Field manager of the finalizers of policies: the next apply by [`MANAGER`] would otherwise remove them.
 pub const FINALIZER_MANAGER: &str = "gpu-operator/finalizer";
+/// Field manager of the ledger in the status of policies: it is written under another condition than the rest.
+pub const LEDGER_MANAGER: &str = "gpu-operator/ledger";
+/// Field manager of the cordons of Nodes, with their record.
+pub const CORDON_MANAGER: &str = "gpu-operator/cordon";
+/// Node annotation: the operator has cordoned the node. It is written together with the cordon, so that the operator removes its own
+/// cordon, and no other one.
+pub const CORDON: &str = "gpu.nodestack.dev/cordon";
+/// Annotation of a policy, set by users: with another value, updates that failed are attempted again.
+pub const RETRY: &str = "gpu.nodestack.dev/retry";
 /// Field manager of `GpuNode.status.report`.
 pub const PROBE_MANAGER: &str = "nvml-probe";
 

@@ -10,6 +10,7 @@ pub mod health;
 pub mod keys;
 pub mod names;
 pub mod open;
+pub mod phase;
 pub mod policy;
 pub mod policy_health;
 pub mod policy_status;
@@ -32,9 +33,10 @@ pub use gpunode::{GpuNode, GpuNodeSpec, GpuNodeStatus};
 pub use health::{GpuHealth, HealthRules};
 pub use names::{NodeName, PolicyName, PoolName, Revision};
 pub use open::Open;
+pub use phase::Phase;
 pub use policy::{ClusterGpuPolicy, ClusterGpuPolicySpec};
 pub use policy_status::ClusterGpuPolicyStatus;
-pub use reason::{ConditionType, NodeConditionType, Phase, Reason};
+pub use reason::{ConditionType, NodeConditionType, Reason};
 pub use report::Report;
 
 /// The API group of both kinds.

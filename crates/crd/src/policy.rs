@@ -9,6 +9,7 @@ mod model;
 mod operand;
 mod plugin_flags;
 mod proxy;
+mod rollout;
 mod toolkit;
 mod validation;
 
@@ -38,6 +39,7 @@ pub use model::{Architecture, Model, ModelDriver, ModuleSupport};
 pub use operand::{Image, Images, Operand, PullPolicy, PullSecret};
 pub use plugin_flags::{DeviceIdStrategy, PluginFlags};
 pub use proxy::Proxy;
+pub use rollout::{Canary, GpuPodsMode, OnFailure, RolloutGpuPods, RolloutStrategy, RolloutWindow, Weekday};
 pub use toolkit::{ContainerRuntime, Distribution, Injection, RuntimePaths, Toolkit};
 pub use validation::{Validation, ValidationMode};
 
@@ -135,6 +137,9 @@ pub struct ClusterGpuPolicySpec {
     /// The rules by which the health of GPUs is judged, and the consequences for the node.
     #[serde(default, skip_serializing_if = "is_default")]
     pub health: Health,
+    /// How nodes move to a new revision.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rollout: RolloutStrategy,
 }
 
 impl ClusterGpuPolicySpec {
@@ -232,6 +237,9 @@ pub struct Pool {
     /// The health rules of the pool's GPUs. Fields that are not set are taken from the policy's `health`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub health: Health,
+    /// How nodes of the pool move to a new revision. Fields that are not set are taken from the policy's `rollout`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rollout: RolloutStrategy,
 }
 
 /// When the GPU stack of a node is removed that its policy no longer governs.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     names::{NodeName, PolicyName, PoolName},
     open::Open,
+    skip::is_default,
 };
 
 /// The maximum number of nodes listed in `attention`. The GpuNodes hold the state of all nodes.
@@ -44,6 +45,9 @@ pub struct ClusterGpuPolicyStatus {
     #[schemars(length(max = 96))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub pools: Vec<PoolStatus>,
+    /// The progress of the policy's rollouts, and the ledger of their disruptions.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rollout: RolloutStatus,
     /// Policies that select some of the same nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -91,6 +95,86 @@ pub struct NodeCounts {
     /// any other count.
     #[serde(default)]
     pub leaving: u32,
+}
+
+/// The progress of rollouts. It is absent while there is none.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutStatus {
+    /// Nodes that have a revision.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub total: u32,
+    /// Nodes that have the wanted revision.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub done: u32,
+    /// Nodes that are being updated.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub in_progress: u32,
+    /// Nodes whose update is pending.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub waiting: u32,
+    /// Nodes whose update has failed.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub failed: u32,
+    /// The nodes that may be disrupted. A node is listed before its update begins, and until its update has ended. The list is only
+    /// written if the policy has not changed since it was read, so that two operators at once do not exceed the limits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["node".into()]))]
+    pub slots: Vec<Slot>,
+    /// What is remembered of the rollouts of pools.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 96))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["pool".into()]))]
+    pub pools: Vec<PoolRollout>,
+}
+
+/// The right to disrupt a node once.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Slot {
+    /// Name of the node.
+    #[schemars(length(max = 253))]
+    pub node: NodeName,
+    /// Name of the pool for which it counts.
+    #[schemars(length(max = 63))]
+    pub pool: PoolName,
+    /// The UID of the node's GpuNode.
+    #[schemars(length(max = 64))]
+    pub uid: String,
+    /// The number that `spec.turns` of the GpuNode gets with this disruption.
+    pub turn: u32,
+    /// The time since which the node has the slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+}
+
+/// What is remembered of the rollout of a pool.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolRollout {
+    /// Name of the pool.
+    #[schemars(length(max = 63))]
+    pub pool: PoolName,
+    /// A hash of the settings that are being rolled out. If they change, what is remembered does not apply any more.
+    #[schemars(length(max = 16))]
+    pub revision: String,
+    /// The value of the policy's annotation `gpu.nodestack.dev/retry` at that time.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64))]
+    pub retry: String,
+    /// The time at which the rollout began. Absent if none is in progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// Why the nodes return to what they had before, if they do.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 512))]
+    pub rolled_back: String,
+    /// Nodes whose update failed and that have not become ready since. They are not updated again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100), inner(length(max = 253)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub failed: Vec<NodeName>,
 }
 
 /// Counts of GPUs.

@@ -1,31 +1,9 @@
-//! Phases, reasons and condition types of status. A reason is the `reason` of a condition, a GpuNode, an Event and a
+//! Reasons and condition types of status. A reason is the `reason` of a condition, a GpuNode, an Event and a
 //! metric's label, so that the same word can be looked up everywhere.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumIter, EnumString, IntoStaticStr};
-
-/// The progress of a node. Phases follow each other in this order; a node that cannot proceed remains in its phase.
-#[derive(
-    Serialize, Deserialize, JsonSchema, IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default,
-)]
-pub enum Phase {
-    /// No policy governs the node.
-    #[default]
-    Unmanaged,
-    /// The node is known to have GPUs; its probe has not reported yet.
-    Discovery,
-    /// The driver has not been verified yet.
-    Driver,
-    /// The driver works; the container toolkit is not installed yet.
-    Toolkit,
-    /// Driver and toolkit work; the node's allocatable GPUs have not reached the expected number.
-    DevicePlugin,
-    /// All GPUs are allocatable; the validation that the policy requests has not passed yet.
-    Validation,
-    /// The Node is Ready and its allocatable GPUs have reached the expected number.
-    Ready,
-}
 
 /// The reason for the state of a node or policy.
 #[derive(
@@ -188,6 +166,8 @@ pub enum Reason {
     RollingOut,
     /// A pool's rollout is halted after a failure.
     RolloutHalted,
+    /// The nodes of a pool return, or have returned, to their previous revision after a failure.
+    RolledBack,
     /// Enough nodes are ready.
     MinimumNodesReady,
     /// The policy is being deleted.
@@ -236,14 +216,6 @@ pub enum Reason {
     PolicyOverlap,
     /// An annotation for the operator has an invalid value.
     InvalidAnnotation,
-}
-
-impl Phase {
-    /// Returns the phase's name in status.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
 }
 
 impl Reason {
@@ -298,6 +270,7 @@ impl Reason {
                 | Self::InvalidPolicy
                 | Self::ApplyFailed
                 | Self::RolloutHalted
+                | Self::RolledBack
                 | Self::UnknownModel
                 | Self::PoolShadowed
                 | Self::PoolMatchesOwnLabel

@@ -79,6 +79,7 @@ fn valid_specs_are_accepted() {
         "{defaults: {driver: {env: [{name: A, value: \"\"}, {name: b.c-d, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}}}",
         "{defaults: {toolkit: {resources: {limits: {cpu: 2, memory: 1Gi, example.com/device: 1}, requests: {cpu: \"0.15\", memory: 1Gi}}}}}",
         "{defaults: {toolkit: {resources: {requests: {cpu: 500m}}}}}",
+        "{rollout: {windows: [{start: \"00:00\", duration: 168h}, {days: [], start: \"23:59\", duration: 1h30m, timeZone: Etc/GMT+5}]}, pools: [{name: a, rollout: {windows: [{days: [Sunday, Monday], start: \"09:05\", duration: 1s, timeZone: America/Argentina/Buenos_Aires}]}}]}",
         "{nodeSelector: {matchLabels: {a: b}, matchExpressions: [{key: c, operator: In, values: [d]}, {key: e, operator: Exists}]}}",
     ] {
         check(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));

@@ -3,6 +3,7 @@
 
 use std::{fmt::Debug, sync::Arc};
 
+use gpu_operator_common::mirror::Version;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use gpu_operator_plan::{
     output::{
@@ -45,19 +46,21 @@ impl Writer {
     /// # Errors
     /// Returns why the write failed.
     pub async fn write(&self, write: &Write) -> Result<(), Error> {
-        let answer = request(write.to_string(), self.make(write)).await?;
+        let version = self.mirrors.planned_for(write).map_err(|_| Error::Outdated { what: write.to_string() })?;
+        let answer = request(write.to_string(), self.make(write, version)).await?;
         self.mirrors.learn(answer);
         Ok(())
     }
 
-    async fn make(&self, write: &Write) -> Result<Answer, kube::Error> {
+    async fn make(&self, write: &Write, version: Option<Version>) -> Result<Answer, kube::Error> {
         let Target { kind, name, .. } = &write.target;
         match &write.body {
             Body::Delete(uid) => self.delete(*kind, name, uid.clone()).await,
             Body::Pod(pod) => self.create(pod).await,
             Body::Taint(own) => self.taint(write, own.as_ref()).await,
+            Body::Cordon(is_wanted) => self.cordon(write, *is_wanted).await,
             Body::DaemonSet(set) if set.whole => {
-                self.apply(write).await?;
+                self.apply(write, None).await?;
                 // Apply has restored the fields of this operator. Fields that other managers added are only removed by replacing
                 // the whole spec.
                 let operation = json!([{"op": "replace", "path": "/spec", "value": set.set.spec}]);
@@ -66,7 +69,7 @@ impl Writer {
                 let set = self.namespaced().patch(name, &params(write), &patch).await?;
                 Ok(Answer::DaemonSet(Box::new(set)))
             }
-            _ => self.apply(write).await,
+            _ => self.apply(write, version).await,
         }
     }
 
@@ -78,19 +81,19 @@ impl Writer {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    async fn apply(&self, write: &Write) -> Result<Answer, kube::Error> {
+    async fn apply(&self, write: &Write, version: Option<Version>) -> Result<Answer, kube::Error> {
         Ok(match write.target.kind {
             Kind::ClusterGpuPolicy => {
-                let policy = apply::<ClusterGpuPolicy>(&self.all(), write).await?;
+                let policy = apply::<ClusterGpuPolicy>(&self.all(), write, version).await?;
                 // Removing the last finalizer may delete the policy.
                 let may_be_gone = matches!(write.body, Body::Finalizer { present: false, .. });
                 if may_be_gone { Answer::Nothing } else { Answer::Policy(policy) }
             }
-            Kind::DaemonSet => Answer::DaemonSet(apply(&self.namespaced(), write).await?),
-            Kind::GpuNode => Answer::GpuNode(apply(&self.all(), write).await?),
-            Kind::Node => Answer::Node(apply(&self.all(), write).await?),
-            Kind::Pod => Answer::Pod(apply(&self.namespaced(), write).await?),
-            Kind::RuntimeClass => Answer::RuntimeClass(apply(&self.all(), write).await?),
+            Kind::DaemonSet => Answer::DaemonSet(apply(&self.namespaced(), write, version).await?),
+            Kind::GpuNode => Answer::GpuNode(apply(&self.all(), write, version).await?),
+            Kind::Node => Answer::Node(apply(&self.all(), write, version).await?),
+            Kind::Pod => Answer::Pod(apply(&self.namespaced(), write, version).await?),
+            Kind::RuntimeClass => Answer::RuntimeClass(apply(&self.all(), write, version).await?),
         })
     }
 
@@ -117,6 +120,27 @@ impl Writer {
         }
     }
 
+    /// Cordons a Node with the annotation that records it, or undoes a cordon that has the annotation. Whether it is needed is read
+    /// first, and the Node must not have changed since.
+    async fn cordon(&self, write: &Write, is_wanted: bool) -> Result<Answer, kube::Error> {
+        let (api, name) = (self.all::<TrimmedNode>(), &write.target.name);
+        let node = api.get(name).await?;
+        let is_own = node.annotations().contains_key(keys::CORDON);
+        if if is_wanted { node.is_cordoned() } else { !is_own } {
+            return Ok(Answer::Node(Box::new(node)));
+        }
+        let set = is_wanted.then_some(true);
+        let body = json!({
+            "metadata": {
+                "resourceVersion": node.resource_version(),
+                "annotations": {keys::CORDON: set.map(|set| set.to_string())},
+            },
+            "spec": {"unschedulable": set},
+        });
+        let node = api.patch(name, &params(write), &Patch::Merge(&body)).await?;
+        Ok(Answer::Node(Box::new(node)))
+    }
+
     /// Sets or removes the health taint, with the annotation that records it. Taints are one list with many writers, so the list is
     /// read first, and written only if the Node has not changed since.
     async fn taint(&self, write: &Write, own: Option<&TaintFact>) -> Result<Answer, kube::Error> {
@@ -132,11 +156,19 @@ impl Writer {
     }
 }
 
-/// Makes a server-side apply.
-async fn apply<K: Clone + DeserializeOwned + Debug>(api: &Api<K>, write: &Write) -> Result<Box<K>, kube::Error> {
+/// Makes a server-side apply, on the condition that the object still has this version, if there is one.
+async fn apply<K: Clone + DeserializeOwned + Debug>(
+    api: &Api<K>,
+    write: &Write,
+    version: Option<Version>,
+) -> Result<Box<K>, kube::Error> {
     let params = PatchParams { force: write.is_forced(), ..params(write) };
-    let (name, patch) = (&write.target.name, Patch::Apply(write.fields()));
-    let is_of_status = matches!(write.target.part, Part::Status | Part::Condition);
+    let mut fields = write.fields();
+    if let Some(version) = version {
+        fields["metadata"]["resourceVersion"] = version.to_string().into();
+    }
+    let (name, patch) = (&write.target.name, Patch::Apply(fields));
+    let is_of_status = matches!(write.target.part, Part::Status | Part::Ledger | Part::Condition);
     let applied = if is_of_status {
         api.patch_status(name, &params, &patch).await
     } else {

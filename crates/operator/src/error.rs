@@ -21,6 +21,12 @@ pub enum Error {
         #[source]
         source: kube::Error,
     },
+    /// The object has changed since the write was planned, so that no request was made.
+    #[error("failed to {what}: the object has changed in the meantime")]
+    Outdated {
+        /// The action.
+        what: String,
+    },
     /// There was no answer in time.
     #[error("failed to {what}: no answer in time")]
     NoAnswer {
@@ -52,8 +58,10 @@ impl Error {
     /// Returns the error's class.
     #[must_use]
     pub fn class(&self) -> Class {
-        let Self::Failed { source, .. } = self else {
-            return Class::Unreachable;
+        let source = match self {
+            Self::Failed { source, .. } => source,
+            Self::Outdated { .. } => return Class::Conflict,
+            Self::NoAnswer { .. } => return Class::Unreachable,
         };
         match source {
             kube::Error::Api(status) if status.is_forbidden() => Class::Forbidden,

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError, atomic::AtomicU64};
 
 use gpu_operator_common::build_info;
-use gpu_operator_crd::policy_status::PoolStatus;
+use gpu_operator_crd::policy_status::{PoolStatus, RolloutStatus};
 use gpu_operator_diagnose::{Finding, Mistake};
 use gpu_operator_plan::Plan;
 use prometheus_client::{
@@ -28,6 +28,12 @@ struct ConditionLabels {
 struct PoolLabels {
     policy: String,
     pool: String,
+}
+
+#[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
+struct RolloutLabels {
+    policy: String,
+    state: &'static str,
 }
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
@@ -60,6 +66,7 @@ pub struct Metrics {
     registry: Mutex<Registry>,
     conditions: Family<ConditionLabels, Gauge>,
     halted: Family<PoolLabels, Gauge>,
+    rollout_nodes: Family<RolloutLabels, Gauge>,
     nodes: Family<StateLabels, Gauge>,
     expected_gpus: Family<PoolLabels, Gauge>,
     allocatable_gpus: Family<PoolLabels, Gauge>,
@@ -78,6 +85,7 @@ impl Default for Metrics {
         let metrics = Self {
             conditions: Family::default(),
             halted: Family::default(),
+            rollout_nodes: Family::default(),
             nodes: Family::default(),
             expected_gpus: Family::default(),
             allocatable_gpus: Family::default(),
@@ -96,7 +104,16 @@ impl Default for Metrics {
             "A condition of a policy with its status and reason, as labels. Always 1",
             metrics.conditions.clone(),
         );
-        registry.register("rollout_halted", "Whether the rollout of a pool is halted", metrics.halted.clone());
+        registry.register(
+            "rollout_halted",
+            "Whether the rollout of a pool is halted or rolled back",
+            metrics.halted.clone(),
+        );
+        registry.register(
+            "rollout_nodes",
+            "Number of nodes of a policy in its rollouts, by state",
+            metrics.rollout_nodes.clone(),
+        );
         registry.register("pool_nodes", "Number of nodes per pool and state", metrics.nodes.clone());
         registry.register(
             "pool_gpus_expected",
@@ -148,6 +165,7 @@ impl Metrics {
         for family in [&self.nodes, &self.gpus_with_problems] {
             family.clear();
         }
+        self.rollout_nodes.clear();
         for (policy, status) in &plan.statuses {
             for condition in &status.conditions {
                 let labels = ConditionLabels {
@@ -157,6 +175,13 @@ impl Metrics {
                     reason: condition.reason.clone(),
                 };
                 self.conditions.get_or_create(&labels).set(1);
+            }
+            let RolloutStatus { done, in_progress, waiting, failed, .. } = status.rollout;
+            for (state, nodes) in
+                [("done", done), ("in_progress", in_progress), ("waiting", waiting), ("failed", failed)]
+            {
+                let labels = RolloutLabels { policy: policy.to_string(), state };
+                self.rollout_nodes.get_or_create(&labels).set(nodes.into());
             }
             let halted = plan.halted.get(policy);
             for pool in &status.pools {
@@ -260,6 +285,16 @@ mod tests {
         }
         metrics.show(&Plan::default());
         assert_eq!(lines(&metrics, "policy_condition"), [""; 0]);
+    }
+
+    #[test]
+    fn the_nodes_of_a_rollout_are_shown_by_state() {
+        let metrics = Metrics::default();
+        metrics.show(&plan(json!({"rollout": {"total": 6, "done": 1, "inProgress": 2, "waiting": 3}}), &[]));
+        let mut shown = lines(&metrics, "rollout_nodes");
+        shown.sort();
+        let state = |state, nodes: u32| format!(r#"{{policy="all",state="{state}"}} {nodes}"#);
+        assert_eq!(shown, [state("done", 1), state("failed", 0), state("in_progress", 2), state("waiting", 3)]);
     }
 
     #[test]

@@ -5,7 +5,6 @@ pub mod busy;
 pub mod failure;
 pub mod retry;
 pub mod throttle;
-pub mod unanswered;
 pub mod unread;
 
 use std::{
@@ -20,7 +19,6 @@ pub use failure::{Class, Failure};
 use busy::Busy;
 use retry::Retry;
 use throttle::Throttle;
-use unanswered::Unanswered;
 use unread::Unread;
 
 use crate::{
@@ -42,7 +40,6 @@ pub struct LoopState {
     busy: Busy,
     retry: Retry,
     throttle: Throttle,
-    unanswered: Unanswered,
     unread: Unread,
     /// When the first of the statuses that the current plan wanted too soon may be written.
     next_status: Option<Uptime>,
@@ -55,7 +52,6 @@ impl LoopState {
     pub fn enrich(&mut self, world: &mut World, now: Uptime) {
         self.busy.report(world, now);
         self.retry.report(world);
-        self.unanswered.report(world, now);
     }
 
     /// Returns the cached read errors of those of these validation pods that are still in back-off.
@@ -91,7 +87,6 @@ impl LoopState {
         });
         let resolved = self.retry.begin(&mut plan.writes, world, now);
         self.resolved = resolved.then_some(now);
-        self.unanswered.begin(world);
         plan.take_writes()
     }
 
@@ -111,7 +106,6 @@ impl LoopState {
                 self.throttle.written(write, now);
             }
             Err(failure) => {
-                self.unanswered.failed(write, &failure, now);
                 self.retry.failed(write, failure, now);
             }
         }
@@ -120,7 +114,7 @@ impl LoopState {
     /// Returns how soon to plan again, if something is held or a message is to change.
     #[must_use]
     pub fn next(&self, now: Uptime) -> Option<Duration> {
-        let writes = [self.retry.next(), self.unanswered.next(), self.next_status, self.resolved];
+        let writes = [self.retry.next(), self.next_status, self.resolved];
         let next = writes.into_iter().chain([self.busy.next(now)]).flatten().min();
         next.map(|next| next.saturating_sub(now))
     }

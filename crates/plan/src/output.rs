@@ -1,6 +1,7 @@
 //! The writes of a plan: labels, DaemonSets, GpuNodes, policies' statuses and Events.
 
 pub mod body;
+pub mod cordon;
 pub mod counted;
 pub mod daemon_sets;
 pub mod drift;
@@ -54,7 +55,7 @@ pub fn assemble<'f>(
     let world = fleet.world;
     let models = fleet.members().filter_map(|assessed| assessed.member.model().map(str::to_owned)).collect();
     let mut plan = Plan::default();
-    let leavers = unmanaged::add(&mut plan, world, &fleet.unmanaged, now);
+    let leavers = unmanaged::add(&mut plan, fleet, rollout, now);
     let context = Context { settings, fleet, rollout, model_conflicts, models, leavers, now };
     for policy in world.policies.values() {
         policy_nodes::add(&mut plan, &context, policy);

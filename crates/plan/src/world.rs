@@ -72,8 +72,6 @@ pub struct World {
     pub held_writes: Vec<HeldWrite>,
     /// What other managers keep changing of what this operator writes to a node, by node, as messages.
     pub contested_nodes: BTreeMap<NodeName, String>,
-    /// Nodes whose update may begin at any time, because the API server has not answered the write that begins it.
-    pub unanswered_updates: BTreeSet<NodeName>,
     /// Policies that exist but cannot be parsed, because they are of another version of the API. The nodes that they govern are left
     /// unchanged.
     pub unreadable_policies: BTreeSet<PolicyName>,

@@ -2,6 +2,7 @@
 //! change facts, run the model, and check the result. Time only advances explicitly.
 
 pub mod api;
+mod disruption;
 mod driver;
 pub mod faults;
 pub mod kstatus;
@@ -253,6 +254,12 @@ impl Sim {
     pub fn image(set: &DaemonSet) -> String {
         let spec = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).expect("a pod's spec");
         spec.containers[0].image.clone().expect("an image")
+    }
+
+    /// Returns the message of a policy's condition.
+    pub fn message(&self, policy: impl Into<PolicyName>, kind: &str) -> String {
+        let conditions = self.policy_status(policy).conditions.into_iter();
+        conditions.filter(|condition| condition.type_ == kind).map(|condition| condition.message).collect()
     }
 
     /// Returns status and reason of a policy's condition.

@@ -93,6 +93,8 @@ pub enum DriverBehaviour {
     Ok,
     /// Its image cannot be pulled.
     ImageMissing,
+    /// The image of this version cannot be pulled. It loads other versions.
+    ImageMissingOf(String),
     /// It crashes with this message.
     Crash(String),
     /// It loads this version, whatever version is requested.

@@ -108,8 +108,9 @@ impl Machine {
         };
         let version = match &inputs.node.behaviour.driver {
             DriverBehaviour::ImageMissing => return Run::NoImage,
+            DriverBehaviour::ImageMissingOf(missing) if missing == version => return Run::NoImage,
             DriverBehaviour::Crash(message) => return Run::crashed(message, inputs.now, previous),
-            DriverBehaviour::Ok => version,
+            DriverBehaviour::Ok | DriverBehaviour::ImageMissingOf(_) => version,
             DriverBehaviour::Loads(other) => other,
         };
         match root {
@@ -136,7 +137,7 @@ impl Machine {
         let wanted = match &inputs.node.behaviour.driver {
             DriverBehaviour::Crash(message) => return Run::crashed(message, inputs.now, previous),
             DriverBehaviour::Loads(other) => other,
-            DriverBehaviour::Ok | DriverBehaviour::ImageMissing => version,
+            DriverBehaviour::Ok | DriverBehaviour::ImageMissing | DriverBehaviour::ImageMissingOf(_) => version,
         };
         if self.module.as_ref() == Some(wanted) { previous.clone() } else { self.load(wanted, inputs, previous) }
     }

@@ -3,11 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use cluster::standin::DriverMode;
-use gpu_operator_crd::{
-    health::HealthState,
-    policy::Stage,
-    reason::{Phase, Reason},
-};
+use gpu_operator_crd::{health::HealthState, phase::Phase, policy::Stage, reason::Reason};
 use harness::wait::eventually;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;

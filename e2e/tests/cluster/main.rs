@@ -23,6 +23,7 @@ mod mps;
 mod nodes;
 mod policies;
 mod restarts;
+mod rollback;
 mod rollout;
 mod runtime;
 mod side_by_side;

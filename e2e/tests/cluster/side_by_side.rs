@@ -7,11 +7,7 @@ use cluster::{
     node::containerd::Containerd,
     standin::{DriverMode, Gpu},
 };
-use gpu_operator_crd::{
-    ClusterGpuPolicy, GpuNode, keys,
-    policy::Stage,
-    reason::{Phase, Reason},
-};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys, phase::Phase, policy::Stage, reason::Reason};
 use harness::wait::eventually;
 use k8s_openapi::api::{
     apps::v1::DaemonSet,

@@ -2,9 +2,11 @@
 //! with the rights of its service account, and an agent that acts as kubelet and probe on every node.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod history;
 mod install;
 mod newer;
 mod rollout;
+mod rollout_budgets;
 mod support;
 mod systems;
 mod two_hundred;

@@ -195,7 +195,10 @@ fn trimmed<K: Resource>(mut object: K) -> K {
         entry.manager.as_deref() == Some(keys::PROBE_MANAGER)
     });
     let managed_fields = (!managed.is_empty()).then_some(managed);
-    *meta = ObjectMeta { managed_fields, resource_version: None, annotations: None, ..std::mem::take(meta) };
+    let mut annotations = meta.annotations.take().unwrap_or_default();
+    annotations.retain(|key, _| key == keys::RETRY);
+    let annotations = (!annotations.is_empty()).then_some(annotations);
+    *meta = ObjectMeta { managed_fields, resource_version: None, annotations, ..std::mem::take(meta) };
     object
 }
 

@@ -6,10 +6,14 @@ use std::{
 };
 
 use gpu_operator_common::mirror::{Facts, Mirror, Version};
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName};
 use gpu_operator_diagnose::{PendingPod, RefusedPods, Symptoms};
-use gpu_operator_plan::world::{
-    DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, World,
+use gpu_operator_plan::{
+    output::{body::Body, write::Write},
+    revision,
+    world::{
+        DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, World,
+    },
 };
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::Pod, node::v1::RuntimeClass},
@@ -169,6 +173,44 @@ impl Mirrors {
         })
     }
 
+    /// Returns the newest known version of the object of a write that depends on the state for which it was planned: `Ok(None)` if the
+    /// write depends on nothing, and `Err` if the object has changed since in what matters to the write.
+    ///
+    /// # Errors
+    /// Returns [`Outdated`].
+    pub fn planned_for(&self, write: &Write) -> Result<Option<Version>, Outdated> {
+        let name = write.target.name.as_str();
+        let (version, is_same) = match &write.body {
+            Body::Spec(planned) if planned.uid.is_some() => {
+                let (mirror, name) = (self.gpu_nodes.read(), name.into());
+                let same = |known: &GpuNode| known.metadata.generation == planned.generation;
+                (
+                    mirror.version::<NodeName>(&name),
+                    mirror.get::<NodeName>(&name).and_then(Option::as_deref).is_some_and(same),
+                )
+            }
+            Body::Labels(planned) => {
+                let (mirror, name) = (self.nodes.read(), name.into());
+                let same = |known: &NodeFacts| revision::node_groups(known) == planned.seen;
+                (mirror.version::<NodeName>(&name), mirror.get::<NodeName>(&name).is_some_and(same))
+            }
+            Body::Ledger(planned) => {
+                let (mirror, name) = (self.policies.read(), name.into());
+                let same = |known: &ClusterGpuPolicy| {
+                    let rollout = known.status.as_ref().map(|status| &status.rollout);
+                    let ledger = rollout.map(|rollout| (&*rollout.slots, &*rollout.pools)).unwrap_or_default();
+                    known.metadata.generation == planned.generation && ledger == (&planned.before.0, &planned.before.1)
+                };
+                (
+                    mirror.version::<PolicyName>(&name),
+                    mirror.get::<PolicyName>(&name).and_then(Option::as_deref).is_some_and(same),
+                )
+            }
+            _ => return Ok(None),
+        };
+        version.filter(|_| is_same).map(Some).ok_or(Outdated)
+    }
+
     /// Returns the pods and rejections as the mirrors show them, or `None` until all kinds have been listed.
     #[must_use]
     pub fn symptoms(&self) -> Option<Symptoms> {
@@ -177,6 +219,10 @@ impl Mirrors {
         Some(Symptoms { pods: self.pending.read().facts()?, refused, pod_events: BTreeMap::new() })
     }
 }
+
+/// The object of a write has changed since the write was planned.
+#[derive(Clone, Copy, Debug)]
+pub struct Outdated;
 
 /// The answer of the API server to a write of this operator.
 #[derive(Debug)]

@@ -5,8 +5,10 @@ use std::{sync::Arc, time::Duration};
 use axum::http::StatusCode;
 use gpu_operator::{
     drive::{Driver, Written},
+    error::Error,
     events::Publisher,
     metrics::Metrics,
+    watch::{Answer, Mirrors},
 };
 use gpu_operator_crd::Reason;
 use gpu_operator_plan::{
@@ -14,11 +16,12 @@ use gpu_operator_plan::{
     carry::{Class, LoopState},
     catalogue::Catalogue,
     output::{
-        body::{Body, Kind},
+        body::{Body, Kind, Part},
         events::{Subject, Transition},
     },
     pass::Pass,
-    world::World,
+    revision,
+    world::{NodeFacts, TrimmedNode, World},
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
@@ -40,7 +43,16 @@ fn api_of(sim: &Sim) -> Arc<Api> {
 
 fn driver(api: &Arc<Api>) -> Driver {
     let Sim { settings, .. } = Sim::new();
-    Driver::new(settings, Catalogue::builtin().expect("a catalogue"), api.client(), Arc::default())
+    Driver::new(settings, Catalogue::builtin().expect("a catalogue"), api.client(), mirrors(api))
+}
+
+/// Returns mirrors of what the API server stores.
+fn mirrors(api: &Api) -> Arc<Mirrors> {
+    let mirrors = Mirrors::default();
+    api.all(POLICIES).into_iter().for_each(|policy| mirrors.learn(Answer::Policy(policy)));
+    api.all(NODES).into_iter().for_each(|node| mirrors.learn(Answer::Node(node)));
+    api.all(GPU_NODES).into_iter().for_each(|gpu_node| mirrors.learn(Answer::GpuNode(gpu_node)));
+    Arc::new(mirrors)
 }
 
 async fn apply(api: &Arc<Api>, plan: &Plan) -> Vec<Written> {
@@ -105,6 +117,7 @@ async fn a_plan_is_carried_out_for_ten_seconds_at_most() {
 async fn a_daemon_set_with_others_fields_is_applied_and_replaced() {
     let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     let (api, mut plan) = (api_of(&sim), sim.plan());
+    plan.writes.retain(|write| write.target.kind == Kind::DaemonSet);
     apply(&api, &plan).await;
     let mut sets = plan.writes.iter_mut().filter_map(|write| match &mut write.body {
         Body::DaemonSet(set) => Some((&write.target.name, set)),
@@ -131,8 +144,38 @@ async fn labels_of_a_node_are_applied_by_a_manager_of_their_own() {
     assert_eq!(labels.query["fieldManager"], "gpu-operator/labels");
     assert!(!labels.query.contains_key("force"), "a user's key is published without force");
     let keys: Vec<_> = labels.body["metadata"].as_object().expect("metadata").keys().collect();
-    assert_eq!(keys, ["labels", "name", "uid"], "the uid identifies the Node");
+    assert_eq!(keys, ["labels", "name", "resourceVersion", "uid"], "the uid identifies the Node");
     assert!(labels.body.get("spec").is_none() && labels.body.get("status").is_none());
+}
+
+#[tokio::test]
+async fn a_write_for_an_earlier_state_is_not_made() {
+    let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    let api = api_of(&sim);
+    let driver = driver(&api);
+    carry_out(&driver, &sim.plan(), &mut LoopState::default()).await;
+    api.take();
+    // The same plan again, as by an operator that was paused: the mirrors show the record and the labels of the first pass.
+    let written = carry_out(&driver, &sim.plan(), &mut LoopState::default()).await;
+    let class = |target: Part, kind| {
+        let is_it = |written: &&Written| written.write.target.part == target && written.write.target.kind == kind;
+        written.iter().find(is_it).and_then(|written| Some(written.result.as_ref().err()?.class()))
+    };
+    assert_eq!(class(Part::Object, Kind::GpuNode), Some(Class::Conflict));
+    assert!(!paths(&api).iter().any(|path| path.starts_with(NODES) || *path == format!("{GPU_NODES}/a")));
+    // An operator whose mirrors are behind makes the request, and the API server rejects it.
+    let behind = self::driver(&api);
+    api.write("another operator", &format!("{NODES}/a"), |node| node["metadata"]["labels"]["x"] = "y".into());
+    let mut plan = sim.plan();
+    plan.writes.retain(|write| write.target.part == Part::Labels);
+    for write in &mut plan.writes {
+        if let Body::Labels(labels) = &mut write.body {
+            labels.seen = revision::node_groups(&NodeFacts::of(&api.all::<TrimmedNode>(NODES)[0]));
+        }
+    }
+    let written = carry_out(&behind, &plan, &mut LoopState::default()).await;
+    assert_eq!(written[0].result.as_ref().err().map(Error::class), Some(Class::Conflict), "{written:?}");
+    assert_eq!(paths(&api), [format!("{NODES}/a")]);
 }
 
 #[tokio::test]
@@ -152,8 +195,9 @@ async fn pruning_a_daemon_set_that_does_not_exist_succeeds() {
     let mut sim = Sim::settled_fleet("{deletionPolicy: Now}", &["a"]);
     sim.delete_policy("all");
     sim.run(1);
-    let plan = sim.plan();
+    let mut plan = sim.plan();
     assert!(!plan.deleted(Kind::DaemonSet).is_empty(), "{plan:#?}");
+    plan.writes.retain(|write| write.target.kind == Kind::DaemonSet);
     let written = apply(&api_of(&sim), &plan).await;
     assert!(written.iter().all(|write| write.result.is_ok()), "{written:?}");
 }

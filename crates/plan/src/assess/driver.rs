@@ -1,8 +1,9 @@
 //! The verdict on the driver stage.
 
 use gpu_operator_crd::{
+    phase::Phase,
     policy::Stage,
-    reason::{Phase, Reason},
+    reason::Reason,
     report::{CONTAINER_ROOT, InstalledDriver, Report},
 };
 use k8s_openapi::jiff::Timestamp;

@@ -3,7 +3,7 @@
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
     GpuNodeStatus,
-    gpunode::{Rollout, StageRevisions},
+    gpunode::{Moved, Rollout, RolloutStep, StageRevisions},
     keys,
     policy::{Health, Stage},
     reason::Reason,
@@ -101,6 +101,24 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn rollout(&self) -> Option<&'w Rollout> {
         self.gpu_node?.spec.rollout.as_ref()
+    }
+
+    /// Returns the number of the node's updates that have begun.
+    #[must_use]
+    pub fn turns(&self) -> u32 {
+        self.gpu_node.map_or(0, |gpu_node| gpu_node.spec.turns)
+    }
+
+    /// Returns the last update of the node in a rollout of its pool.
+    #[must_use]
+    pub fn moved(&self) -> Option<&'w Moved> {
+        self.gpu_node?.spec.moved.as_ref()
+    }
+
+    /// Returns the time before which no update of the node begins.
+    #[must_use]
+    pub fn not_before(&self) -> Option<Timestamp> {
+        Some(self.gpu_node?.spec.not_before.as_ref()?.0)
     }
 
     /// Returns the groups that the policy wants, if it can be applied to the node.
@@ -215,7 +233,8 @@ impl<'w> Member<'w> {
     /// revision; for a node that is ready, the allocatable units are sufficient.
     #[must_use]
     pub fn is_believable(&self) -> bool {
-        if self.rollout().is_some() {
+        // A node that only waits for its pods has what it had before.
+        if self.rollout().is_some_and(|rollout| rollout.step != RolloutStep::Await) {
             return self.stack_proven();
         }
         // Of a third-party plugin only its allocatable resources are known.
@@ -316,12 +335,17 @@ impl<'w> Member<'w> {
         self.have.driver.is_some() && self.want().is_some_and(|want| want.driver != self.have.driver)
     }
 
-    /// Returns whether every stage of the wanted revision is proven. During an update the allocatable units alone may still be
+    /// Returns whether every stage of the wanted revision, or of that to which a node is being updated, is proven. During an update the allocatable units alone may still be
     /// those of the old revision.
     #[must_use]
     pub fn stack_proven(&self) -> bool {
         let runs = |stage| self.pod(stage).is_some_and(PodFacts::running);
-        self.want().is_some_and(|want| want == self.have)
+        // While a node is being updated, its labels may name a revision to which it returns.
+        let has_target = match self.rollout() {
+            Some(rollout) => rollout.step == RolloutStep::Replace,
+            None => self.want().is_some_and(|want| want == self.have),
+        };
+        has_target
             && self.driver_proven()
             && Stage::ALL.into_iter().all(|stage| self.have.get(stage).is_none() || runs(stage))
     }

@@ -1,7 +1,8 @@
 //! GPUs that are bound to nouveau, the kernel's own driver for NVIDIA GPUs: NVIDIA's module cannot bind to them.
 
 use gpu_operator_crd::{
-    reason::{Phase, Reason},
+    phase::Phase,
+    reason::Reason,
     report::{Gpu, Report},
 };
 use k8s_openapi::jiff::Timestamp;

@@ -3,8 +3,9 @@
 
 use gpu_operator_crd::{
     keys,
+    phase::Phase,
     policy::Stage,
-    reason::{Phase, Reason},
+    reason::Reason,
     report::{HostRuntime, NvmlState},
 };
 use k8s_openapi::jiff::Timestamp;

@@ -1,17 +1,17 @@
 //! The effective settings of a pool: its own fields over the defaults.
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, HealthRules,
+    ClusterGpuPolicy, ClusterGpuPolicySpec, HealthRules,
     health::{CauseClasses, Thresholds, XidClasses},
     policy::{
         DevicePlugin, Driver, DriverConfigMaps, DriverSource, ForeignStack, Health, Image, Mig, Operand, PluginFlags,
-        Pool, RuntimePaths, Toolkit,
+        Pool, RolloutStrategy, RuntimePaths, Toolkit,
     },
 };
 
 use k8s_openapi::api::core::v1::{EnvVar, Toleration};
 
-use crate::desired::key::VariantKey;
+use crate::{desired::key::VariantKey, revision::short};
 
 /// Settings of a pool that are merged with the defaults.
 trait Over: Sized {
@@ -78,6 +78,7 @@ by_field! {
     }
     PluginFlags { fail_on_init_error, pass_device_specs, device_id_strategy }
     Operand { image: parts, env: by_name, args, resources }
+    RolloutStrategy { max_parallel, max_unavailable, max_failures, gpu_pods: whole, canary, on_failure, paused, windows }
     Health { min_healthy_gpus, on_unhealthy: whole, rules }
     HealthRules { interval, confirm_intervals, clean_intervals, xids, causes, thresholds }
     XidClasses { ignore, warn, fatal }
@@ -200,6 +201,24 @@ pub fn foreign_stack(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> ForeignS
 #[must_use]
 pub fn health(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Health {
     own(pool, |pool| &pool.health).over(policy.spec.health.clone())
+}
+
+/// Returns how nodes move to a new revision: the pool's fields over the policy's. The limits of both apply; see
+/// [`crate::rollout::budget`].
+#[must_use]
+pub fn rollout(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> RolloutStrategy {
+    own(pool, |pool| &pool.rollout).over(policy.spec.rollout.clone())
+}
+
+/// Returns a hash of the settings of a pool that its nodes are updated to, whatever the nodes are.
+#[must_use]
+pub fn revision(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> String {
+    let settled = |operand: &mut Operand| operand.resources = None;
+    let (mut driver, mut toolkit, mut plugin) =
+        (driver(policy, pool), toolkit(policy, pool), device_plugin(policy, pool));
+    [&mut driver.operand, &mut toolkit.operand, &mut plugin.operand].into_iter().for_each(settled);
+    let ClusterGpuPolicySpec { images, proxy, models, .. } = &policy.spec;
+    short(&(driver, toolkit, plugin, &images.registry, proxy, models), 16)
 }
 
 #[cfg(test)]

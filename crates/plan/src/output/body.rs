@@ -3,8 +3,11 @@
 use std::fmt;
 
 use gpu_operator_crd::{
-    ClusterGpuPolicyStatus, GpuNodeSpec, GpuNodeStatus, PolicyName, PoolName, gpunode::StageRevisions, keys,
+    ClusterGpuPolicyStatus, GpuNodeSpec, GpuNodeStatus,
+    gpunode::StageRevisions,
+    keys,
     policy::Labels,
+    policy_status::{PoolRollout, Slot},
 };
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::Pod, node::v1::RuntimeClass},
@@ -50,6 +53,10 @@ pub enum Part {
     Condition,
     /// The health taint.
     Taint,
+    /// The cordon of this operator.
+    Cordon,
+    /// The ledger of disruptions in the status.
+    Ledger,
     /// The status.
     Status,
 }
@@ -69,6 +76,8 @@ impl fmt::Display for Target {
             Part::Labels => write!(f, "this operator's labels of {kind} {name}"),
             Part::Condition => write!(f, "condition {} of {kind} {name}", keys::HEALTH_CONDITION),
             Part::Taint => write!(f, "this operator's taint of {kind} {name}"),
+            Part::Cordon => write!(f, "this operator's cordon of {kind} {name}"),
+            Part::Ledger => write!(f, "the ledger of {kind} {name}"),
             Part::Status => write!(f, "the status of {kind} {name}"),
         }
     }
@@ -92,8 +101,10 @@ pub enum Body {
         /// Whether to add or remove it.
         present: bool,
     },
-    /// Applies the status of a policy.
+    /// Applies the status of a policy, without its ledger.
     PolicyStatus(Box<ClusterGpuPolicyStatus>),
+    /// Applies the ledger of a policy, unless the policy has changed since.
+    Ledger(Box<LedgerWrite>),
     /// Applies a DaemonSet.
     DaemonSet(Box<DaemonSetWrite>),
     /// Applies a RuntimeClass.
@@ -108,6 +119,8 @@ pub enum Body {
     Condition(Option<HealthCondition>),
     /// Sets or removes the health taint of a Node.
     Taint(Option<TaintFact>),
+    /// Cordons a Node with a record of that, or undoes a cordon with such a record.
+    Cordon(bool),
     /// Creates a pod.
     Pod(Box<Pod>),
     /// Deletes the object, if it has this uid.
@@ -140,9 +153,30 @@ pub struct SpecWrite {
     /// pod would later be restored.
     #[serde(skip)]
     pub records: StageRevisions,
-    /// The policy and pool whose update of this node ends with the write.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ends: Option<(PolicyName, PoolName)>,
+    /// The generation of the GpuNode for which the write was planned: an earlier plan must not undo what a later one has begun.
+    #[serde(skip)]
+    pub generation: Option<i64>,
+    /// Whether it begins or ends an update, which the ledger of the policy has to know first.
+    #[serde(skip)]
+    pub follows_ledger: bool,
+}
+
+/// The write of a policy's ledger.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LedgerWrite {
+    /// The slots.
+    pub slots: Vec<Slot>,
+    /// What is remembered of pools.
+    pub pools: Vec<PoolRollout>,
+    /// The UID of the policy, because it may have been deleted and created again by the same name.
+    #[serde(skip)]
+    pub uid: String,
+    /// The generation of the policy for which the write was planned.
+    #[serde(skip)]
+    pub generation: Option<i64>,
+    /// The ledger for which the write was planned.
+    #[serde(skip)]
+    pub before: (Vec<Slot>, Vec<PoolRollout>),
 }
 
 /// One write to a Node: all the labels that this operator then owns.
@@ -154,6 +188,9 @@ pub struct LabelWrite {
     pub labels: Labels,
     /// Whether to take keys over from other writers. Never if a user's key is published for the first time.
     pub force: bool,
+    /// The groups that the labels named when the write was planned: an earlier plan must not undo what a later one has begun.
+    #[serde(skip)]
+    pub seen: StageRevisions,
 }
 
 impl Body {
@@ -163,6 +200,7 @@ impl Body {
         match self {
             Self::Finalizer { .. } => (Kind::ClusterGpuPolicy, Part::Finalizer),
             Self::PolicyStatus(_) => (Kind::ClusterGpuPolicy, Part::Status),
+            Self::Ledger(_) => (Kind::ClusterGpuPolicy, Part::Ledger),
             Self::DaemonSet(_) => (Kind::DaemonSet, Part::Object),
             Self::RuntimeClass(_) => (Kind::RuntimeClass, Part::Object),
             Self::Spec(_) => (Kind::GpuNode, Part::Object),
@@ -170,6 +208,7 @@ impl Body {
             Self::Labels(_) => (Kind::Node, Part::Labels),
             Self::Condition(_) => (Kind::Node, Part::Condition),
             Self::Taint(_) => (Kind::Node, Part::Taint),
+            Self::Cordon(_) => (Kind::Node, Part::Cordon),
             Self::Pod(_) | Self::Delete(_) => (Kind::Pod, Part::Object),
         }
     }

@@ -13,7 +13,7 @@ use crate::{
     assess::member::Member,
     desired::{driver::choice::DriverChoice, fault::Fault},
     inventory::unreadable::UnreadableNode,
-    rollout::update,
+    rollout::turn,
     world::NodeFacts,
 };
 
@@ -27,7 +27,7 @@ pub enum Exclusion {
     Deleting,
     /// The Node is not Ready.
     NotReady,
-    /// The Node is cordoned.
+    /// The Node is cordoned, and not by this operator.
     Cordoned,
     /// A DRA driver allocates its GPUs.
     Claims,
@@ -39,7 +39,7 @@ impl Exclusion {
             Some(Self::Deleting)
         } else if !node.ready {
             Some(Self::NotReady)
-        } else if node.cordoned {
+        } else if node.cordoned && !node.own_cordon {
             Some(Self::Cordoned)
         } else {
             reason.counts_apart().then_some(Self::Claims)
@@ -125,7 +125,7 @@ impl<'m> Counted<'m> {
             model: member.model(),
             excluded: Exclusion::of(member.node, reason),
             // A node without another revision is being installed, not updated.
-            current: member.want().is_none_or(|want| update::has_nothing_else(&member.have, &want)),
+            current: member.want().is_none_or(|want| turn::has_nothing_else(&member.have, &want)),
             in_turn,
             driver_version: DriverVersion::of(member),
             fault: member.desired.fault(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{keys, policy::Stage};
+use gpu_operator_crd::{GpuNodeSpec, gpunode::Moved, keys, policy::Stage};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
 
@@ -17,7 +17,7 @@ use crate::{
     },
     revision,
     settings::Settings,
-    world::DaemonSetFacts,
+    world::{DaemonSetFacts, World},
 };
 
 /// Adds the DaemonSets that are missing or differ from the desired ones, and the deletion of those that neither a node nor a policy
@@ -59,7 +59,8 @@ pub fn add(plan: &mut Plan, settings: &Settings, fleet: &AssessedFleet<'_>) {
     // Labels that other users changed are restored, and a node that may have to be rolled back also needs its previous DaemonSets.
     for gpu_node in world.gpu_nodes.values() {
         let from = gpu_node.spec.rollout.as_ref().map(|rollout| &rollout.from);
-        for recorded in gpu_node.spec.current.iter().chain(from) {
+        let moved = gpu_node.spec.moved.as_ref().filter(|moved| is_of_a_rollout(world, &gpu_node.spec, moved));
+        for recorded in gpu_node.spec.current.iter().chain(from).chain(moved.map(|moved| &moved.from)) {
             named.extend(groups(|stage| Some(recorded.get(stage)?.as_str())));
         }
     }
@@ -71,6 +72,13 @@ pub fn add(plan: &mut Plan, settings: &Settings, fleet: &AssessedFleet<'_>) {
     };
     let unneeded = world.daemon_sets.iter().filter(|(name, set)| !needed.contains(*name) && !may_be_needed(set));
     plan.writes.extend(unneeded.map(|(name, _)| Write::delete(Kind::DaemonSet, name)));
+}
+
+/// Returns whether the rollout lasts in which a node was updated, so that the node may return to what it had before.
+fn is_of_a_rollout(world: &World, spec: &GpuNodeSpec, moved: &Moved) -> bool {
+    let policy = spec.policy.as_ref().and_then(|policy| world.policies.get(policy)?.status.as_ref());
+    let pools = policy.map(|status| status.rollout.pools.as_slice()).unwrap_or_default();
+    pools.iter().any(|known| spec.pool.as_ref() == Some(&known.pool) && known.since.as_ref() == Some(&moved.rollout))
 }
 
 /// Annotates a DaemonSet and its pods with a hash of their content, which shows whether a pod differs from its

@@ -72,14 +72,23 @@ pub fn spec_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, spec: GpuNodeSpe
     });
     (!there).then(|| {
         let before = gpu_node.map(|gpu_node| &gpu_node.spec);
-        let ended = before.filter(|before| before.rollout.is_some() && spec.rollout.is_none());
-        let ends = ended.and_then(|before| before.policy.clone().zip(before.pool.clone()));
+        let is_moving = before.is_some_and(|before| before.rollout.is_some());
+        let turns = before.map_or(0, |before| before.turns);
+        let follows_ledger = is_moving != spec.rollout.is_some() || turns != spec.turns;
         let mut records = spec.current.clone().unwrap_or_default();
         for stage in Stage::ALL {
             let known = before.and_then(|before| before.current.as_ref()?.get(stage));
             records.get_mut(stage).take_if(|group| Some(&*group) == known);
         }
-        SpecWrite { spec, owner: owner(node), uid: gpu_node.and_then(ResourceExt::uid), records, ends }
+        let generation = gpu_node.and_then(|gpu_node| gpu_node.metadata.generation);
+        SpecWrite {
+            spec,
+            owner: owner(node),
+            uid: gpu_node.and_then(ResourceExt::uid),
+            records,
+            generation,
+            follows_ledger,
+        }
     })
 }
 
@@ -102,6 +111,9 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
         wanted: member.want().unwrap_or_else(|| before().wanted),
         current: Some(decision.labels.clone()),
         rollout: decision.rollout.clone(),
+        turns: decision.turns,
+        moved: decision.moved.clone(),
+        not_before: decision.not_before.map(Time),
         release_driver: decision.release,
         report_holders: decision.report_holders,
         driver_root: member.driver().map_or_else(|| before().driver_root, root),

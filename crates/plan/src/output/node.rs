@@ -8,6 +8,7 @@ use crate::{
     assess::{Assessment, broken_stage},
     output::{
         body::Body,
+        cordon,
         counted::Counted,
         events::{Subject, Transition, about, node_transitions},
         gpu_node::{self, Published},
@@ -59,6 +60,7 @@ pub fn add<'m>(
         }));
     }
     plan.writes.extend(node_health::of(member, health));
+    plan.writes.extend(cordon::of(member.node, decision.cordon));
     plan.writes.extend(recreate_pods::holders_of_a_broken_root(assessment, now).map(Write::delete_pod));
     if let Some(pod) = node_health::plugin_to_restart(member, now) {
         let event = Transition {

@@ -11,7 +11,7 @@ use gpu_operator_crd::{
 };
 
 use super::body::LabelWrite;
-use crate::world::NodeFacts;
+use crate::{revision, world::NodeFacts};
 
 /// The labels of a node, and the write that sets them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,7 +108,7 @@ fn write_if_needed<'a>(node: &NodeFacts, mut labels: BTreeMap<&'a str, &'a str>,
     if !owned(node).eq(labels.iter().map(|(key, value)| (*key, *value))) {
         let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         let force = result.published.keys().all(|key| node.owned_labels.contains(key.as_str()));
-        result.write = Some(LabelWrite { uid: node.uid.clone(), labels, force });
+        result.write = Some(LabelWrite { uid: node.uid.clone(), labels, force, seen: revision::node_groups(node) });
     }
     result
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicyStatus, PoolName, keys,
     policy_status::{
-        Attention, GpuTotals, MAX_ATTENTION, MAX_OVERLAPS, MAX_POOLS, NodeCounts, Overlap, PoolStatus, Summary,
+        Attention, GpuTotals, MAX_ATTENTION, MAX_OVERLAPS, MAX_POOLS, NodeCounts, Overlap, PoolStatus, RolloutStatus,
+        Summary,
     },
     reason::Reason,
 };
@@ -31,6 +32,8 @@ pub struct Others<'a> {
     pub overlaps: Vec<Overlap>,
     /// The nodes that it governed and that still have something of this operator.
     pub leaving: &'a [Attention],
+    /// The number of its nodes whose update has failed.
+    pub failed_updates: u32,
 }
 
 /// Returns a policy's status.
@@ -68,8 +71,30 @@ pub fn status(
         nodes: counts,
         gpus,
         pools,
+        rollout: rollout(nodes, others.failed_updates),
         overlaps,
         attention,
+    }
+}
+
+/// Returns the progress of rollouts, which is not shown while there is none.
+fn rollout(nodes: &[Counted<'_>], failed: u32) -> RolloutStatus {
+    let count = |is: &dyn Fn(&Counted<'_>) -> bool| {
+        u32::try_from(nodes.iter().filter(|node| is(node)).count()).unwrap_or(u32::MAX)
+    };
+    let in_progress = count(&|node| node.in_turn);
+    let waiting = count(&|node| !node.current && !node.in_turn);
+    if in_progress + waiting + failed == 0 {
+        return RolloutStatus::default();
+    }
+    let done = count(&|node| node.current && !node.in_turn);
+    RolloutStatus {
+        total: in_progress + waiting + done,
+        done,
+        in_progress,
+        waiting,
+        failed,
+        ..RolloutStatus::default()
     }
 }
 
@@ -104,7 +129,7 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>)
             let fault = members
                 .iter()
                 .find_map(|node| node.fault.map(|fault| (fault.reason, format!("{} {}", label(node), fault.message))));
-            let halted = trouble.halted.get(name).map(|why| (Reason::RolloutHalted, why.clone()));
+            let halted = trouble.halted.get(name).map(|why| (why.reason, why.message.clone()));
             let problem = trouble.pool_problems.get(name).cloned();
             // Errors in the policy come first, because `Accepted` depends on them. One reason, but all messages.
             let errors: Vec<(Reason, String)> = [fault.or(problem), halted].into_iter().flatten().collect();

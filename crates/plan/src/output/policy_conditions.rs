@@ -15,7 +15,7 @@ use k8s_openapi::{
 use crate::{
     int_or_percent,
     inventory::pool_checks::PoolProblems,
-    note::clip,
+    note::{Note, clip},
     output::counted::{Counted, by_state},
     world::HeldWrite,
 };
@@ -26,12 +26,14 @@ type Answer = (bool, Reason, String);
 /// Problems beyond single nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Trouble<'a> {
-    /// Why rollouts are halted, by pool.
-    pub halted: &'a BTreeMap<PoolName, String>,
+    /// Why rollouts are halted or rolled back, by pool.
+    pub halted: &'a BTreeMap<PoolName, Note>,
+    /// Why updates are pending, beside other updates that make progress.
+    pub waits_for: Option<&'a str>,
     /// Errors in the definitions of pools.
     pub pool_problems: &'a PoolProblems,
-    /// Why one of the policy's models cannot be added.
-    pub models: Option<&'a str>,
+    /// What is wrong with settings of the policy as a whole: one of its models cannot be added, or its rollout's windows are invalid.
+    pub invalid: Option<&'a str>,
     /// A write for this policy that the API server rejects or another manager reverts.
     pub held_write: Option<&'a HeldWrite>,
     /// The API server's message on the probe's pods, if it rejects them: without them no node is known.
@@ -181,7 +183,8 @@ impl Verdicts<'_> {
                 nodes => Some(format!("{nodes} of {all} nodes are not at the desired revision yet")),
             };
             let nodes: Vec<_> = outdated.into_iter().chain(self.updating()).collect();
-            Some((Reason::RollingOut, nodes.join(", ")))
+            let waits_for = self.trouble.waits_for.map(|waits_for| format!("; {waits_for}")).unwrap_or_default();
+            Some((Reason::RollingOut, nodes.join(", ") + &waits_for))
         } else if count > 0 {
             let pending = self.nodes.iter().filter(|node| node.in_progress());
             let phases = by_state(pending.map(|node| node.phase), |phase| phase.as_str());
@@ -203,8 +206,8 @@ impl Verdicts<'_> {
         if let Some((pool, reason)) = self.pools.iter().find_map(|pool| Some((pool, pool.reason()?))) {
             return (true, reason, format!("pool {}: {}", pool.name, pool.message));
         }
-        if let Some(conflict) = self.trouble.models {
-            return (true, Reason::InvalidPolicy, conflict.to_owned());
+        if let Some(invalid) = self.trouble.invalid {
+            return (true, Reason::InvalidPolicy, invalid.to_owned());
         }
         if self.counts.total == 0 && !self.overlaps.is_empty() && !self.is_ready() && !self.deleting() {
             return (true, Reason::PolicyOverlap, self.no_nodes());
@@ -259,12 +262,13 @@ impl Verdicts<'_> {
                         | Reason::MigLayoutRefused
                         | Reason::UnknownModel
                         | Reason::PoolShadowed
+                        | Reason::InvalidPolicy
                 )
             )
         });
-        match (fault, self.trouble.models) {
+        match (fault, self.trouble.invalid) {
             (Some(pool), _) => (false, Reason::InvalidPolicy, format!("pool {}: {}", pool.name, pool.message)),
-            (None, Some(conflict)) => (false, Reason::InvalidPolicy, conflict.to_owned()),
+            (None, Some(invalid)) => (false, Reason::InvalidPolicy, invalid.to_owned()),
             (None, None) => (true, Reason::PolicyAccepted, "every part of the policy can be applied".to_owned()),
         }
     }

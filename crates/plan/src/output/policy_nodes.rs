@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{ClusterGpuPolicy, NodeName, PolicyName};
+use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, NodeName, PolicyName, policy_status::RolloutStatus};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
 
 use super::policy_conditions;
 use crate::{
     assess::{AssessedFleet, PolicyMembers, pod_failure},
     inventory::{membership::name_of, pool_checks, unreadable},
     output::{
-        body::Body,
+        body::{Body, LedgerWrite},
         counted::Counted,
         events::policy_transitions,
         leavers::Leavers,
@@ -19,7 +20,11 @@ use crate::{
         policy, runtime_classes, urgency, validation_pods,
         write::{self, Write},
     },
-    rollout::Rollout,
+    rollout::{
+        Rollout,
+        ledger::{Content, recorded},
+        window,
+    },
     settings::{ASK_AGAIN, PROGRESS_DEADLINE, Settings},
     time::later,
     world::World,
@@ -52,17 +57,18 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     let deadline = SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX);
     let no_members = PolicyMembers::default();
     let members = fleet.policies.get(&name).unwrap_or(&no_members);
-    let rollout = context.rollout.get(&name);
+    let rollout = context.rollout.policies.get(&name);
     let unreadable = unreadable::nodes(world);
     let governed = unreadable.iter().filter(|found| found.policy.as_ref() == Some(&name));
     let mut counted: Vec<_> = governed.map(Counted::unreadable).collect();
-    let mut halted = BTreeMap::new();
+    let (mut halted, mut failed) = (BTreeMap::new(), 0);
     for (pool, members) in &members.pools {
-        let Some(decision) = rollout.and_then(|rollout| rollout.get(pool)) else { continue };
+        let Some(decision) = rollout.and_then(|rollout| rollout.pools.get(pool)) else { continue };
+        failed += decision.failed;
         plan.questions.gpu_pods.extend(decision.questions.iter().cloned());
         let recreated = decision.delete_pods.iter().filter_map(|name| world.pods.get(name));
         plan.writes.extend(recreated.map(|pod| Write::delete_pod(pod)));
-        plan.check(decision.ask_again.then(|| later(now, ASK_AGAIN)));
+        plan.check(decision.ask_again.then(|| later(now, ASK_AGAIN)).into_iter().chain(decision.check_again));
         if let Some(why) = &decision.halted {
             halted.insert(pool.clone(), why.clone());
         }
@@ -74,15 +80,23 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
             }
         }
     }
-    let pool_problems = pool_checks::pool_problems(fleet.catalogue, policy, &context.models);
+    if let Some(rollout) = rollout {
+        plan.check(rollout.check_again);
+        plan.writes.extend(rollout.ledger.as_ref().map(|content| ledger_write(policy, content)));
+    }
+    let mut pool_problems = window::pool_problems(policy);
+    pool_problems.extend(pool_checks::pool_problems(fleet.catalogue, policy, &context.models));
+    let conflict = context.model_conflicts.get(&name).cloned();
+    let invalid = conflict.or_else(|| window::problem(&policy.spec.rollout.windows));
     let finalizer = finalizer(policy, world, &context.leavers);
     plan.writes.extend(finalizer.map(|present| write::finalizer(policy, present)));
     let is_member = |node: &NodeName| counted.iter().any(|counted| counted.node == node);
     let held_write = world.held_writes.iter().find(|held| held.concerns.is_of(&name, is_member));
     let trouble = policy_conditions::Trouble {
         halted: &halted,
+        waits_for: rollout.and_then(|rollout| rollout.waits_for.as_deref()),
         pool_problems: &pool_problems,
-        models: context.model_conflicts.get(&name).map(String::as_str),
+        invalid: invalid.as_deref(),
         held_write,
         probe_refusal: pod_failure::probe_refusal(world),
     };
@@ -90,17 +104,39 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         opted_out: members.opted_out,
         overlaps: members.overlaps.values().cloned().collect(),
         leaving: context.leavers.of(&name),
+        failed_updates: u32::try_from(failed).unwrap_or(u32::MAX),
     };
     let status = policy::status(policy, &counted, others, trouble, now);
-    let before = policy.status.clone().unwrap_or_default();
+    // The ledger is written apart.
+    let written = policy.status.as_ref().map(without_ledger);
+    let before = written.clone().unwrap_or_default();
     if before != status {
-        let urgency = urgency::of_policy(policy.status.as_ref(), &status);
+        let urgency = urgency::of_policy(written.as_ref(), &status);
         let events = policy_transitions(policy, &before, &status).collect();
         let write = Write::new(&name, Body::PolicyStatus(Box::new(status.clone())));
         plan.writes.push(Write { urgency, events, ..write });
     }
     plan.halted.insert(name.clone(), halted.into_keys().collect());
     plan.statuses.insert(name, status);
+}
+
+/// Returns the write of a policy's ledger.
+fn ledger_write(policy: &ClusterGpuPolicy, content: &Content) -> Write {
+    let (slots, pools) = recorded(policy);
+    let write = LedgerWrite {
+        slots: content.slots.clone(),
+        pools: content.pools.clone(),
+        uid: policy.uid().unwrap_or_default(),
+        generation: policy.metadata.generation,
+        before: (slots.to_vec(), pools.to_vec()),
+    };
+    Write::new(name_of(policy), Body::Ledger(Box::new(write)))
+}
+
+/// Returns a policy's status without its ledger.
+fn without_ledger(status: &ClusterGpuPolicyStatus) -> ClusterGpuPolicyStatus {
+    let rollout = RolloutStatus { slots: Vec::new(), pools: Vec::new(), ..status.rollout.clone() };
+    ClusterGpuPolicyStatus { rollout, ..status.clone() }
 }
 
 /// Returns whether the finalizer must be added (true) or removed (false), if it must change: it is added before the first label

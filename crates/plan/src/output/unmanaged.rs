@@ -3,22 +3,23 @@
 use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, gpunode::StageRevisions};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{body::Body, gpu_node, leavers::Leavers, node_health, node_labels, plan::Plan, write::Write};
+use super::{body::Body, cordon, gpu_node, leavers::Leavers, node_health, node_labels, plan::Plan, write::Write};
 use crate::{
+    assess::AssessedFleet,
     inventory::{KnownNode, UnmanagedNode},
-    rollout::{driver_removal, leaving::Leaving, toolkit_removal::Removals},
-    world::World,
+    rollout::{Rollout, driver_removal, leaving::Leaving, toolkit_removal::Removals},
 };
 
 /// Adds the writes for the nodes that no policy governs, and returns which of them are leaving.
 #[must_use]
-pub fn add(plan: &mut Plan, world: &World, fleet: &[UnmanagedNode<'_>], now: Timestamp) -> Leavers {
+pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, now: Timestamp) -> Leavers {
+    let world = fleet.world;
     let mut leavers = Leavers::default();
     let mut removals = Removals::of(world, now);
-    for unmanaged in fleet {
+    for unmanaged in &fleet.unmanaged {
         let node = unmanaged.node;
         // A key that another manager keeps setting is removed as well, but must not block the deletion of a policy.
-        let is_clean = node.owned_labels.is_empty() && node_health::is_clean(node);
+        let is_clean = node.owned_labels.is_empty() && node_health::is_clean(node) && !node.own_cordon;
         let leaving = Leaving::of(world, unmanaged, is_clean, now);
         if leaving == Leaving::Unknown {
             plan.questions.gpu_pods.insert(node.name.clone());
@@ -35,8 +36,11 @@ pub fn add(plan: &mut Plan, world: &World, fleet: &[UnmanagedNode<'_>], now: Tim
         if !leaving.stays() {
             plan.writes.extend(node_health::removal(node));
         }
+        plan.writes.extend(cordon::of(node, false));
         if let Some(status) = status {
-            let spec = gpu_node::spec_write(unmanaged.gpu_node, node, spec(unmanaged, leaving, is_clean, keeps));
+            let spec = spec(unmanaged, leaving, is_clean, keeps);
+            let turns = rollout.strays.get(&node.name).copied().unwrap_or_default().max(spec.turns);
+            let spec = gpu_node::spec_write(unmanaged.gpu_node, node, GpuNodeSpec { turns, ..spec });
             let observed_generation = gpu_node::generation(unmanaged.gpu_node, spec.as_ref());
             let status = GpuNodeStatus { observed_generation, ..status };
             plan.writes.extend(spec.map(|spec| Write::new(&node.name, Body::Spec(Box::new(spec)))));
@@ -79,7 +83,9 @@ fn spec(unmanaged: &UnmanagedNode<'_>, leaving: Leaving<'_>, is_clean: bool, kee
     let current = before.policy.is_some().then_some(keeps);
     let before = GpuNodeSpec { current, ..before };
     if is_clean {
-        GpuNodeSpec { release_driver: driver_removal::needs_release(node, pods), ..GpuNodeSpec::default() }
+        // The number of its updates stays, so that no slot for one of them can be used again.
+        let release_driver = driver_removal::needs_release(node, pods);
+        GpuNodeSpec { release_driver, turns: before.turns, ..GpuNodeSpec::default() }
     } else if leaving == Leaving::Unknown {
         before
     } else if leaving.stays() {

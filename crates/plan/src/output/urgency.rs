@@ -36,7 +36,7 @@ fn figures(status: &ClusterGpuPolicyStatus) -> impl PartialEq {
     let is_awaited = |reason: Reason| reason.is_failure() || reason.is_note() || reason == Reason::Leaving;
     let needy = status.attention.iter().filter(|node| node.reason().is_none_or(is_awaited));
     let needy: Vec<_> = needy.map(|node| (node.node.clone(), node.reason.clone(), node.message.clone())).collect();
-    (status.nodes.clone(), status.gpus.clone(), status.overlaps.clone(), pools, needy)
+    (status.nodes.clone(), status.gpus.clone(), status.rollout.clone(), status.overlaps.clone(), pools, needy)
 }
 
 /// Returns the urgency of the change of a node's status. An installation of a few seconds needs two writes, and one that takes minutes

@@ -20,7 +20,7 @@ use gpu_operator_crd::{
 /// it would be given up for the pod, which uses a GPU, and begin again once the pod is deleted.
 #[must_use]
 pub fn to_create(settings: &Settings, members: &[Assessment<'_>], pool: &PoolDecision) -> Vec<Write> {
-    let begins = |rollout: &Rollout| rollout.step == RolloutStep::Check;
+    let begins = |rollout: &Rollout| rollout.step == RolloutStep::Await;
     let stays = |member: &Member<'_>| {
         let decision = pool.nodes.get(&member.node.name);
         decision

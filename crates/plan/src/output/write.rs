@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use gpu_operator_crd::{
-    ClusterGpuPolicy, GROUP, GpuNode, NodeName, PolicyName, PoolName, VERSION, keys, policy::Stage,
-};
+use gpu_operator_crd::{ClusterGpuPolicy, GROUP, GpuNode, NodeName, PolicyName, VERSION, keys, policy::Stage};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde::Serialize;
@@ -59,13 +57,14 @@ pub enum Step {
     AddFinalizer,
     /// Objects that the labels of nodes name.
     Operands,
-    /// Specs of GpuNodes, which record why a node's labels change. Updates that end are written before others begin, so that no
-    /// reader sees two nodes of a pool being updated.
-    EndUpdates,
-    /// Specs of GpuNodes whose update begins, or is under way.
-    BeginUpdates,
+    /// The ledgers of policies: a node gets a slot before its update begins.
+    Ledgers,
+    /// Specs of GpuNodes, which record why a node's labels change.
+    Records,
     /// Nodes.
     Nodes,
+    /// Cordons come after the labels of the same Nodes: each is written on the condition that the Node has not changed.
+    Cordons,
     /// Statuses of GpuNodes come after everything that they report, and deletions and tests after everything that replaces them.
     NodeStatuses,
     /// The status of a policy summarizes its nodes.
@@ -81,8 +80,8 @@ pub enum Dependency {
     DaemonSet(String),
     /// The spec of the node's GpuNode records what the plan decided.
     Record(NodeName),
-    /// An update that has ended is no longer recorded in this pool.
-    UpdateEnded(PolicyName, PoolName),
+    /// The ledger of this policy is as the plan wants it.
+    Ledger(PolicyName),
 }
 
 impl Write {
@@ -118,19 +117,14 @@ impl Write {
         match &self.body {
             Body::Finalizer { present: true, .. } => Step::AddFinalizer,
             Body::DaemonSet(_) | Body::RuntimeClass(_) => Step::Operands,
-            Body::Spec(write) if write.spec.rollout.is_some() => Step::BeginUpdates,
-            Body::Spec(_) => Step::EndUpdates,
+            Body::Ledger(_) => Step::Ledgers,
+            Body::Spec(_) => Step::Records,
             Body::Labels(_) | Body::Condition(_) | Body::Taint(_) => Step::Nodes,
+            Body::Cordon(_) => Step::Cordons,
             Body::Status(_) | Body::Pod(_) | Body::Delete(_) => Step::NodeStatuses,
             Body::PolicyStatus(_) => Step::PolicyStatuses,
             Body::Finalizer { present: false, .. } => Step::RemoveFinalizer,
         }
-    }
-
-    /// Returns whether a node is in an update after this write, at any step of it.
-    #[must_use]
-    pub fn begins_an_update(&self) -> bool {
-        self.step() == Step::BeginUpdates
     }
 
     /// Returns what is missing for other writes until this one has succeeded.
@@ -138,10 +132,8 @@ impl Write {
     pub fn provides(&self) -> Vec<Dependency> {
         match &self.body {
             Body::DaemonSet(_) => vec![Dependency::DaemonSet(self.target.name.clone())],
-            Body::Spec(write) => {
-                let ended = write.ends.clone().map(|(policy, pool)| Dependency::UpdateEnded(policy, pool));
-                [Dependency::Record(self.target.name.as_str().into())].into_iter().chain(ended).collect()
-            }
+            Body::Ledger(_) => vec![Dependency::Ledger(self.target.name.as_str().into())],
+            Body::Spec(_) => vec![Dependency::Record(self.target.name.as_str().into())],
             _ => Vec::new(),
         }
     }
@@ -157,9 +149,8 @@ impl Write {
                 let mut required = sets(&|stage| Some(daemon_set_name(stage, write.records.get(stage)?)));
                 if write.spec.rollout.is_some() {
                     required.extend(sets(&|stage| Some(daemon_set_name(stage, write.spec.wanted.get(stage)?))));
-                    let pool = write.spec.policy.clone().zip(write.spec.pool.clone());
-                    required.extend(pool.map(|(policy, pool)| Dependency::UpdateEnded(policy, pool)));
                 }
+                required.extend(write.spec.policy.clone().filter(|_| write.follows_ledger).map(Dependency::Ledger));
                 required
             }
             // A label that names a DaemonSet that does not exist would remove the pods that the node has.
@@ -169,6 +160,7 @@ impl Write {
                 required.push(Dependency::Record(self.target.name.as_str().into()));
                 required
             }
+            Body::Cordon(_) => vec![Dependency::Record(self.target.name.as_str().into())],
             _ => Vec::new(),
         }
     }
@@ -201,6 +193,8 @@ impl Write {
             Part::Finalizer => keys::FINALIZER_MANAGER,
             Part::Labels => keys::LABEL_MANAGER,
             Part::Condition | Part::Taint => keys::HEALTH_MANAGER,
+            Part::Cordon => keys::CORDON_MANAGER,
+            Part::Ledger => keys::LEDGER_MANAGER,
         }
     }
 
@@ -229,9 +223,10 @@ impl Write {
                 gpu_node.metadata.uid.clone_from(&write.uid);
                 return json!(gpu_node);
             }
-            Body::Taint(_) | Body::Delete(_) => return Value::Null,
+            Body::Taint(_) | Body::Cordon(_) | Body::Delete(_) => return Value::Null,
             Body::PolicyStatus(status) => ("status", json!(status)),
             Body::Status(status) => ("status", json!(status)),
+            Body::Ledger(ledger) => ("status", json!({"rollout": {"slots": ledger.slots, "pools": ledger.pools}})),
             Body::Finalizer { uid, present } => {
                 let finalizers = if *present { vec![keys::FINALIZER] } else { vec![] };
                 ("metadata", json!({"name": name, "uid": uid, "finalizers": finalizers}))

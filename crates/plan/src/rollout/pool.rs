@@ -1,143 +1,369 @@
 //! The rollout of a pool: which groups each node's labels should name. A node without groups gets the wanted ones immediately.
-//! Nodes with other groups are updated one at a time, cordoned ones first, and a node that fails during its update halts its pool.
-
-use std::fmt;
+//! Nodes with other groups are updated in their turn; see [`super::policy`] for whose turn it is.
 
 use gpu_operator_crd::{
-    NodeName,
-    gpunode::{Rollout, RolloutStep, StageRevisions},
-    policy::Stage,
+    ClusterGpuPolicy, PoolName,
+    gpunode::{DisruptionScope, Moved, RolloutStep, StageRevisions},
+    keys,
+    policy::{OnFailure, RolloutStrategy, Stage},
     reason::Reason,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use crate::{
     assess::{Assessment, holders, member::Member},
-    inventory::{membership::name_of, report::belongs_to, unreadable},
+    desired::effective_spec,
     note::Note,
     revision,
     rollout::{
-        decision::{ASK_AT_ONCE, Decision, PoolDecision, halts},
+        budget::Budgets,
+        decision::{Decision, PoolDecision},
+        failures::{self, problems},
+        goal::Goals,
+        ledger::Ledger,
         mig::restore_layouts,
         release::{must_release, waits_for_holders},
         runtime_restart::RuntimeTurn,
-        update::{
-            begin, check, continue_update, has_nothing_else, in_use, keep_or_restore, moves_driver, needs_idle_gpus,
+        turn::{
+            Terms, begin, continue_update, has_nothing_else, in_use, keep_or_restore, moves_driver, needs_idle_gpus,
             settle,
         },
+        wave::{Next, Waves},
     },
     world::World,
 };
 
-/// The node of a pool for which the others have to wait.
-enum Turn {
-    /// It is being updated.
-    Moving(NodeName),
-    /// Its update may begin at any time.
-    Unanswered(NodeName),
-    /// Its GpuNode cannot be parsed, so it may be in the middle of an update.
-    Unreadable(NodeName),
-    /// It has left the pool in the middle of an update, which goes on if it comes back.
-    Left(NodeName),
+/// A pool whose nodes are being decided on.
+pub struct PoolTurns<'f> {
+    /// Its name.
+    pub name: &'f PoolName,
+    members: &'f [Assessment<'f>],
+    world: &'f World,
+    strategy: RolloutStrategy,
+    terms: Terms,
+    /// The hash of the settings that are rolled out.
+    revision: String,
+    goals: Goals,
+    waves: Waves,
+    /// Whether as many updates have failed as the strategy allows.
+    is_halted: bool,
+    /// What has been decided.
+    pub decision: PoolDecision,
+    runtime: RuntimeTurn,
+    /// Whether a node waits for a slot.
+    pub awaits_slot: bool,
+    /// Why no update in the pool begins, if one is pending, as a message.
+    pub waits_for: String,
+    /// Members whose revision is not the wanted one and that are not being updated.
+    pub waiting: Vec<&'f Member<'f>>,
 }
 
-impl fmt::Display for Turn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Moving(node) => write!(f, "node {node} of this pool is being updated"),
-            Self::Unanswered(node) => {
-                write!(f, "the API server has not answered whether the update of node {node} of this pool has begun")
+impl<'f> PoolTurns<'f> {
+    /// Decides on all nodes whose update is not pending: those that have, or immediately get, the wanted groups, and those that
+    /// are being updated.
+    #[must_use]
+    pub fn begin(
+        policy: &ClusterGpuPolicy,
+        name: &'f PoolName,
+        members: &'f [Assessment<'f>],
+        world: &'f World,
+        ledger: &mut Ledger<'_>,
+        now: Timestamp,
+    ) -> Self {
+        let named = members.first().and_then(|assessed| assessed.member.pool.named);
+        let strategy = effective_spec::rollout(policy, named);
+        let revision = effective_spec::revision(policy, named);
+        ledger.enter(name, &revision);
+        let goals = Goals::of(ledger.pool(name), members);
+        let mut turns = Self {
+            name,
+            members,
+            world,
+            terms: Terms::of(policy, &strategy, now),
+            waves: Waves::of(strategy.canary.as_ref(), members, &goals, &revision, now),
+            strategy,
+            revision,
+            goals,
+            is_halted: false,
+            decision: PoolDecision::default(),
+            runtime: RuntimeTurn::of(members, world, now),
+            awaits_slot: false,
+            waits_for: String::new(),
+            waiting: Vec::new(),
+        };
+        turns.ask_for_waiting_drivers();
+        turns.count_failures(ledger);
+        for assessed in members {
+            turns.decide_on(assessed, ledger);
+        }
+        turns
+    }
+
+    /// Halts the rollout if too many updates have failed, or lets the nodes return to what they had before.
+    fn count_failures(&mut self, ledger: &mut Ledger<'_>) {
+        let failures = failures::of(self.name, self.members, &self.goals, &self.revision, ledger);
+        self.decision.failed = failures.len();
+        let most = usize::try_from(self.strategy.max_failures.unwrap_or(1)).unwrap_or(usize::MAX);
+        self.is_halted = failures.len() >= most;
+        let cause = failures.into_values().next().filter(|_| self.is_halted);
+        let is_back = self.goals.rolled_back;
+        if let Some(cause) = cause {
+            let rolls_back = self.strategy.on_failure == Some(OnFailure::RollBack) && !is_back;
+            if rolls_back && self.members.iter().any(|assessed| self.goals.moved(&assessed.member).is_some()) {
+                ledger.roll_back(self.name, &self.revision, &cause);
             }
-            Self::Unreadable(node) => write!(
-                f,
-                "GpuNode {node} of this pool cannot be parsed, so its node may be in the middle of an update; upgrade the operator to the version that wrote it"
-            ),
-            Self::Left(node) => write!(f, "node {node} has left this pool in the middle of an update"),
+            self.decision.halted = Some(Note::new(Reason::RolloutHalted, cause));
+        } else if let Some(pool) = ledger.pool(self.name).filter(|_| is_back) {
+            let message = format!(
+                "the nodes of the pool return to their previous revision because of {}; to try again, change the policy or its annotation {}",
+                pool.rolled_back,
+                keys::RETRY
+            );
+            self.decision.halted = Some(Note::new(Reason::RolledBack, message));
         }
     }
-}
 
-/// Returns the decisions for the members of one pool, in the order of their names.
-#[must_use]
-pub fn decide(members: &[Assessment<'_>], world: &World, now: Timestamp) -> PoolDecision {
-    let mut pool = PoolDecision::default();
-    let mut runtime = RuntimeTurn::of(members, world, now);
-    let mut waiting = Vec::new();
-    for member in members.iter().map(|assessed| &assessed.member).filter(|member| waits_for_holders(member, now)) {
-        // The probe releases the driver only if the driver's container can start then.
-        pool.ask_again |= member.gpu_pods.is_some_and(|pods| !pods.holders.is_empty());
-        if member.gpu_pods.is_none() && pool.questions.len() < ASK_AT_ONCE {
-            pool.questions.insert(member.node.name.clone());
+    /// The probe releases the driver only if the driver's container can start then.
+    fn ask_for_waiting_drivers(&mut self) {
+        let members = self.members.iter().map(|assessed| &assessed.member);
+        for member in members.filter(|member| waits_for_holders(member, self.terms.now)) {
+            self.decision.ask_again |= member.gpu_pods.is_some_and(|pods| !pods.holders.is_empty());
+            if member.gpu_pods.is_none() {
+                self.decision.ask(member);
+            }
         }
     }
-    for Assessment { member, verdict, .. } in members {
-        let want = member.want();
-        let decision = match (want, member.rollout()) {
+
+    fn decide_on(&mut self, assessed: &'f Assessment<'f>, ledger: &mut Ledger<'_>) {
+        let Assessment { member, verdict, .. } = assessed;
+        let goal = member.want().map(|want| self.goals.of_member(member, want));
+        let decision = match (goal, member.rollout()) {
             // The wanted groups are unknown: the node keeps its groups, or gets its previous ones back.
-            (None, rollout) => keep_or_restore(member, rollout),
-            (Some(want), None) if has_nothing_else(&member.have, &want) => {
-                in_turn(settle(member, want, now), member, &mut runtime)
+            (None, rollout) => keep_or_restore(member, rollout, &self.terms),
+            (Some(goal), None) if has_nothing_else(&member.have, &goal) => {
+                let decision = self.restart_in_turn(settle(member, goal.clone(), self.terms.now), member);
+                let is_back = member.want().as_ref() != Some(&goal);
+                let back = is_back.then(|| Note::new(Reason::RolloutPending, ROLLED_BACK));
+                Decision { note: decision.note.or(back), ..decision }
             }
-            (Some(want), rollout) if !daemon_sets_exist(&want, world) => {
+            (Some(goal), rollout) if !daemon_sets_exist(&goal, self.world) => {
                 let message = "update pending: the DaemonSets of the new revision do not exist yet";
-                Decision { note: Some(Note::new(Reason::RolloutPending, message)), ..keep_or_restore(member, rollout) }
+                let note = Some(Note::new(Reason::RolloutPending, message));
+                Decision { note, ..keep_or_restore(member, rollout, &self.terms) }
             }
-            (Some(want), Some(rollout)) => {
-                let decision = continue_update(member, verdict, want, rollout, now, &mut pool);
-                in_turn(decision, member, &mut runtime)
+            // Nothing but its cordon has changed on the node.
+            (Some(_), Some(rollout)) if rollout.step == RolloutStep::Await && self.is_stopped() => {
+                self.waiting.push(member);
+                return;
+            }
+            (Some(goal), Some(rollout)) => {
+                let decision = continue_update(member, verdict, goal, rollout, &self.terms, &mut self.decision);
+                let deadline = decision.rollout.as_ref().and_then(|rollout| Some(rollout.deadline.as_ref()?.0));
+                if let Some(deadline) = deadline.filter(|deadline| self.terms.now < *deadline) {
+                    self.decision.check(deadline);
+                }
+                self.restart_in_turn(decision, member)
             }
             (Some(_), None) => {
-                waiting.push(member);
-                continue;
+                self.waiting.push(member);
+                return;
             }
         };
-        if decision.rollout.is_some() && pool.halted.is_none() {
-            pool.halted = halts(member, verdict);
+        if decision.failed {
+            ledger.fail(member, &self.revision);
         }
-        pool.nodes.insert(member.node.name.clone(), decision);
+        self.insert(member, decision, ledger);
     }
-    let moving = pool.nodes.iter().find(|(_, decision)| decision.rollout.is_some());
-    let mut unanswered = members.iter().map(|assessed| &assessed.member.node.name);
-    let unanswered = unanswered.find(|name| world.unanswered_updates.contains(*name));
-    let turn = moving.map(|(name, _)| Turn::Moving(name.clone()));
-    let mut turn = turn.or_else(|| Some(Turn::Unanswered(unanswered?.clone()))).or_else(|| {
-        let member = &members.first()?.member;
-        let node = unreadable::of_pool(world, member.policy, &member.pool.name).next()?;
-        Some(Turn::Unreadable(node.name.clone()))
-    });
-    if turn.is_none() && !waiting.is_empty() {
-        turn = left_in_an_update(members, world).map(Turn::Left);
+
+    /// Returns whether no update begins, whichever node it is of.
+    fn is_stopped(&self) -> bool {
+        self.is_halted || self.strategy.paused == Some(true)
     }
-    // A cordoned node gets no new GPU pods, so it can be updated in a fleet that is otherwise always busy.
-    waiting.sort_by_key(|member| !member.node.cordoned);
-    for member in waiting {
-        let decision = take_turn(member, now, &mut turn, &mut pool);
-        let decision = in_turn(decision, member, &mut runtime);
-        pool.nodes.insert(member.node.name.clone(), decision);
+
+    /// Returns the part of a decision that applies while the node's container runtime may not be restarted.
+    fn restart_in_turn(&mut self, decision: Decision, member: &Member<'_>) -> Decision {
+        let (labels, note) = self.runtime.allowed(member, decision.labels);
+        Decision { labels, note: decision.note.or(note), ..decision }
     }
-    pool.ask_again |= runtime.waits_for_entry;
-    pool.delete_pods
-        .extend(members.iter().filter_map(|assessed| runtime.pod_to_recreate(&assessed.member, world, now)));
-    pool.halted = pool.halted.or(runtime.halted());
-    if turn.is_none() {
-        restore_layouts(members, now, &mut pool);
+
+    /// Records the decision on a node. A slot for an update that does not begin is spent, so that it can be freed.
+    fn insert(&mut self, member: &Member<'_>, mut decision: Decision, ledger: &Ledger<'_>) {
+        decision.turns = ledger.slot_of(member).map_or_else(|| member.turns(), |slot| slot.turn);
+        let scope = decision.rollout.as_ref().map(|rollout| rollout.scope);
+        decision.cordon = self.terms.cordon() && scope == Some(DisruptionScope::GpuPods);
+        if decision.moved.is_none() {
+            decision.moved = self.moved_by(member, &decision);
+        }
+        decision.not_before =
+            decision.not_before.or_else(|| member.not_before().filter(|_| decision.rollout.is_none()));
+        self.decision.nodes.insert(member.node.name.clone(), decision);
     }
-    pool
+
+    /// Returns the record of a node's last update, as it is after this decision. An update that has been given up is none.
+    fn moved_by(&self, member: &Member<'_>, decision: &Decision) -> Option<Moved> {
+        let moved = member.moved()?.clone();
+        let has_ended = member.rollout().is_some() && decision.rollout.is_none() && moved.at.is_none();
+        if !has_ended {
+            return Some(moved);
+        }
+        (decision.labels != moved.from).then(|| Moved { at: Some(Time(self.terms.now)), ..moved })
+    }
+
+    /// Decides on a node whose turn it may be.
+    pub fn take_turn(&mut self, member: &'f Member<'f>, ledger: &mut Ledger<'_>, budgets: &mut Budgets<'f>) {
+        let decision = self.turn_of(member, ledger, budgets);
+        let decision = self.restart_in_turn(decision, member);
+        self.insert(member, decision, ledger);
+    }
+
+    fn turn_of(&mut self, member: &'f Member<'f>, ledger: &mut Ledger<'_>, budgets: &mut Budgets<'f>) -> Decision {
+        let Some(want) = member.want().map(|want| self.goals.of_member(member, want)) else {
+            return keep_or_restore(member, None, &self.terms);
+        };
+        let now = self.terms.now;
+        let driver_moves = moves_driver(&member.have, &want);
+        // What has been requested stays so while the node waits.
+        let settle = |groups: StageRevisions| {
+            let settled = settle(member, groups, now);
+            Decision { report_holders: settled.report_holders || holders::is_requested(member), ..settled }
+        };
+        let pending = |message: &str| Decision {
+            note: Some(Note::new(Reason::RolloutPending, message)),
+            ..settle(member.have.clone())
+        };
+        let must_be_idle = needs_idle_gpus(member, &member.have, &want);
+        let users = member.gpu_pods.map(|pods| &pods.users);
+        // A failed node without allocatable units has no workload to disturb, so it is updated immediately.
+        if member.was_failing() && member.allocatable() == 0 && member.external.by_claims().is_none() {
+            return match users {
+                Some(pods) if must_be_idle && !pods.is_empty() => {
+                    self.decision.ask_again = true;
+                    Decision { note: Some(in_use(pods)), ..settle(member.have.clone()) }
+                }
+                None if must_be_idle => {
+                    self.decision.ask(member);
+                    pending(TURN)
+                }
+                _ => Decision { release: driver_moves || must_release(member, now), ..settle(want) },
+            };
+        }
+        if let Some(why) = self.not_yet(member, ledger) {
+            return pending(&why);
+        }
+        if let Some(why) = self.not_now() {
+            self.waits_for.clone_from(&why);
+            return pending(&why);
+        }
+        let has_slot = ledger.slot_of(member).is_some();
+        if !has_slot && !budgets.allow(member) {
+            self.awaits_slot = true;
+            return pending(TURN);
+        }
+        if !member.node.ready || member.node.deleting {
+            // The node's own reason explains it.
+            return settle(member.have.clone());
+        }
+        if must_be_idle && !self.terms.cordon() {
+            match users {
+                Some(pods) if !pods.is_empty() => {
+                    self.decision.ask_again = true;
+                    return Decision { note: Some(in_use(pods)), ..settle(member.have.clone()) };
+                }
+                Some(_) => {}
+                None => {
+                    self.decision.ask(member);
+                    return pending(TURN);
+                }
+            }
+        }
+        let decision = begin(member, want, &self.terms, &mut self.decision);
+        if decision.rollout.is_none() {
+            return decision;
+        }
+        if !has_slot {
+            ledger.claim(member, now);
+            budgets.take(member);
+        }
+        let rollout = ledger.begin(self.name, &self.revision, now);
+        Decision { moved: Some(self.record_of(member, rollout)), ..decision }
+    }
+
+    /// Returns the record of an update of a node that begins.
+    fn record_of(&mut self, member: &Member<'_>, rollout: Time) -> Moved {
+        let before = self.goals.moved(member).cloned();
+        if let Some(before) = before.clone().filter(|_| self.goals.rolled_back) {
+            return before;
+        }
+        let canary = self.waves.next() == Next::Canary;
+        self.waves.begin();
+        let from = before.map_or_else(|| member.have.clone(), |before| before.from);
+        Moved { rollout, revision: self.revision.clone(), canary, from, unhealthy: problems(member), at: None }
+    }
+
+    /// Returns why no update in the pool begins at present, whatever the budgets, as a message.
+    fn not_now(&mut self) -> Option<String> {
+        if self.strategy.paused == Some(true) {
+            return Some("update pending: the rollout is paused by rollout.paused".to_owned());
+        }
+        if self.is_halted {
+            let message = "update pending: the rollout of this pool is halted; see condition Stalled of the policy";
+            return Some(message.to_owned());
+        }
+        match self.waves.next() {
+            Next::Canary | Next::Rest => self.terms.windows.closed(&mut self.decision),
+            Next::Underway => Some("update pending: the canary nodes of this pool are being updated".to_owned()),
+            Next::Soaking(until) => {
+                self.decision.check(until);
+                Some(format!("update pending: the canary nodes of this pool have to work until {until}"))
+            }
+        }
+    }
+
+    /// Returns why the update of this node does not begin at present, as a message.
+    fn not_yet(&mut self, member: &Member<'_>, ledger: &Ledger<'_>) -> Option<String> {
+        if ledger.failed(self.name).contains(&member.node.name) {
+            return Some(format!(
+                "update pending: the last one did not end by its deadline; to attempt it again, change annotation {} of the policy",
+                keys::RETRY
+            ));
+        }
+        let not_before = member.not_before().filter(|at| self.terms.cordon() && self.terms.now < *at)?;
+        self.decision.check(not_before);
+        Some(format!(
+            "update pending: the pods that use the GPUs of this node did not end in time; the next attempt begins at {not_before}"
+        ))
+    }
+
+    /// Returns the decisions, with what is decided for the pool as a whole.
+    #[must_use]
+    pub fn end(mut self, ledger: &mut Ledger<'_>) -> PoolDecision {
+        let (members, now) = (self.members, self.terms.now);
+        self.decision.ask_again |= self.runtime.waits_for_entry;
+        let recreated =
+            members.iter().filter_map(|assessed| self.runtime.pod_to_recreate(&assessed.member, self.world, now));
+        self.decision.delete_pods.extend(recreated);
+        let halted = self.runtime.halted().map(|why| Note::new(Reason::RolloutHalted, why));
+        self.decision.halted = self.decision.halted.or(halted);
+        if self.decision.nodes.values().all(|decision| decision.rollout.is_none()) {
+            restore_layouts(members, now, &mut self.decision);
+            let is_outdated =
+                |member: &Member<'_>| member.want().is_some_and(|want| !has_nothing_else(&member.have, &want));
+            let remains = |assessed: &Assessment<'_>| assessed.member.node.ready && is_outdated(&assessed.member);
+            if ledger.failed(self.name).is_empty() && !self.goals.rolled_back && !members.iter().any(remains) {
+                ledger.complete(self.name);
+            }
+        }
+        self.decision
+    }
 }
 
-/// Returns a node that has left the pool of these members in the middle of an update.
-fn left_in_an_update(members: &[Assessment<'_>], world: &World) -> Option<NodeName> {
-    let first = &members.first()?.member;
-    let (policy, pool) = (name_of(first.policy), &first.pool.name);
-    let mut recorded = world.gpu_nodes.iter().filter(|(name, gpu_node)| {
-        let spec = &gpu_node.spec;
-        let is_of_pool = spec.policy.as_ref() == Some(&policy) && spec.pool.as_ref() == Some(pool);
-        let is_member = || members.iter().any(|assessed| assessed.member.node.name == **name);
-        let exists = || world.nodes.get(*name).is_some_and(|node| belongs_to(gpu_node, node));
-        spec.rollout.is_some() && is_of_pool && exists() && !is_member()
-    });
-    recorded.next().map(|(name, _)| name.clone())
-}
+/// The message on a node that has returned to its previous revision.
+const ROLLED_BACK: &str =
+    "update pending: the rollout of this pool was rolled back; see condition Stalled of the policy";
+
+/// The message on a node without a slot. It names no other node: otherwise each turn would change the status of every node.
+const TURN: &str =
+    "update pending: rollout.maxParallel and rollout.maxUnavailable limit how many nodes are updated at a time";
 
 /// Returns whether the DaemonSets of these groups exist. A running revision is not given up for one that the API server
 /// rejects.
@@ -146,63 +372,4 @@ fn daemon_sets_exist(want: &StageRevisions, world: &World) -> bool {
         let name = want.get(stage).map(|group| revision::daemon_set_name(stage, group));
         name.is_none_or(|name| world.daemon_sets.contains_key(&name))
     })
-}
-
-/// Returns the part of a decision that applies while the node's container runtime may not be restarted.
-fn in_turn(decision: Decision, member: &Member<'_>, runtime: &mut RuntimeTurn) -> Decision {
-    let (labels, note) = runtime.allowed(member, decision.labels);
-    Decision { labels, note: decision.note.or(note), ..decision }
-}
-
-/// Returns the decision for a node whose revision is not the wanted one and that is not being updated.
-fn take_turn(member: &Member<'_>, now: Timestamp, turn: &mut Option<Turn>, pool: &mut PoolDecision) -> Decision {
-    let Some(want) = member.want() else {
-        return keep_or_restore(member, None);
-    };
-    let driver_moves = moves_driver(&member.have, &want);
-    // A failed node without allocatable units has no workload to disturb, so it is updated immediately.
-    let nothing_to_lose = member.was_failing() && member.allocatable() == 0 && member.external.by_claims().is_none();
-    // What has been requested stays so while the node waits.
-    let settle = |groups| {
-        let settled = settle(member, groups, now);
-        Decision { report_holders: settled.report_holders || holders::is_requested(member), ..settled }
-    };
-    let pending = |message: String| Decision {
-        note: Some(Note::new(Reason::RolloutPending, message)),
-        ..settle(member.have.clone())
-    };
-    let is_own = |turn: &&Turn| matches!(turn, Turn::Unanswered(node) if *node == member.node.name);
-    if !nothing_to_lose && let Some(other) = turn.as_ref().filter(|turn| !is_own(turn)) {
-        return pending(format!("update pending: {other}"));
-    }
-    if !nothing_to_lose && (!member.node.ready || member.node.deleting) {
-        // The node's own reason explains it.
-        return settle(member.have.clone());
-    }
-    let must_be_idle = needs_idle_gpus(member, &member.have, &want);
-    if must_be_idle {
-        match member.gpu_pods.map(|pods| &pods.users) {
-            Some(pods) if !pods.is_empty() => {
-                pool.ask_again = true;
-                return Decision { note: Some(in_use(pods)), ..settle(member.have.clone()) };
-            }
-            Some(_) => {}
-            None => {
-                if pool.questions.len() < ASK_AT_ONCE {
-                    pool.questions.insert(member.node.name.clone());
-                }
-                return pending("update pending: nodes of a pool are updated one at a time".to_owned());
-            }
-        }
-    }
-    if nothing_to_lose {
-        return Decision { release: driver_moves || must_release(member, now), ..settle(want) };
-    }
-    let rollout = Rollout { step: RolloutStep::Check, from: member.have.clone(), since: Time(now) };
-    let decision =
-        if must_be_idle { check(member, want, &rollout, now, pool) } else { begin(member, want, &rollout, now) };
-    if decision.rollout.is_some() {
-        *turn = Some(Turn::Moving(member.node.name.clone()));
-    }
-    decision
 }

@@ -11,7 +11,7 @@ use crate::{
     inventory::{membership::name_of, unreadable},
     note::Note,
     revision,
-    rollout::{decision::halts, recreate_pods, toolkit_restart},
+    rollout::{decision, recreate_pods, toolkit_restart},
     world::{NodeFacts, World},
 };
 
@@ -132,7 +132,13 @@ fn failure(member: &Member<'_>, verdict: &Verdict, now: Timestamp) -> Option<Str
         let (reason, message) = pod_failure(member.pod(Stage::Toolkit)?, now)?;
         Some(format!("node {}: {reason}: {message}", member.node.name))
     };
-    halts(member, verdict).or_else(of_pod)
+    let is_away = || {
+        let reason = verdict.reason;
+        reason
+            .is_away()
+            .then(|| format!("node {} has reason {reason}; bring it back, or delete the Node", member.node.name))
+    };
+    is_away().or_else(|| decision::failure(member, verdict)).or_else(of_pod)
 }
 
 /// Returns whether these groups may restart a node's runtime. Whether a restart is needed is known only on the node.

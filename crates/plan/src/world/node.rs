@@ -57,6 +57,12 @@ struct TrimmedInfo {
 }
 
 impl TrimmedNode {
+    /// Returns whether it is marked unschedulable.
+    #[must_use]
+    pub fn is_cordoned(&self) -> bool {
+        self.spec.unschedulable
+    }
+
     /// Returns its taints with this operator's own replaced by another one or removed.
     #[must_use]
     pub fn taints_with(&self, own: Option<&TaintFact>) -> Vec<Taint> {
@@ -65,6 +71,7 @@ impl TrimmedNode {
 }
 
 /// The facts of a Node.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeFacts {
     /// Its name.
@@ -81,6 +88,8 @@ pub struct NodeFacts {
     pub ready: bool,
     /// Whether it is marked unschedulable.
     pub cordoned: bool,
+    /// Whether this operator has marked it, according to the annotation [`keys::CORDON`].
+    pub own_cordon: bool,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
     /// When it was created.
@@ -185,6 +194,7 @@ impl NodeFacts {
             owned_labels: owned_labels(node).map(Interned::from).collect(),
             ready: ready.is_some_and(|ready| ready.status == "True"),
             cordoned: node.spec.unschedulable,
+            own_cordon: node.annotations().contains_key(keys::CORDON),
             deleting: node.meta().deletion_timestamp.is_some(),
             withheld: Resources::of(capacity).without(&allocatable),
             allocatable,

@@ -88,7 +88,7 @@ fn a_daemon_set_that_gives_way_is_asked_to_and_comes_back() {
         let step = sim.spec("a").rollout.as_ref().map(|rollout| rollout.step);
         assert_eq!(
             paused(&sim),
-            step.is_some_and(|step| step != RolloutStep::Check),
+            step.is_some_and(|step| step != RolloutStep::Await),
             "it is away during the update: {step:?}"
         );
     }

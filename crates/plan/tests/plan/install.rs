@@ -191,7 +191,7 @@ fn a_rejection_from_before_an_accepted_pod_does_not_count() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     sim.settle();
     let sets: Vec<_> = sim.sets.keys().cloned().collect();
-    let at = Some(sim.now - k8s_openapi::jiff::SignedDuration::from_hours(1));
+    let at = Some(sim.now - jiff::SignedDuration::from_hours(1));
     for set in sets {
         let message = "pods \"x\" is forbidden".to_owned();
         sim.refusals.insert(set, gpu_operator_plan::world::Refusal { message, at });

@@ -1,19 +1,19 @@
 //! What must hold at every write and after every step, judged by what is true and not by what the operator sees.
 
-use std::collections::BTreeMap;
-
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
-    GpuNode, GpuNodeStatus, NodeName, PolicyName, Revision, gpunode::RolloutStep, keys, policy::Stage,
+    GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName, PolicyName, Revision, gpunode::RolloutStep, keys, policy::Stage,
+    policy_status::Slot,
 };
 use gpu_operator_plan::{
     inventory::report::belongs_to,
     output::{
-        body::{Body, Kind, LabelWrite},
+        body::{Body, Kind, LabelWrite, LedgerWrite, SpecWrite},
         write::Write,
     },
     world::{NodeFacts, PodFacts, Role},
 };
+use kube::ResourceExt;
 
 use crate::{
     sim::{Faults, Sim},
@@ -45,6 +45,8 @@ pub fn holds_late(sim: &Sim, write: &Write) -> Lawful {
         (Body::Delete(_), Kind::DaemonSet) => nothing_uses(sim, name),
         (Body::Delete(_), Kind::Pod) => may_be_recreated(sim, name),
         (Body::Finalizer { present: false, .. }, _) => nothing_is_left_of(sim, &name.into()),
+        (Body::Spec(write), _) => begins_with_a_slot(sim, &name.into(), write),
+        (Body::Ledger(write), _) => ledger_is_within_limits(sim, &name.into(), write),
         _ => Ok(()),
     }
 }
@@ -157,27 +159,80 @@ fn is_clean(node: &NodeFacts) -> Lawful {
     let label =
         node.owned_labels.iter().find(|key| node.labels.get(key.as_str()).is_none_or(|value| !value.is_empty()));
     let taint = node.own_taint.as_ref().or(node.taints.iter().find(|taint| node.owns(taint)));
-    match (label, &node.health_condition, taint) {
-        (None, None, None) => Ok(()),
-        (label, condition, taint) => Err(format!("{label:?}, {condition:?}, {taint:?}")),
+    match (label, &node.health_condition, taint, node.own_cordon) {
+        (None, None, None, false) => Ok(()),
+        left => Err(format!("{left:?}")),
     }
 }
 
-/// At most one node of each pool is being updated.
+/// Returns whether a node is in an update after a write.
+pub fn begins_an_update(write: &Write) -> bool {
+    matches!(&write.body, Body::Spec(write) if write.spec.rollout.is_some())
+}
+
+/// An update begins only with a slot for it in the ledger of its policy.
+fn begins_with_a_slot(sim: &Sim, name: &NodeName, write: &SpecWrite) -> Lawful {
+    let before = sim.gpu_nodes.get(name).filter(|before| before.metadata.generation == write.generation);
+    let Some(before) = before.filter(|before| before.spec.rollout.is_none() && write.spec.rollout.is_some()) else {
+        return Ok(());
+    };
+    let slots = write.spec.policy.as_ref().map(|policy| slots(sim, policy)).unwrap_or_default();
+    let is_it =
+        |slot: &Slot| slot.node == *name && before.uid().as_ref() == Some(&slot.uid) && slot.turn == write.spec.turns;
+    if write.spec.turns > before.spec.turns && slots.iter().any(is_it) {
+        return Ok(());
+    }
+    Err(format!("update {} of {name} begins without a slot: {slots:?}", write.spec.turns))
+}
+
+fn slots(sim: &Sim, policy: &PolicyName) -> Vec<Slot> {
+    let status = sim.policies.get(policy).and_then(|policy| policy.status.as_ref());
+    status.map(|status| status.rollout.slots.clone()).unwrap_or_default()
+}
+
+/// No more slots are given than the policy allows, and none is taken that may be used.
+fn ledger_is_within_limits(sim: &Sim, name: &PolicyName, write: &LedgerWrite) -> Lawful {
+    let Some(policy) = sim.policies.get(name).filter(|policy| policy.metadata.generation == write.generation) else {
+        return Ok(());
+    };
+    let before = slots(sim, name);
+    if before != write.before.0 {
+        return Ok(());
+    }
+    let most = policy.spec.rollout.max_parallel.unwrap_or(1) as usize;
+    if write.slots.iter().any(|slot| !before.contains(slot)) && write.slots.len() > most {
+        return Err(format!("more than {most} slots: {:?}", write.slots));
+    }
+    let may_be_used = |slot: &&Slot| {
+        let gpu_node = sim.gpu_nodes.get(&slot.node).filter(|gpu_node| gpu_node.uid().as_ref() == Some(&slot.uid));
+        gpu_node.is_some_and(|gpu_node| {
+            let GpuNodeSpec { turns, rollout, .. } = &gpu_node.spec;
+            *turns < slot.turn || *turns == slot.turn && rollout.is_some()
+        })
+    };
+    match before.iter().filter(|slot| !write.slots.contains(slot)).find(may_be_used) {
+        Some(slot) => Err(format!("{slot:?} is freed and may be used")),
+        None => Ok(()),
+    }
+}
+
+/// Every node that is being updated has a slot in the ledger of a policy.
 ///
 /// # Errors
-/// Returns the nodes that are.
+/// Returns the node that has none.
 pub fn of_budgets(sim: &Sim) -> Lawful {
-    let mut moving: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    let is_updated = |(name, gpu_node): &(&NodeName, &GpuNode)| {
+    let all: Vec<Slot> = sim.policies.keys().flat_map(|policy| slots(sim, policy)).collect();
+    let lacks_slot = |(name, gpu_node): &(&NodeName, &GpuNode)| {
+        let is_it = |slot: &Slot| slot.uid == gpu_node.uid().unwrap_or_default() && slot.turn == gpu_node.spec.turns;
+        let has_policy = gpu_node.spec.policy.as_ref().is_some_and(|policy| sim.policies.contains_key(policy));
         let node = sim.nodes.get(*name);
-        gpu_node.spec.rollout.is_some() && node.is_some_and(|node| belongs_to(gpu_node, node))
+        gpu_node.spec.rollout.is_some()
+            && has_policy
+            && node.is_some_and(|node| belongs_to(gpu_node, node))
+            && !all.iter().any(is_it)
     };
-    for (name, gpu_node) in sim.gpu_nodes.iter().filter(is_updated) {
-        moving.entry((&gpu_node.spec.policy, &gpu_node.spec.pool)).or_default().push(name);
-    }
-    match moving.values().find(|nodes| nodes.len() > 1) {
-        Some(nodes) => Err(format!("updated at once: {nodes:?}")),
+    match sim.gpu_nodes.iter().find(lacks_slot) {
+        Some((name, gpu_node)) => Err(format!("{name} is updated without a slot: {:?} {all:?}", gpu_node.spec)),
         None => Ok(()),
     }
 }
@@ -276,7 +331,9 @@ pub fn of_the_end(sim: &Sim) -> Lawful {
     if let Some(pod) = sim.pods.values().find(runs) {
         return Err(format!("pod {} is left", pod.name));
     }
-    match sim.gpu_nodes.iter().find(|(_, gpu_node)| gpu_node.spec != gpu_operator_crd::GpuNodeSpec::default()) {
+    // The number of updates stays.
+    let is_clean = |spec: &GpuNodeSpec| GpuNodeSpec { turns: 0, ..spec.clone() } == GpuNodeSpec::default();
+    match sim.gpu_nodes.iter().find(|(_, gpu_node)| !is_clean(&gpu_node.spec)) {
         Some((name, gpu_node)) => Err(format!("GpuNode {name} has {:?}", gpu_node.spec)),
         None => Ok(()),
     }

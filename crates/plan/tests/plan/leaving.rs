@@ -291,8 +291,8 @@ fn a_node_that_leaves_during_its_update_keeps_its_turn() {
     busy(&mut sim, "a");
     sim.steps(100);
     assert!(!sim.is_moving("b"));
-    let message = sim.status("b").message;
-    assert!(message.contains("node a has left this pool in the middle of an update"), "{message}");
+    let message = sim.message("all", "Reconciling");
+    assert!(message.contains("node a has left pool nvidia-h100-80gb in the middle of an update"), "{message}");
     sim.gpu_pods.clear();
     sim.steps(200);
     assert!(sim.status("b").is_ready() && !sim.is_moving("b"));
@@ -304,7 +304,8 @@ fn a_node_that_leaves_unparsed_keeps_its_turn() {
     sim.unparsable_gpu_nodes.insert("a".into());
     sim.steps(100);
     assert!(!sim.is_moving("b"));
-    assert!(sim.status("b").message.contains("GpuNode a of this pool"), "{}", sim.status("b").message);
+    let message = sim.message("all", "Reconciling");
+    assert!(message.contains("GpuNode a cannot be parsed"), "{message}");
     // It is counted by no policy.
     assert_eq!(sim.policy_status("all").nodes.total, 1);
     sim.unparsable_gpu_nodes.clear();

@@ -1,6 +1,8 @@
 //! Tests of the plan, on plain data and on a simulated cluster ([`test_support::sim`]).
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod budgets;
+mod canary;
 mod clocks;
 mod coexistence;
 mod columns;
@@ -44,10 +46,10 @@ mod states;
 mod stray_labels;
 mod toolkit;
 mod truth;
-mod unanswered;
 mod unreadable;
 mod validation;
 mod validation_of_upgrades;
 mod validation_pod;
+mod windows;
 
 use test_support::sim;

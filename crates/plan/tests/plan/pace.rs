@@ -1,5 +1,7 @@
 //! How often the operator writes while a node joins.
 
+use std::collections::BTreeMap;
+
 use gpu_operator_crd::{Phase, reason::Reason};
 use gpu_operator_plan::{Plan, carry::LoopState};
 
@@ -17,4 +19,42 @@ fn a_node_that_joins_slowly_costs_eight_requests() {
     assert_eq!((sim.writes["node/new"], sim.writes["policy/all"] - policy), (6, 2));
     let events = sim.plans[before..].iter().flat_map(Plan::events).map(|event| event.reason);
     assert_eq!(events.collect::<Vec<_>>(), [Reason::NodesNotReady, Reason::AllGpusAllocatable]);
+}
+
+/// Returns the number of writes of each kind for an update of all nodes of a fleet, a tenth of them at a time.
+fn writes_of_an_update(nodes: u32, mode: &str) -> BTreeMap<String, u32> {
+    let spec = |version: &str| {
+        let rollout = format!("{{maxParallel: {}, gpuPods: {{mode: {mode}}}}}", nodes / 10);
+        format!("{{rollout: {rollout}, defaults: {{driver: {{version: {version}}}}}}}")
+    };
+    let mut sim = Sim::new().policy("all", &spec("595.91.07"));
+    for node in 0..nodes {
+        sim.join(format!("n{node:04}"), "2330", 8);
+    }
+    let mut carry = LoopState::default();
+    sim.settle_with(&mut carry);
+    sim.writes.clear();
+    sim.apply_policy("all", &spec("590.10.01"));
+    sim.settle_with(&mut LoopState::default());
+    assert!(sim.machines.values().all(|machine| machine.driver.loaded.as_deref() == Some("590.10.01")));
+    let mut of_kinds = BTreeMap::new();
+    for (object, writes) in &sim.writes {
+        let kind = object.split('/').next().unwrap_or_default();
+        *of_kinds.entry(kind.to_owned()).or_insert(0) += writes;
+    }
+    of_kinds
+}
+
+#[test]
+fn an_update_costs_the_same_writes_per_node_in_any_fleet() {
+    for mode in ["Leave", "Await"] {
+        let [small, large] = [10, 40].map(|nodes| writes_of_an_update(nodes, mode));
+        println!("{mode}: {small:?} {large:?}");
+        let per_node = |writes: &BTreeMap<String, u32>, nodes: u32| {
+            ["node", "cordon"].map(|kind| writes.get(kind).copied().unwrap_or_default().div_ceil(nodes))
+        };
+        assert_eq!(per_node(&small, 10), per_node(&large, 40), "{mode}");
+        // Both fleets are updated in ten waves.
+        assert!(large["policy"] <= small["policy"] + 10, "{mode}: {small:?} {large:?}");
+    }
 }

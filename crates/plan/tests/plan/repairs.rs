@@ -199,7 +199,7 @@ fn pods_that_are_recreated_in_vain_are_deleted_rarely() {
     let mut fight = Fight::new(Sim::settled_fleet("{}", &["a"]), "delete pod");
     // Whatever is created is older than the driver's container.
     fight.run(HOUR, |sim| {
-        let since = sim.now + k8s_openapi::jiff::SignedDuration::from_secs(1);
+        let since = sim.now + jiff::SignedDuration::from_secs(1);
         let driver = sim.pods.get_mut("driver@a").expect("the driver's pod");
         driver.containers[0].state = gpu_operator_plan::world::ContainerState::Running(Some(since.into()));
     });

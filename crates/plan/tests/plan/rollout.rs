@@ -9,6 +9,9 @@ use crate::{
 };
 use gpu_operator_crd::{NodeName, Phase, gpunode::RolloutStep, policy::Stage, reason::Reason};
 
+/// [`NEW`], with room for an update although another node is cordoned.
+const ROOMY: &str = "{rollout: {maxUnavailable: 2}, pools: [{name: p, driver: {version: 590.10.01}}]}";
+
 /// Returns faults of a node on which driver 590.10.01 cannot be installed.
 fn without_new_image() -> Faults {
     Faults { missing_images: ["590.10.01".to_owned()].into(), ..Faults::default() }
@@ -128,7 +131,7 @@ fn order_of_updates(sim: &mut Sim) -> Vec<NodeName> {
 fn a_cordoned_node_is_updated_first() {
     let mut sim = fleet(&["a", "b", "c"]);
     sim.node_mut("c").cordoned = true;
-    sim.apply_policy("all", NEW);
+    sim.apply_policy("all", ROOMY);
     assert_eq!(order_of_updates(&mut sim), ["c", "a", "b"]);
     let status = sim.status("c");
     assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::AllGpusAllocatable)));
@@ -162,7 +165,7 @@ fn a_cordoned_node_that_cannot_be_updated_blocks_no_other() {
         let mut sim = fleet(&["a", "b"]);
         sim.gpu_pods.insert("b".into(), vec!["team/training".into()]);
         (sim.node_mut("b").cordoned, sim.node_mut("b").ready) = (true, ready);
-        sim.apply_policy("all", NEW);
+        sim.apply_policy("all", ROOMY);
         assert_eq!(order_of_updates(&mut sim), ["a"], "{ready}");
         sim.gpu_pods.clear();
         sim.node_mut("b").ready = true;
@@ -175,7 +178,7 @@ fn a_cordoned_node_whose_update_fails_halts_its_pool() {
     let mut sim = fleet(&["a", "b"]);
     sim.node_mut("b").cordoned = true;
     sim.faults.insert("b".into(), without_new_image());
-    sim.apply_policy("all", NEW);
+    sim.apply_policy("all", ROOMY);
     assert_eq!(order_of_updates(&mut sim), ["b"]);
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
     sim.faults.clear();

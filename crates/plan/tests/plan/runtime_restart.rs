@@ -95,7 +95,7 @@ fn a_toolkit_is_removed_once_the_previous_one_has_terminated() {
     sim.settle();
     sim.delete_policy("all");
     sim.label("a", keys::TOOLKIT, None);
-    let by = sim.now + k8s_openapi::jiff::SignedDuration::from_secs(180);
+    let by = sim.now + jiff::SignedDuration::from_secs(180);
     let pod = sim.pods.get_mut("toolkit@a").expect("a pod");
     pod.deletion = Some(Deletion { since: by.into(), grace: Duration::ZERO });
     let leaving = |sim: &Sim| -> Vec<NodeName> {

@@ -7,13 +7,15 @@ mod event;
 mod operator;
 mod random;
 mod search;
+mod step;
 mod store;
 
-use cluster::{Allowed, Cluster};
+use cluster::Cluster;
 use event::{Event, POLICY, any_event};
 use gpu_operator_crd::policy::Stage;
 use proptest::{collection::vec, prelude::*};
 use search::{Explored, explore};
+use step::Allowed;
 use store::Kind;
 use test_support::random::config;
 
@@ -60,7 +62,7 @@ fn in_all_orders_a_deleted_policy_leaves_nothing_behind() {
 }
 
 fn allowed() -> Allowed {
-    Allowed { faults: 4, kills: 2, lag: 6 }
+    Allowed { faults: 4, kills: 2, lag: 6, ..Allowed::default() }
 }
 
 proptest! {
@@ -99,6 +101,24 @@ proptest! {
             Event::Join("a"),
         ];
         let cluster = Cluster::new(sim, &Kind::ALL, allowed(), &events);
+        let end = random::run(cluster, &choices).and_then(|cluster| settled(&cluster));
+        prop_assert!(end.is_ok(), "{}", end.unwrap_err());
+    }
+
+    #[test]
+    fn in_random_orders_two_operators_at_once_keep_the_budgets(
+        most in 1..3_u32,
+        awaits in any::<bool>(),
+        choices in vec(any::<u16>(), 0..700),
+    ) {
+        use Event::{Back, Cordoned, Move, PodRuns, PodStarts, PodsEnd};
+        let mode = if awaits { "Await" } else { "Leave" };
+        let rollout = format!("{{maxParallel: {most}, maxUnavailable: 2, gpuPods: {{mode: {mode}}}, onFailure: RollBack}}");
+        let sim = Sim::settled_fleet(&format!("{{rollout: {rollout}}}"), &["a", "b", "c", "d"]);
+        let events = [
+            Move, PodRuns("a"), Cordoned("b", true), PodStarts, PodsEnd, Back, PodRuns("c"), Cordoned("b", false), Move, PodsEnd, Move,
+        ];
+        let cluster = Cluster::new(sim, &Kind::ALL, Allowed { switches: 30, ..allowed() }, &events);
         let end = random::run(cluster, &choices).and_then(|cluster| settled(&cluster));
         prop_assert!(end.is_ok(), "{}", end.unwrap_err());
     }

@@ -13,6 +13,7 @@ use std::{
 
 use crate::sim::Sim;
 use fields::Field;
+use gpu_operator_crd::GpuNodeSpec;
 use gpu_operator_crd::health::HealthState;
 use k8s_openapi::jiff::Timestamp;
 use kube::core::cel;
@@ -68,7 +69,9 @@ fn observed(sim: &Sim) -> BTreeSet<String> {
         // A healthy state is only written together with the next change.
         status.health = status.health.filter(|health| *health == HealthState::Unhealthy);
         status.conditions.retain(|condition| condition.type_ != "Healthy" || condition.status == "False");
-        add(format!("GpuNode {name}"), json!({"spec": gpu_node.spec, "status": status}));
+        // The number of updates stays, and the record of the last one.
+        let spec = GpuNodeSpec { turns: 0, moved: None, ..gpu_node.spec.clone() };
+        add(format!("GpuNode {name}"), json!({"spec": spec, "status": status}));
     }
     for (name, policy) in &sim.policies {
         add(format!("policy {name}"), value(&policy.status));

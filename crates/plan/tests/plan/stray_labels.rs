@@ -54,7 +54,7 @@ fn in_install(sim: &mut Sim) {
     sim.faults.insert("a".into(), Faults { missing_images, ..Faults::default() });
     sim.apply_policy("all", OTHER_DRIVER);
     sim.run(60);
-    assert_eq!(sim.spec("a").rollout.as_ref().map(|rollout| rollout.step), Some(RolloutStep::Install));
+    assert_eq!(sim.spec("a").rollout.as_ref().map(|rollout| rollout.step), Some(RolloutStep::Replace));
 }
 
 fn without_a_current_report(sim: &mut Sim) {

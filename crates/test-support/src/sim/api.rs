@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicySpec, ClusterGpuPolicyStatus, GpuNodeStatus, NodeName, PolicyName, keys,
+    ClusterGpuPolicy, ClusterGpuPolicySpec, ClusterGpuPolicyStatus, GpuNode, GpuNodeStatus, NodeName, PolicyName, keys,
 };
 use gpu_operator_plan::{
     Plan,
@@ -14,6 +14,7 @@ use gpu_operator_plan::{
         write::{Urgency, Write},
     },
     pass::Pass,
+    revision,
     time::Uptime,
     world::{HealthCondition, PodFacts, RuntimeClassFacts, TaintFact, World},
 };
@@ -30,7 +31,7 @@ use super::{Sim, kstatus, machine::new_gpu_node};
 pub type Answer = Result<bool, String>;
 
 /// Returns the rejection of a write to an object that does not exist.
-fn missing(object: impl std::fmt::Display) -> String {
+pub(super) fn missing(object: impl std::fmt::Display) -> String {
     format!("404: {object}")
 }
 
@@ -72,6 +73,8 @@ impl Sim {
         let answer = match &write.body {
             Body::Finalizer { uid, present } => self.put_finalizer(&policy(), uid, *present),
             Body::PolicyStatus(status) => self.apply_policy_status(&policy(), status),
+            Body::Ledger(write) => self.apply_ledger(&policy(), write),
+            Body::Cordon(is_wanted) => self.apply_cordon(&node(), *is_wanted),
             Body::DaemonSet(write) => Ok(self.apply_set(name, write)),
             Body::RuntimeClass(class) => self.apply_class(name, class),
             Body::Spec(write) => self.apply_spec_of(&node(), write),
@@ -86,6 +89,7 @@ impl Sim {
             let of = match (kind, part) {
                 (Kind::ClusterGpuPolicy, _) => "policy".to_owned(),
                 (_, Part::Condition | Part::Taint) => "health".to_owned(),
+                (_, Part::Cordon) => "cordon".to_owned(),
                 (Kind::GpuNode, _) if !matches!(write.body, Body::Delete(_)) => "node".to_owned(),
                 (kind, _) => kind.as_str().to_lowercase(),
             };
@@ -122,9 +126,16 @@ impl Sim {
 
     fn apply_policy_status(&mut self, name: &PolicyName, status: &ClusterGpuPolicyStatus) -> Answer {
         let policy = self.policies.get_mut(name).ok_or_else(|| missing(name))?;
-        let before = policy.status.replace(status.clone());
+        let before = policy.status.clone();
+        let mut status = status.clone();
+        if let Some(before) = &before {
+            // Another field manager owns the ledger.
+            status.rollout.slots.clone_from(&before.rollout.slots);
+            status.rollout.pools.clone_from(&before.rollout.pools);
+        }
+        policy.status = Some(status);
         kstatus::check_policy(policy);
-        Ok(before.as_ref() != Some(status))
+        Ok(before != policy.status)
     }
 
     fn apply_class(&mut self, name: &str, class: &RuntimeClass) -> Answer {
@@ -161,10 +172,14 @@ impl Sim {
         Ok(true)
     }
 
-    fn apply_spec_of(&mut self, name: &NodeName, SpecWrite { spec, owner, uid, .. }: &SpecWrite) -> Answer {
+    fn apply_spec_of(&mut self, name: &NodeName, SpecWrite { spec, owner, uid, generation, .. }: &SpecWrite) -> Answer {
         let before = self.gpu_nodes.get(name).cloned();
         if uid.is_some() && before.as_ref().and_then(ResourceExt::uid) != *uid {
             return Err(format!("409: another GpuNode {name}, or none"));
+        }
+        let is_planned_for = |gpu_node: &GpuNode| uid.is_none() || gpu_node.metadata.generation == *generation;
+        if !before.as_ref().is_none_or(is_planned_for) {
+            return Err(format!("409: GpuNode {name} has changed"));
         }
         let mut gpu_node = before.clone().unwrap_or_else(|| new_gpu_node(name, self.now));
         if before.is_some() && gpu_node.spec != *spec {
@@ -216,6 +231,9 @@ impl Sim {
     fn apply_labels(&mut self, name: &NodeName, write: &LabelWrite) -> Answer {
         let node = self.nodes.get_mut(name).filter(|node| node.uid == write.uid);
         let node = node.ok_or_else(|| "409: another Node of this name, or none".to_owned())?;
+        if revision::node_groups(node) != write.seen {
+            return Err(format!("409: the labels of {name} have changed"));
+        }
         let is_taken = |(key, value): &(&String, &String)| {
             let owned = node.owned_labels.contains(key.as_str());
             !owned && !write.force && node.labels.get(key.as_str()).is_some_and(|present| *present != value.as_str())

@@ -20,8 +20,8 @@ pub struct Uses {
 }
 
 /// Functions and operators. Any other word is assumed to be a series.
-const WORDS: [&str; 12] =
-    ["absent", "and", "avg", "increase", "max", "min", "or", "rate", "sum", "time", "topk", "unless"];
+const WORDS: [&str; 13] =
+    ["absent", "and", "avg", "changes", "increase", "max", "min", "or", "rate", "sum", "time", "topk", "unless"];
 
 pub fn uses(expression: &str) -> Uses {
     let mut uses = Uses::default();

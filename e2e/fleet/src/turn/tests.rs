@@ -165,6 +165,15 @@ fn a_missing_image_and_a_crash_are_reported_until_resolved() {
 }
 
 #[test]
+fn another_version_starts_where_the_image_of_one_is_missing() {
+    for (missing, offers) in [(VERSION, None), ("590.10.01", Some(8))] {
+        let mut bench = Bench::with_stack(VERSION);
+        bench.node.behaviour.driver = DriverBehaviour::ImageMissingOf(missing.into());
+        assert_eq!(offered(&bench.turn()), offers, "{missing}");
+    }
+}
+
+#[test]
 fn a_deleted_plugin_withdraws_its_gpus_and_its_pod_ends() {
     let mut bench = Bench::with_stack(VERSION);
     bench.turn();

@@ -18,7 +18,7 @@ fn made(retry: &mut Retry, seconds: std::ops::Range<u64>, planned: impl Fn(u64) 
     for second in seconds {
         let Some(message) = planned(second) else { continue };
         let now = Uptime::from_secs(second);
-        let since = k8s_openapi::jiff::Timestamp::from_second(second.cast_signed()).ok();
+        let since = jiff::Timestamp::from_second(second.cast_signed()).ok();
         let condition = HealthCondition { message: message.into(), since, ..HealthCondition::default() };
         let write = Write::new(&name, Body::Condition(Some(condition)));
         retry.note(&write, &world, now);

@@ -22,6 +22,14 @@ fn halted() -> Sim {
     Sim::settled_fleet(OLD, &["a", "b"]).faulty(Faults { missing_images, ..Faults::default() }).policy("all", NEW)
 }
 
+/// Returns two nodes that have returned to their driver, because the image of another one does not exist.
+fn rolled_back() -> Sim {
+    let missing_images = ["590.10.01".to_owned()].into();
+    let new = "{rollout: {onFailure: RollBack}, pools: [{name: p, driver: {version: 590.10.01}}]}";
+    let sim = Sim::settled_fleet(OLD, &["a", "b"]).faulty(Faults { missing_images, ..Faults::default() });
+    sim.policy("all", new).run_for(100)
+}
+
 /// Returns a ready node under a policy with these pools.
 fn pools(pools: &str) -> Sim {
     Sim::settled_fleet(&format!("{{pools: {pools}}}"), &["a"])
@@ -43,6 +51,7 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::RolloutHalted, Condition("Stalled"), halted),
     (Reason::RolloutHalted, Condition("Reconciling"), halted),
     (Reason::RolloutHalted, Pool("p"), halted),
+    (Reason::RolledBack, Condition("Stalled"), rolled_back),
     (Reason::Deleting, Condition("Ready"), || pools("[]").then(|sim| sim.delete_policy("all"))),
     (Reason::Deleting, Condition("Reconciling"), || pools("[]").then(|sim| sim.delete_policy("all"))),
     (Reason::Deleting, Condition("Ready"), || {

@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::{NodeName, Revision, keys, policy::Stage, report::NvmlState};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, NodeName, Revision, keys,
+    policy::{Sharing, Stage},
+    report::NvmlState,
+};
 use gpu_operator_plan::{
     Plan,
     world::{NodeFacts, PodFacts},
@@ -269,24 +273,34 @@ fn nvml_answers(sim: &Sim, name: &NodeName) -> bool {
     report.is_some_and(|report| report.boot_id == **boot && report.nvml.state == NvmlState::Answering)
 }
 
+/// Returns whether a node's plugin shares GPUs by MPS. Without a plugin the settings of the policy count, even if the node cannot
+/// have them.
+fn shares_by_mps(sim: &Sim, node: &NodeFacts, policy: &ClusterGpuPolicy) -> bool {
+    if sim.has_plugin(&node.name) {
+        return node.labels.contains_key(keys::MPS);
+    }
+    let name = node.labels.get(keys::POOL).map(Interned::as_str);
+    let pool = policy.spec.pools.iter().find(|pool| name == Some(pool.name.as_str()));
+    let own = pool.map(|pool| &pool.device_plugin.sharing).filter(|sharing| **sharing != Sharing::default());
+    own.unwrap_or(&policy.spec.defaults.device_plugin.sharing).mps.is_some()
+}
+
 /// Once the fleet has settled, a node has the labels of GPU feature discovery that its policy requests and its driver
 /// reports, except those that another user has set, and no node has any that its policy does not request.
 pub fn discovered_labels_are_those_of_the_policy(sim: &Sim) {
     for (name, node) in &sim.nodes {
-        let wanted = governing(sim, name).is_some_and(|policy| policy.spec.compatibility.wants_gfd());
+        let policy = governing(sim, name).filter(|policy| policy.spec.compatibility.wants_gfd());
         let owned: Vec<_> = node.owned_labels.iter().filter(|key| keys::is_discovered(key)).collect();
         // A node that is leaving keeps everything while a pod uses a GPU.
         let stays = governing(sim, name).is_none() && is_used(sim, name);
-        assert!(wanted || stays || owned.is_empty(), "{name}: {owned:?}");
-        if !wanted || !nvml_answers(sim, name) {
-            continue;
-        }
+        assert!(policy.is_some() || stays || owned.is_empty(), "{name}: {owned:?}");
+        let Some(policy) = policy.filter(|_| nvml_answers(sim, name)) else { continue };
         let status = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.status.as_ref());
         let Some(report) = status.and_then(|status| status.report.as_ref()) else { continue };
         let replicas = if sim.has_plugin(name) { Some(sim.replicas(name).to_string()) } else { None };
         let partitioned = report.gpus.iter().any(|gpu| gpu.mig_devices.is_some());
         // NVIDIA's program fails then, and keeps its earlier labels.
-        if partitioned && node.labels.contains_key(keys::MPS) {
+        if partitioned && shares_by_mps(sim, node, policy) {
             continue;
         }
         for (key, value) in [

@@ -8,8 +8,8 @@ use gpu_operator_crd::{
     policy::{
         Compatibility, CompatibleLabels, Defaults, DeletionPolicy, DevicePlugin, Driver, DriverSource, Health, Image,
         Images, Injection, KernelModule, Mig, MigLayoutEntry, MigMode, MigProfile, MigStrategy, Mps, NodeLabel,
-        Operand, PodMetadata, Pool, PoolMatch, Proxy, PullSecret, Readiness, Selector, Sharing, SharingMode,
-        TimeSlicing, Toolkit, Validation, ValidationMode,
+        Operand, PodMetadata, Pool, PoolMatch, Proxy, PullSecret, Readiness, RolloutStrategy, Selector, Sharing,
+        SharingMode, TimeSlicing, Toolkit, Validation, ValidationMode,
     },
     selector::{Operator, Requirement},
 };
@@ -50,6 +50,7 @@ pub fn random_spec() -> BoxedStrategy<RandomSpec> {
             |(((node_selector, deletion_policy, priority), keys, labels, pull_secrets), defaults, pools, readiness)| {
                 RandomSpec(ClusterGpuPolicySpec {
                     health: Health::default(),
+                    rollout: RolloutStrategy::default(),
                     node_selector,
                     priority,
                     deletion_policy,

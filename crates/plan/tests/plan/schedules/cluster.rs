@@ -21,7 +21,8 @@ use kube::ResourceExt;
 use super::{
     event::Event,
     operator::{self, Operator, PlannedPod, uptime},
-    store::{Key, Kind, Store, hash_of},
+    step::{Allowed, Fault, Step},
+    store::{Change, Key, Kind, Store, hash_of},
 };
 use crate::{law, sim::Sim};
 
@@ -29,58 +30,13 @@ use crate::{law, sim::Sim};
 const LATEST: SignedDuration = SignedDuration::from_secs(60);
 const LAG: SignedDuration = SignedDuration::from_secs(10);
 
-/// A step of one program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The next event of a kind reaches the operator.
-    Deliver(Kind),
-    /// The operator observes, plans, and begins to carry out the plan.
-    Plan,
-    /// The API server answers one of the writes that are being made, counted from the first.
-    Write(usize, Fault),
-    /// A write whose answer the operator did not wait for is carried out.
-    Late,
-    /// The operator is killed, and another one lists everything.
-    Kill,
-    /// The DaemonSet controller, kubelet or the probe of a node takes a step.
-    Controller(usize),
-    Kubelet(usize),
-    Probe(usize),
-    /// The next event of the scenario happens.
-    Event,
-    /// Nothing happens until the operator plans to write something.
-    Wait,
-}
-
-/// What goes wrong with a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    None,
-    /// The API server rejects it.
-    Rejected,
-    /// It is carried out, but the answer is lost.
-    Unanswered,
-    /// It is carried out later, when the operator waits for it no longer.
-    Late,
-    /// It is not answered yet, and the operator goes on with what does not depend on it.
-    Slow,
-}
-
-/// How many more times something may happen.
-#[derive(Clone, Copy, Debug, Default, Hash)]
-pub struct Allowed {
-    pub faults: u32,
-    pub kills: u32,
-    /// The number of events that a watch may be behind.
-    pub lag: usize,
-}
-
 /// The cluster.
 #[derive(Clone)]
 pub struct Cluster {
     pub sim: Sim,
     store: Store,
     operator: Operator,
+    paused: Option<Operator>,
     /// Kinds whose watches lag. Those of all others deliver at once.
     lagging: &'static [Kind],
     pub allowed: Allowed,
@@ -115,13 +71,15 @@ impl Cluster {
         let mut store = Store::default();
         store.record(&sim);
         let operator = Operator::start(&store);
+        let paused = (allowed.switches > 0).then(|| operator.clone());
         let events = events.iter().copied().collect();
-        Self { sim, store, operator, lagging, allowed, events, late: Vec::new(), is_overtaken: false }
+        Self { sim, store, operator, paused, lagging, allowed, events, late: Vec::new(), is_overtaken: false }
     }
 
     /// Ends everything that may happen but need not.
     pub fn calm(&mut self) {
         self.allowed = Allowed::default();
+        self.paused = None;
         let sim = &mut self.sim;
         sim.gpu_pods.clear();
         sim.unparsable_policies.clear();
@@ -169,6 +127,9 @@ impl Cluster {
         if self.allowed.kills > 0 {
             steps.push(Step::Kill);
         }
+        if self.allowed.switches > 0 {
+            steps.push(Step::Switch);
+        }
         for node in 0..self.sim.nodes.len() {
             steps.extend([Step::Controller(node), Step::Kubelet(node), Step::Probe(node)]);
         }
@@ -206,6 +167,13 @@ impl Cluster {
                 self.allowed.kills -= 1;
                 self.operator = Operator::start(&self.store);
             }
+            Step::Switch => {
+                self.allowed.switches -= 1;
+                if let Some(paused) = &mut self.paused {
+                    std::mem::swap(paused, &mut self.operator);
+                }
+                self.operator.wake(self.sim.now);
+            }
             Step::Controller(node) => {
                 let Some(node) = self.node(node) else { return Ok(()) };
                 let before = self.sim.clone();
@@ -233,13 +201,20 @@ impl Cluster {
     /// Sends what has changed to the operator.
     fn publish(&mut self) {
         for change in self.store.record(&self.sim) {
-            self.operator.send(change);
+            self.send(change);
         }
         for kind in Kind::ALL.iter().filter(|kind| !self.lagging.contains(kind)) {
             while !self.operator.queues[kind].is_empty() {
                 self.operator.deliver(*kind);
             }
         }
+    }
+
+    fn send(&mut self, change: Change) {
+        if let Some(paused) = &mut self.paused {
+            paused.send(change.clone());
+        }
+        self.operator.send(change);
     }
 
     /// Delivers everything to the operator.
@@ -335,7 +310,7 @@ impl Cluster {
             if let Some(stored) = change.stored.clone().filter(|_| Some(&change.key) == key.as_ref()) {
                 self.operator.learn(change.key.clone(), stored);
             }
-            self.operator.send(change);
+            self.send(change);
         }
     }
 
@@ -372,6 +347,9 @@ impl Cluster {
             (key, stored.hash).hash(&mut hasher);
         }
         self.operator.hash(&self.store, self.sim.now, &mut hasher);
+        if let Some(paused) = &self.paused {
+            paused.hash(&self.store, self.sim.now, &mut hasher);
+        }
         let sim = &self.sim;
         let unparsable = (&sim.unparsable_policies, &sim.unparsable_gpu_nodes);
         hash_of(&(&sim.machines, &sim.gpu_pods, &sim.runtime_classes, &sim.refusals, unparsable)).hash(&mut hasher);

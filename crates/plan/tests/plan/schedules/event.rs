@@ -1,6 +1,6 @@
 //! What users, administrators, other controllers and machines do.
 
-use gpu_operator_crd::{NodeName, keys, policy::Stage};
+use gpu_operator_crd::{ClusterGpuPolicySpec, NodeName, keys, policy::Stage};
 use gpu_operator_plan::world::PodFacts;
 use proptest::{prelude::*, sample::select};
 
@@ -55,8 +55,8 @@ impl Event {
     pub fn happen(self, sim: &mut Sim) {
         let has = |sim: &Sim, node: &str| sim.nodes.contains_key(&NodeName::from(node));
         match self {
-            Self::Move => sim.apply_policy("all", OTHER_DRIVER),
-            Self::Back | Self::Create => sim.apply_policy("all", POLICY),
+            Self::Move => apply(sim, OTHER_DRIVER),
+            Self::Back | Self::Create => apply(sim, POLICY),
             Self::Second => sim.apply_policy("second", POLICY),
             Self::Delete => delete(sim, "all", Sim::delete_policy),
             Self::DeleteInForeground => delete(sim, "all", Sim::delete_policy_in_foreground),
@@ -87,6 +87,12 @@ impl Event {
             _ => {}
         }
     }
+}
+
+/// Applies a spec to policy `all`, which keeps its strategy.
+fn apply(sim: &mut Sim, spec: &str) {
+    let rollout = sim.policies.get(&"all".into()).map(|policy| policy.spec.rollout.clone()).unwrap_or_default();
+    sim.apply_spec("all", ClusterGpuPolicySpec { rollout, ..serde_yaml::from_str(spec).expect("a policy's spec") });
 }
 
 fn delete(sim: &mut Sim, policy: &'static str, delete: impl FnOnce(&mut Sim, &'static str)) {

@@ -89,6 +89,12 @@ impl Operator {
         Self { mirrors, queues, awake: true, pass: None, carry: LoopState::default(), due: None }
     }
 
+    /// Lets the operator go on after a pause. Requests that it has not made by the end of its pass are not made any more.
+    pub fn wake(&mut self, now: Timestamp) {
+        let is_over = |in_flight: &mut InFlight| in_flight.pass.ends().is_some_and(|end| uptime(now) >= end);
+        self.awake |= self.pass.take_if(is_over).is_some();
+    }
+
     /// Sends a change to the operator.
     pub fn send(&mut self, change: Change) {
         self.queues.get_mut(&change.key.0).expect("a queue of each kind").push_back(change);
@@ -225,11 +231,7 @@ impl Operator {
         }
         let mut reported = World::default();
         self.carry.clone().enrich(&mut reported, uptime(now));
-        (
-            self.awake,
-            self.carry.next(uptime(now)),
-            hash_of(&(reported.held_writes, reported.contested_nodes, reported.unanswered_updates)),
-        )
+        (self.awake, self.carry.next(uptime(now)), hash_of(&(reported.held_writes, reported.contested_nodes)))
             .hash(hasher);
     }
 }

@@ -1,6 +1,6 @@
 //! Random orders of steps in larger clusters, which shrink to the few steps that violate a law.
 
-use super::cluster::{Cluster, Step};
+use super::{cluster::Cluster, step::Step};
 use crate::law;
 
 /// The number of rounds after which a cluster without faults must have settled.

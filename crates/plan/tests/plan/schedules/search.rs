@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::cluster::{Cluster, Step};
+use super::{cluster::Cluster, step::Step};
 
 /// What a search has found.
 #[derive(Debug, Default)]

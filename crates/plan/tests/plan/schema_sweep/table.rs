@@ -31,6 +31,8 @@ const SHA256: &str = "0f23456789abcdef0123456789abcdef0123456789abcdef0123456789
 const PINNED: &str = "{driver: {version: 580.173.02}}";
 const INSTALLED: &str = "the installer leaves the driver on the host, and Auto uses a driver of the host";
 const LAYOUT: &str = "{mig: {strategy: Mixed, layout: [{profiles: [{profile: 1g.20gb, count: 1}]}]}}";
+const DURING_UPDATES: &str = "it acts during updates; see budgets.rs and canary.rs";
+const WHEN_UPDATES_BEGIN: &str = "it decides when updates begin; see windows.rs";
 const TESTED: &str = "{readiness: {validation: {mode: OnInstall}}}";
 
 /// The row with the longest path that matches a field applies; if there are several of them, each one applies.
@@ -167,6 +169,46 @@ const ROWS: &[Row] = &[
     },
     Row { at: "proxy.httpProxy", values: &["http://proxy.example.com:3128"], ..ANY },
     Row { at: "proxy.httpsProxy", values: &["http://proxy.example.com:3128"], ..ANY },
+    Row { at: "rollout.canary.nodes", values: &["1", "25%"], no_effect: Some(DURING_UPDATES), ..ANY },
+    Row {
+        at: "rollout.canary.soak",
+        values: &["1h", "20s"],
+        with: "{rollout: {canary: {nodes: 1}}}",
+        no_effect: Some(DURING_UPDATES),
+        ..ANY
+    },
+    Row { at: "rollout.onFailure", no_effect: Some(DURING_UPDATES), ..ANY },
+    Row { at: "rollout.gpuPods.mode", no_effect: Some(DURING_UPDATES), ..ANY },
+    Row {
+        at: "rollout.gpuPods.timeout",
+        values: &["4h", "20s"],
+        with: "{rollout: {gpuPods: {mode: Await}}}",
+        no_effect: Some(DURING_UPDATES),
+        ..ANY
+    },
+    Row { at: "rollout.maxFailures", no_effect: Some(DURING_UPDATES), ..ANY },
+    Row { at: "rollout.maxParallel", no_effect: Some(DURING_UPDATES), ..ANY },
+    Row { at: "rollout.maxUnavailable", values: &["25%", "2"], no_effect: Some(DURING_UPDATES), ..ANY },
+    Row { at: "rollout.paused", no_effect: Some(DURING_UPDATES), ..ANY },
+    Row { at: "rollout.windows.[].days.[]", no_effect: Some(WHEN_UPDATES_BEGIN), ..ANY },
+    Row {
+        at: "rollout.windows.[].duration",
+        values: &["6h", "90m", "168h"],
+        no_effect: Some(WHEN_UPDATES_BEGIN),
+        ..ANY
+    },
+    Row {
+        at: "rollout.windows.[].start",
+        values: &["'22:00'", "'00:00'", "'23:59'"],
+        no_effect: Some(WHEN_UPDATES_BEGIN),
+        ..ANY
+    },
+    Row {
+        at: "rollout.windows.[].timeZone",
+        values: &["Europe/Berlin", "UTC"],
+        no_effect: Some(WHEN_UPDATES_BEGIN),
+        ..ANY
+    },
     Row { at: "readiness.minReadyNodes", values: &["100%", "0", "0%"], ..UNHEALTHY },
     Row { at: "readiness.progressDeadline", values: &["30m", "40s"], nodes: &["waiting"], ..ANY },
     Row { at: "readiness.validation.mode", nodes: &["failing"], ..ANY },

@@ -1,18 +1,22 @@
-//! The update of one node, step by step: check which programs hold its GPUs, release them, install the new revision.
+//! The update of one node, step by step: await the pods and programs that use its GPUs, release them, install the new revision. Every
+//! step has a way out: it is complete, it is given up with the node as before, or its deadline passes and the update has failed.
+
+use std::time::Duration;
 
 use gpu_operator_crd::{
-    Phase,
-    gpunode::{Rollout, RolloutStep, StageRevisions},
+    ClusterGpuPolicy, Phase,
+    gpunode::{DisruptionScope, Rollout, RolloutStep, StageRevisions},
     keys,
-    policy::Stage,
+    policy::{GpuPodsMode, RolloutStrategy, Stage},
     reason::Reason,
     report::NvmlState,
 };
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{
     decision::{Decision, PoolDecision, missed_a_gpu_before},
     release::{must_release, waits_for_programs},
+    window::Windows,
 };
 use crate::{
     assess::{
@@ -23,12 +27,78 @@ use crate::{
     },
     note::Note,
     revision,
-    time::older,
+    settings::PROGRESS_DEADLINE,
+    time::{later, older},
     world::{PodFacts, Role},
 };
 
+/// The default of `gpuPods.timeout`.
+const TIMEOUT: Duration = Duration::from_hours(4);
+
 /// The beginning of a message about what still uses the driver that has to be replaced.
 const RELEASING: &str = "releasing the GPUs before the driver is replaced:";
+
+/// What applies to the updates of all nodes of a pool.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// Whether GPU pods are awaited on a cordoned node.
+    mode: GpuPodsMode,
+    /// How long they are awaited.
+    timeout: Duration,
+    /// How long every other step may take.
+    progress_deadline: Duration,
+    /// When updates begin.
+    pub windows: Windows,
+    /// The time of the plan.
+    pub now: Timestamp,
+}
+
+impl Terms {
+    /// Returns the terms of a pool with this strategy.
+    #[must_use]
+    pub fn of(policy: &ClusterGpuPolicy, strategy: &RolloutStrategy, now: Timestamp) -> Self {
+        Self {
+            mode: strategy.gpu_pods.mode.unwrap_or_default(),
+            timeout: strategy.gpu_pods.timeout.map_or(TIMEOUT, Into::into),
+            progress_deadline: policy.spec.readiness.progress_deadline.map_or(PROGRESS_DEADLINE, Into::into),
+            windows: Windows::of(&strategy.windows, now),
+            now,
+        }
+    }
+
+    /// Returns whether nodes are cordoned while their GPU pods are awaited.
+    #[must_use]
+    pub fn cordon(&self) -> bool {
+        self.mode == GpuPodsMode::Await
+    }
+
+    /// Returns the record of an update of a node that enters this step now.
+    fn enter(&self, step: RolloutStep, scope: DisruptionScope, from: StageRevisions) -> Rollout {
+        let deadline = match step {
+            // Without a cordon a node does not wait.
+            RolloutStep::Await => self.cordon().then_some(self.timeout),
+            RolloutStep::Release | RolloutStep::Replace => Some(self.progress_deadline),
+        };
+        let deadline = deadline.map(|after| Time(later(self.now, after)));
+        Rollout { step, scope, from, since: Time(self.now), deadline }
+    }
+
+    /// Returns the record of an update that goes on with this step.
+    fn go_on(&self, rollout: &Rollout, step: RolloutStep, is_another: bool) -> Rollout {
+        if step == rollout.step && !is_another {
+            return rollout.clone();
+        }
+        self.enter(step, rollout.scope, rollout.from.clone())
+    }
+
+    fn is_over(&self, rollout: &Rollout) -> bool {
+        let deadline = rollout.deadline.as_ref().map(|deadline| deadline.0);
+        // A record of an earlier version has none.
+        let deadline = deadline
+            .or_else(|| (rollout.step != RolloutStep::Await).then(|| later(rollout.since.0, self.progress_deadline)));
+        deadline.is_some_and(|deadline| self.now >= deadline)
+    }
+}
 
 /// Returns whether a node has no groups other than the wanted ones. Some may be missing: the node never had them, or a user
 /// removed a label. Restoring the label disrupts nothing, because a group's name includes the driver that it is for.
@@ -43,11 +113,21 @@ pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
 /// Returns the decision to keep a node's labels, or to restore those that it gave up for an update that cannot continue. While the
 /// wanted groups are unknown, as after a reboot, an update is neither continued nor given up.
 #[must_use]
-pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>) -> Decision {
+pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>, terms: &Terms) -> Decision {
     let unknown = member.desired.is_unknown();
     let release = unknown && member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.release_driver);
+    if let Some(rollout) = rollout.filter(|rollout| terms.is_over(rollout)) {
+        let is_replaced = rollout.step == RolloutStep::Replace;
+        let labels = if is_replaced { &member.have } else { &rollout.from };
+        return Decision {
+            labels: labels.clone(),
+            failed: rollout.step != RolloutStep::Await,
+            release,
+            ..Decision::default()
+        };
+    }
     match rollout.filter(|_| !unknown) {
-        Some(rollout) if rollout.step != RolloutStep::Install => {
+        Some(rollout) if rollout.step != RolloutStep::Replace => {
             Decision { labels: rollout.from.clone(), ..Decision::default() }
         }
         _ => Decision {
@@ -56,7 +136,7 @@ pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>) -> Decisi
             release,
             report_holders: unknown && holders::is_requested(member),
             pauses_clients: unknown && member.node.labels.contains_key(keys::CLIENTS),
-            note: None,
+            ..Decision::default()
         },
     }
 }
@@ -76,26 +156,39 @@ pub fn continue_update(
     verdict: &Verdict,
     want: StageRevisions,
     rollout: &Rollout,
-    now: Timestamp,
+    terms: &Terms,
     pool: &mut PoolDecision,
 ) -> Decision {
-    if rollout.step == RolloutStep::Check && member.have != want {
-        return check(member, want, rollout, now, pool);
+    let now = terms.now;
+    if rollout.step == RolloutStep::Await && member.have != want {
+        return await_idle(member, want, rollout, terms, pool);
+    }
+    if is_done(member, verdict, &want) {
+        return settle(member, want, now);
+    }
+    let is_another = member.have != want;
+    let waits_for_others = member.status().is_some_and(|status| status.reason() == Some(Reason::RuntimeTurnPending));
+    if terms.is_over(rollout) && !is_another && !waits_for_others {
+        return Decision { failed: true, ..settle(member, want, now) };
     }
     let install = |want: StageRevisions| Decision {
         release: must_release(member, now) || moves_driver(&member.have, &want),
         pauses_clients: needs_idle_gpus(member, &rollout.from, &want),
         labels: want,
-        rollout: Some(Rollout { step: RolloutStep::Install, ..rollout.clone() }),
+        rollout: Some(terms.go_on(rollout, RolloutStep::Replace, is_another)),
         report_holders: waits_for_programs(member, now),
-        note: None,
+        ..Decision::default()
     };
     if !moves_driver(&member.have, &want) {
-        return if is_done(member, verdict, &want) { settle(member, want, now) } else { install(want) };
+        return install(want);
     }
     // If the policy changed during the update and wants yet another driver, the stages on top of the driver are removed first.
-    let from = if rollout.step == RolloutStep::Release { rollout.from.clone() } else { member.have.clone() };
-    let release = Rollout { step: RolloutStep::Release, from: from.clone(), ..rollout.clone() };
+    let is_released = rollout.step == RolloutStep::Release;
+    let from = if is_released { rollout.from.clone() } else { member.have.clone() };
+    if is_released && terms.is_over(rollout) {
+        return Decision { labels: from, failed: true, ..Decision::default() };
+    }
+    let release = terms.go_on(&Rollout { from: from.clone(), ..rollout.clone() }, RolloutStep::Release, false);
     let releasing = |message: String| Decision {
         labels: StageRevisions { driver: member.have.driver.clone(), ..want.clone() },
         rollout: Some(release.clone()),
@@ -103,6 +196,7 @@ pub fn continue_update(
         report_holders: true,
         pauses_clients: true,
         note: Some(Note::new(Reason::ReleasingGpus, message)),
+        ..Decision::default()
     };
     if let Some(holder) = driver_holder(member, &want) {
         return releasing(holder);
@@ -115,7 +209,7 @@ pub fn continue_update(
         Some(pods) if pods.is_empty() => match Holders::of(member) {
             Holders::Listed(blockers) if !blockers.is_empty() => {
                 // A program may be listed for some seconds after its end.
-                let waits = !older(rollout.since.0, holders::GRACE, now);
+                let waits = !older(release.since.0, holders::GRACE, now);
                 match blockers.iter().find(|blocker| waits || blocker.gives_way) {
                     Some(Blocker { name, .. }) => {
                         pool.ask_again = true;
@@ -171,16 +265,21 @@ fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
     answering.then(|| message.to_owned())
 }
 
-/// Returns the decision for a node that is idle according to the API server, and whose update begins unless its probe lists a program
-/// that holds its GPUs.
+/// Returns the decision for a node whose update begins once nothing uses its GPUs. Without a cordon it does not wait, but is given up
+/// if something uses them. It is also given up if no window is open any more.
 #[must_use]
-pub fn check(
+pub fn await_idle(
     member: &Member<'_>,
     want: StageRevisions,
     rollout: &Rollout,
-    now: Timestamp,
+    terms: &Terms,
     pool: &mut PoolDecision,
 ) -> Decision {
+    let now = terms.now;
+    if let Some(why) = terms.windows.closed(pool) {
+        let note = Some(Note::new(Reason::RolloutPending, why));
+        return Decision { note, ..settle(member, member.have.clone(), now) };
+    }
     let decision = |rollout: Option<&Rollout>, note: Note| Decision {
         release: must_release(member, now),
         labels: member.have.clone(),
@@ -193,44 +292,67 @@ pub fn check(
         let message = "update pending: the programs that hold the GPUs of this node are being listed";
         Note::new(Reason::RolloutPending, message)
     };
+    let blocked = |note: Note, pool: &mut PoolDecision| {
+        pool.ask_again = true;
+        if !terms.cordon() {
+            return decision(None, note);
+        }
+        let deadline = rollout.deadline.as_ref().map_or_else(|| later(rollout.since.0, terms.timeout), |time| time.0);
+        if now >= deadline {
+            let not_before = Some(later(now, terms.timeout));
+            return Decision { not_before, ..decision(None, note) };
+        }
+        pool.check(deadline);
+        let latest = terms.windows.closing().map_or(deadline, |closing| closing.min(deadline));
+        let message = format!("{}; the node is cordoned until then, or until {latest} at the latest", note.message);
+        decision(Some(rollout), Note { message, ..note })
+    };
     match member.gpu_pods.map(|pods| &pods.users) {
         None => {
             pool.questions.insert(member.node.name.clone());
             return decision(Some(rollout), listing());
         }
-        Some(pods) if !pods.is_empty() => {
-            pool.ask_again = true;
-            return decision(None, in_use(pods));
-        }
+        Some(pods) if !pods.is_empty() => return blocked(in_use(pods), pool),
         Some(_) => {}
     }
     match Holders::of(member) {
         Holders::Listed(blockers) if blockers.iter().any(|blocker| !blocker.gives_way) => {
-            pool.ask_again = true;
-            decision(None, holders::note(blockers.iter().filter(|blocker| !blocker.gives_way)))
+            blocked(holders::note(blockers.iter().filter(|blocker| !blocker.gives_way)), pool)
         }
         Holders::Unknown if holders::can_be_listed(member) && !older(rollout.since.0, holders::GRACE, now) => {
             pool.ask_again = true;
             decision(Some(rollout), listing())
         }
-        Holders::Listed(_) | Holders::Unknown => begin(member, want, rollout, now),
+        // Pods may have been bound to the node before it was cordoned: once it is, they are listed again.
+        Holders::Listed(_) | Holders::Unknown if terms.cordon() && !member.node.cordoned => {
+            decision(Some(rollout), Note::new(Reason::RolloutPending, "update pending: the node is being cordoned"))
+        }
+        Holders::Listed(_) | Holders::Unknown => replace(member, want, rollout, terms),
     }
 }
 
 /// Returns the decision to begin the update of a node.
 #[must_use]
-pub fn begin(member: &Member<'_>, want: StageRevisions, rollout: &Rollout, now: Timestamp) -> Decision {
+pub fn begin(member: &Member<'_>, want: StageRevisions, terms: &Terms, pool: &mut PoolDecision) -> Decision {
+    let must_be_idle = needs_idle_gpus(member, &member.have, &want);
+    let scope = if must_be_idle { DisruptionScope::GpuPods } else { DisruptionScope::Nothing };
+    let rollout = terms.enter(RolloutStep::Await, scope, member.have.clone());
+    if must_be_idle { await_idle(member, want, &rollout, terms, pool) } else { replace(member, want, &rollout, terms) }
+}
+
+/// Returns the decision to replace what a node has.
+fn replace(member: &Member<'_>, want: StageRevisions, rollout: &Rollout, terms: &Terms) -> Decision {
     let driver_moves = moves_driver(&member.have, &want);
     let pauses_clients = needs_idle_gpus(member, &member.have, &want);
-    let step = if driver_moves { RolloutStep::Release } else { RolloutStep::Install };
+    let step = if driver_moves { RolloutStep::Release } else { RolloutStep::Replace };
     let labels = if driver_moves { StageRevisions { driver: member.have.driver.clone(), ..want } } else { want };
     Decision {
         labels,
-        rollout: Some(Rollout { step, ..rollout.clone() }),
-        release: driver_moves || must_release(member, now),
+        rollout: Some(terms.go_on(rollout, step, false)),
+        release: driver_moves || must_release(member, terms.now),
         report_holders: driver_moves,
         pauses_clients,
-        note: None,
+        ..Decision::default()
     }
 }
 

@@ -1,0 +1,51 @@
+//! Updates that have failed: in the turn of their node, by its deadline, or because the node is worse than before.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{GpuNodeStatus, NodeName, PoolName};
+
+use super::{decision::failure, goal::Goals, ledger::Ledger};
+use crate::assess::{Assessment, member::Member};
+
+/// Returns why updates of nodes of a pool have failed, by node, in the rollout of the settings with this hash. Nodes that have recovered
+/// leave the ledger.
+#[must_use]
+pub fn of(
+    pool: &PoolName,
+    members: &[Assessment<'_>],
+    goals: &Goals,
+    revision: &str,
+    ledger: &mut Ledger<'_>,
+) -> BTreeMap<NodeName, String> {
+    let is_ready =
+        |member: &Member<'_>| member.rollout().is_none() && member.status().is_some_and(GpuNodeStatus::is_ready);
+    for Assessment { member, .. } in members.iter().filter(|assessed| is_ready(&assessed.member)) {
+        ledger.recover(pool, &member.node.name);
+    }
+    let remembered = ledger.failed(pool);
+    let why = |assessed: &Assessment<'_>| {
+        let Assessment { member, verdict, .. } = assessed;
+        let has_begun = member.rollout().is_some() || remembered.contains(&member.node.name);
+        let is_new = !goals.rolled_back && goals.moved(member).is_some_and(|moved| moved.revision == revision);
+        let why = (has_begun || is_new).then(|| failure(member, verdict).or_else(|| got_worse(member, goals)));
+        Some((member.node.name.clone(), why??))
+    };
+    let mut failures: BTreeMap<_, _> = members.iter().filter_map(why).collect();
+    for node in remembered {
+        failures.entry(node.clone()).or_insert_with(|| format!("the update of node {node} has failed"));
+    }
+    failures
+}
+
+/// Returns why a node that has been updated is worse than before, if it is, as a message.
+fn got_worse(member: &Member<'_>, goals: &Goals) -> Option<String> {
+    let moved = goals.moved(member).filter(|moved| moved.at.is_some())?;
+    let more = problems(member).checked_sub(moved.unhealthy).filter(|more| *more > 0)?;
+    Some(format!("node {}: {more} of its GPUs have had a problem since its update", member.node.name))
+}
+
+/// Returns the number of a node's GPUs with a known problem.
+#[must_use]
+pub fn problems(member: &Member<'_>) -> u32 {
+    member.health.unhealthy + member.health.degraded
+}

@@ -1,0 +1,207 @@
+//! The ledger of a policy: which of its nodes may be disrupted, and which updates have failed. It is a part of the policy's status that
+//! is written only if the policy has not changed since it was read. A node's update begins only with a slot of the ledger, and each
+//! slot allows one update: that with its number. So two operators at once can waste work, but never exceed a budget:
+//!
+//! ```text
+//!   claim: the slot (node, turn n + 1) is in the ledger  ─▶  begin: GpuNode.spec.turns becomes n + 1, with a record of the update
+//!   free:  the slot leaves the ledger  ◀─  end: the record is gone; spec.turns stays n + 1, so the slot is spent for every reader
+//! ```
+//!
+//! A slot that is not needed any more is spent without an update before it is freed, because another operator may be about to use it.
+
+use std::time::Duration;
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy, NodeName, PoolName, keys,
+    policy_status::{PoolRollout, Slot},
+};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use kube::ResourceExt;
+
+use crate::{assess::member::Member, time::later, world::World};
+
+/// How long a slot is kept whose GpuNode is not known: the watch of GpuNodes may be behind that of policies.
+const UNKNOWN_AT_MOST: Duration = Duration::from_mins(2);
+/// The maximum number of nodes of a pool that are listed as failed: as many halt every rollout.
+const MAX_FAILED: usize = 100;
+/// The maximum length of the remembered value of the annotation [`keys::RETRY`], in bytes.
+const MAX_RETRY: usize = 63;
+/// The maximum length of the cause of a rollback, in characters.
+const MAX_CAUSE: usize = 512;
+
+/// The ledger of a policy, with the changes of this plan.
+#[derive(Clone, Debug)]
+pub struct Ledger<'w> {
+    policy: &'w ClusterGpuPolicy,
+    slots: Vec<Slot>,
+    pools: Vec<PoolRollout>,
+    /// When a slot is freed without an event.
+    pub check_again: Option<Timestamp>,
+}
+
+/// What a ledger contains.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Content {
+    /// The slots.
+    pub slots: Vec<Slot>,
+    /// What is remembered of pools.
+    pub pools: Vec<PoolRollout>,
+}
+
+/// The use of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// Its update may begin at any time.
+    Ahead,
+    /// Its update is under way, or may be.
+    Current,
+    /// Its update is over, or cannot begin any more.
+    Spent,
+    /// Its GpuNode is not known, which proves nothing until this time.
+    Unknown(Timestamp),
+}
+
+impl<'w> Ledger<'w> {
+    /// Reads the ledger of a policy, without the slots that are spent.
+    #[must_use]
+    pub fn of(policy: &'w ClusterGpuPolicy, world: &World, now: Timestamp) -> Self {
+        let (slots, pools) = recorded(policy);
+        let mut ledger = Self { policy, slots: Vec::new(), pools: pools.to_vec(), check_again: None };
+        for slot in slots {
+            match use_of(slot, world) {
+                Use::Spent => continue,
+                Use::Unknown(until) if now >= until => continue,
+                Use::Unknown(until) => ledger.check_again = ledger.check_again.into_iter().chain([until]).min(),
+                Use::Ahead | Use::Current => {}
+            }
+            ledger.slots.push(slot.clone());
+        }
+        ledger
+    }
+
+    /// Returns the slots that are not spent.
+    pub fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter()
+    }
+
+    /// Returns the slot with which the next update of a member of a pool may begin.
+    #[must_use]
+    pub fn slot_of(&self, member: &Member<'_>) -> Option<&Slot> {
+        let uid = member.gpu_node?.uid()?;
+        let is_it = |slot: &&Slot| slot.uid == uid && slot.turn == member.turns() + 1 && slot.pool == member.pool.name;
+        self.slots.iter().find(is_it)
+    }
+
+    /// Returns the nodes with slots for updates that have not begun, and their numbers.
+    pub fn ahead<'l>(&'l self, world: &'l World) -> impl Iterator<Item = &'l Slot> {
+        self.slots.iter().filter(|slot| use_of(slot, world) == Use::Ahead)
+    }
+
+    /// Gives a node a slot.
+    pub fn claim(&mut self, member: &Member<'_>, now: Timestamp) {
+        let Some(uid) = member.gpu_node.and_then(ResourceExt::uid) else { return };
+        let node = member.node.name.clone();
+        // A node has one slot: an earlier one is for a turn that is over.
+        self.slots.retain(|slot| slot.node != node);
+        let (pool, turn) = (member.pool.name.clone(), member.turns() + 1);
+        self.slots.push(Slot { node, pool, uid, turn, since: Some(Time(now)) });
+    }
+
+    /// Begins with a pool whose settings have this hash: failures of other settings, or from before users asked for another attempt,
+    /// are forgotten.
+    pub fn enter(&mut self, pool: &PoolName, revision: &str) {
+        let retry = retry_of(self.policy);
+        for known in self.pools.iter_mut().filter(|known| known.pool == *pool) {
+            if known.revision != revision || known.retry != retry {
+                *known = PoolRollout { pool: pool.clone(), since: known.since.clone(), ..PoolRollout::default() };
+                (known.revision, known.retry) = (revision.to_owned(), retry.to_owned());
+            }
+        }
+    }
+
+    /// Returns what is remembered of a pool.
+    #[must_use]
+    pub fn pool(&self, pool: &PoolName) -> Option<&PoolRollout> {
+        self.pools.iter().find(|known| known.pool == *pool)
+    }
+
+    /// Returns the nodes of a pool whose update has failed.
+    #[must_use]
+    pub fn failed(&self, pool: &PoolName) -> &[NodeName] {
+        self.pool(pool).map(|known| known.failed.as_slice()).unwrap_or_default()
+    }
+
+    /// Begins the rollout of a pool, unless it has begun. Returns when it began.
+    pub fn begin(&mut self, pool: &PoolName, revision: &str, now: Timestamp) -> Time {
+        self.remembered(pool, revision).since.get_or_insert(Time(now)).clone()
+    }
+
+    /// Remembers that the update of a node has failed.
+    pub fn fail(&mut self, member: &Member<'_>, revision: &str) {
+        let known = self.remembered(&member.pool.name, revision);
+        if !known.failed.contains(&member.node.name) && known.failed.len() < MAX_FAILED {
+            known.failed.push(member.node.name.clone());
+        }
+    }
+
+    /// Forgets that the update of a node has failed: it is ready.
+    pub fn recover(&mut self, pool: &PoolName, node: &NodeName) {
+        let of_pool = self.pools.iter_mut().filter(|known| known.pool == *pool);
+        of_pool.for_each(|known| known.failed.retain(|name| name != node));
+    }
+
+    /// Lets the nodes of a pool return to what they had before. Only failures on this way count from then on.
+    pub fn roll_back(&mut self, pool: &PoolName, revision: &str, cause: &str) {
+        let known = self.remembered(pool, revision);
+        known.failed.clear();
+        known.rolled_back = cause.chars().take(MAX_CAUSE).collect();
+    }
+
+    /// Forgets the rollout of a pool, which is complete.
+    pub fn complete(&mut self, pool: &PoolName) {
+        self.pools.retain(|known| known.pool != *pool);
+    }
+
+    /// Forgets the rollouts of pools without nodes.
+    pub fn retain(&mut self, has_nodes: impl Fn(&PoolName) -> bool) {
+        self.pools.retain(|known| has_nodes(&known.pool));
+    }
+
+    fn remembered(&mut self, pool: &PoolName, revision: &str) -> &mut PoolRollout {
+        let known = self.pools.iter().position(|known| known.pool == *pool);
+        let index = known.unwrap_or_else(|| {
+            let (retry, revision) = (retry_of(self.policy).to_owned(), revision.to_owned());
+            self.pools.push(PoolRollout { pool: pool.clone(), revision, retry, ..PoolRollout::default() });
+            self.pools.len() - 1
+        });
+        &mut self.pools[index]
+    }
+
+    /// Returns the ledger, if it has changed.
+    #[must_use]
+    pub fn changed(self) -> Option<Content> {
+        let is_same = (&*self.slots, &*self.pools) == recorded(self.policy);
+        (!is_same).then_some(Content { slots: self.slots, pools: self.pools })
+    }
+}
+
+/// Returns what the status of a policy records.
+#[must_use]
+pub fn recorded(policy: &ClusterGpuPolicy) -> (&[Slot], &[PoolRollout]) {
+    policy.status.as_ref().map(|status| (&*status.rollout.slots, &*status.rollout.pools)).unwrap_or_default()
+}
+
+fn retry_of(policy: &ClusterGpuPolicy) -> &str {
+    let value = policy.annotations().get(keys::RETRY).map(String::as_str).unwrap_or_default();
+    value.get(..MAX_RETRY).unwrap_or(value)
+}
+
+fn use_of(slot: &Slot, world: &World) -> Use {
+    match world.gpu_nodes.get(&slot.node).filter(|gpu_node| gpu_node.uid().as_ref() == Some(&slot.uid)) {
+        Some(gpu_node) if gpu_node.spec.turns < slot.turn => Use::Ahead,
+        Some(gpu_node) if gpu_node.spec.turns == slot.turn && gpu_node.spec.rollout.is_some() => Use::Current,
+        Some(_) => Use::Spent,
+        None if world.unreadable_gpu_nodes.contains(&slot.node) => Use::Current,
+        None => Use::Unknown(slot.since.as_ref().map_or(Timestamp::MIN, |since| later(since.0, UNKNOWN_AT_MOST))),
+    }
+}

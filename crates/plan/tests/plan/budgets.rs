@@ -1,0 +1,277 @@
+//! Budgets of rollouts: how many nodes are updated at a time, which ones, and what happens if one fails.
+
+use std::collections::BTreeSet;
+
+use gpu_operator_crd::{NodeName, Phase, gpunode::RolloutStep, keys, policy_status::RolloutStatus, reason::Reason};
+
+use crate::{
+    law,
+    robust::{busy, loaded},
+    sim::{Faults, Sim},
+};
+
+const NODES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+const NEW: &str = "590.10.01";
+
+/// A settled fleet of eight nodes, whose policy has this strategy and another driver version now. Every write obeys the laws.
+fn updating(strategy: &str) -> Sim {
+    let mut sim = Sim::settled_fleet("{defaults: {driver: {version: 595.91.07}}}", &NODES);
+    sim.law = Some(law::holds);
+    sim.apply_policy("all", &spec(strategy));
+    sim
+}
+
+fn spec(strategy: &str) -> String {
+    format!("{{rollout: {strategy}, defaults: {{driver: {{version: {NEW}}}}}}}")
+}
+
+fn moving(sim: &Sim) -> BTreeSet<NodeName> {
+    sim.nodes.keys().filter(|node| sim.is_moving((*node).clone())).cloned().collect()
+}
+
+fn updated(sim: &mut Sim) -> Vec<&'static str> {
+    NODES.into_iter().filter(|node| loaded(sim, node) == NEW).collect()
+}
+
+/// Runs until nothing changes, and returns the greatest number of nodes that were updated at once.
+fn most_at_once(sim: &mut Sim) -> usize {
+    let mut most = 0;
+    for _ in 0..400 {
+        let happened = sim.step();
+        sim.sleep(1);
+        most = most.max(moving(sim).len());
+        if !happened && !sim.due() {
+            break;
+        }
+    }
+    most
+}
+
+fn lacks_image() -> Faults {
+    Faults { missing_images: [NEW.to_owned()].into(), ..Faults::default() }
+}
+
+#[test]
+fn as_many_nodes_as_the_strategy_allows_are_updated_at_once() {
+    for (strategy, most) in [
+        ("{}", 1),
+        ("{maxParallel: 3, maxUnavailable: 100%}", 3),
+        ("{maxParallel: 100, maxUnavailable: 3}", 3),
+        // A quarter of eight nodes.
+        ("{maxParallel: 100}", 2),
+        ("{maxParallel: 100, maxUnavailable: 1%}", 1),
+    ] {
+        let mut sim = updating(strategy);
+        assert_eq!(most_at_once(&mut sim), most, "{strategy}");
+        assert_eq!(updated(&mut sim), NODES, "{strategy}");
+        assert_eq!(sim.policy_status("all").rollout, RolloutStatus::default(), "{strategy}");
+    }
+}
+
+#[test]
+fn the_limits_of_a_pool_apply_beside_those_of_its_policy() {
+    let spec = |version: &str| {
+        format!(
+            "{{rollout: {{maxParallel: 4, maxUnavailable: 100%}}, pools: [{{name: p, match: {{models: [t4]}}, \
+             rollout: {{maxParallel: 1}}}}], defaults: {{driver: {{version: {version}}}}}}}"
+        )
+    };
+    let mut sim = Sim::new().policy("all", &spec("595.91.07"));
+    for node in NODES {
+        sim.join(node, if node < "e" { "1eb8" } else { "2330" }, 1);
+    }
+    sim.settle();
+    sim.law = Some(law::holds);
+    sim.apply_policy("all", &spec(NEW));
+    let (mut most, mut most_of_pool) = (0, 0);
+    for _ in 0..200 {
+        sim.step();
+        sim.sleep(1);
+        let moving = moving(&sim);
+        most = most.max(moving.len());
+        most_of_pool = most_of_pool.max(moving.iter().filter(|node| node.as_str() < "e").count());
+    }
+    assert_eq!((most, most_of_pool, updated(&mut sim)), (4, 1, NODES.to_vec()));
+}
+
+#[test]
+fn unavailable_nodes_count_and_may_still_be_updated() {
+    let mut sim = updating("{maxParallel: 100, maxUnavailable: 2}");
+    sim.node_mut("g").cordoned = true;
+    sim.node_mut("h").cordoned = true;
+    most_at_once(&mut sim);
+    assert_eq!(updated(&mut sim), ["g", "h"]);
+    let message = sim.message("all", "Reconciling");
+    assert!(message.contains("rollout.maxUnavailable is reached: 2 nodes"), "{message}");
+    assert!(sim.node("g").cordoned && !sim.node("g").own_cordon);
+    sim.node_mut("h").cordoned = false;
+    assert_eq!(most_at_once(&mut sim), 1);
+    assert_eq!(updated(&mut sim), NODES);
+}
+
+#[test]
+fn a_rollout_halts_at_its_failures_until_they_are_cured() {
+    let mut sim = updating("{maxParallel: 2, maxUnavailable: 100%, maxFailures: 2}");
+    for node in ["b", "d"] {
+        sim.faults.insert(node.into(), lacks_image());
+    }
+    most_at_once(&mut sim);
+    assert_eq!(updated(&mut sim).len(), 2, "{:?}", updated(&mut sim));
+    assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
+    assert_eq!(sim.policy_status("all").rollout.failed, 2);
+    // A failed node keeps its slot until its deadline, and stays failed.
+    assert_eq!(sim.policy_status("all").rollout.slots.len(), 2);
+    sim.sleep(31 * 60);
+    sim.run(60);
+    let rollout = sim.policy_status("all").rollout;
+    assert_eq!((rollout.slots.len(), &*rollout.pools[0].failed), (0, &["b".into(), "d".into()][..]));
+    assert_eq!((moving(&sim).len(), rollout.failed), (0, 2));
+    sim.faults.clear();
+    sim.settle();
+    assert_eq!(updated(&mut sim), NODES);
+    assert_eq!(sim.policy_status("all").rollout, RolloutStatus::default());
+}
+
+#[test]
+fn a_failure_below_the_limit_lets_the_others_go_on() {
+    let mut sim = updating("{maxParallel: 2, maxUnavailable: 100%, maxFailures: 2}");
+    sim.faults.insert("b".into(), lacks_image());
+    most_at_once(&mut sim);
+    assert_eq!(updated(&mut sim), ["a", "c", "d", "e", "f", "g", "h"]);
+    assert_eq!(sim.condition("all", "Stalled").1, "DriverImageNotFound");
+}
+
+#[test]
+fn a_failed_node_that_is_deleted_stays_counted() {
+    let mut sim = updating("{}");
+    sim.faults.insert("a".into(), lacks_image());
+    sim.run(60);
+    sim.sleep(31 * 60);
+    sim.run(60);
+    sim.leave(&"a".into());
+    sim.run(60);
+    assert_eq!(updated(&mut sim), [""; 0]);
+    assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
+    let policy = sim.policies.get_mut(&"all".into()).expect("a policy");
+    policy.metadata.annotations = Some([(keys::RETRY.to_owned(), "1".to_owned())].into());
+    sim.settle();
+    assert_eq!(updated(&mut sim), &NODES[1..]);
+}
+
+#[test]
+fn a_paused_rollout_begins_nothing() {
+    let mut sim = updating("{paused: true}");
+    assert_eq!(most_at_once(&mut sim), 0);
+    let message = sim.message("all", "Reconciling");
+    assert!(message.contains("8 of 8 nodes are not at the desired revision yet; the rollout is paused"), "{message}");
+    sim.apply_policy("all", &spec("{paused: false}"));
+    most_at_once(&mut sim);
+    assert_eq!(updated(&mut sim), NODES);
+}
+
+#[test]
+fn a_node_that_awaits_its_pods_is_cordoned_and_uncordoned() {
+    let mut sim = updating("{gpuPods: {mode: Await, timeout: 1h}}");
+    busy(&mut sim, "a");
+    sim.run(30);
+    assert!(sim.node("a").own_cordon && sim.node("a").cordoned);
+    assert_eq!(moving(&sim), ["a".into()].into());
+    let status = sim.status("a");
+    assert_eq!(
+        (status.phase, status.reason(), &*status.waits_on),
+        (Phase::Ready, Some(Reason::GpuPodsInUse), &["team/training".into()][..])
+    );
+    assert_eq!(sim.policy_status("all").nodes.excluded, 0, "its own cordon does not exclude a node");
+    sim.gpu_pods.clear();
+    most_at_once(&mut sim);
+    assert_eq!(updated(&mut sim), NODES);
+    assert!(sim.nodes.values().all(|node| !node.cordoned && !node.own_cordon));
+}
+
+#[test]
+fn pods_that_do_not_end_in_time_end_the_turn_of_their_node() {
+    let mut sim = updating("{gpuPods: {mode: Await, timeout: 1h}}");
+    busy(&mut sim, "a");
+    sim.run(30);
+    sim.sleep(3600);
+    most_at_once(&mut sim);
+    assert!(!sim.node("a").cordoned && !sim.is_moving("a"));
+    assert_eq!(updated(&mut sim), &NODES[1..], "the others have their turns");
+    assert!(sim.status("a").message.contains("the next attempt begins at"), "{}", sim.status("a").message);
+    sim.sleep(3600);
+    sim.run(30);
+    assert!(sim.node("a").cordoned && sim.is_moving("a"));
+}
+
+#[test]
+fn cordons_of_others_are_left_and_used() {
+    let mut sim = updating("{gpuPods: {mode: Await}, maxUnavailable: 100%}");
+    sim.node_mut("c").cordoned = true;
+    most_at_once(&mut sim);
+    assert_eq!(updated(&mut sim), NODES);
+    assert!(sim.node("c").cordoned && !sim.node("c").own_cordon);
+    assert_eq!(sim.writes_to("cordon").get("cordon/c"), None);
+}
+
+#[test]
+fn nothing_that_the_operator_cordoned_stays_cordoned() {
+    for end in [Sim::delete_policy as fn(&mut Sim, &'static str), |sim, policy| {
+        sim.apply_policy(policy, "{defaults: {driver: {version: 595.91.07}}}");
+    }] {
+        let mut sim = updating("{gpuPods: {mode: Await}, maxParallel: 2}");
+        busy(&mut sim, "a");
+        busy(&mut sim, "b");
+        sim.run(30);
+        assert_eq!(sim.nodes.values().filter(|node| node.own_cordon).count(), 2);
+        end(&mut sim, "all");
+        sim.run(30);
+        assert!(sim.nodes.values().all(|node| !node.cordoned && !node.own_cordon));
+    }
+}
+
+#[test]
+fn a_cordon_that_is_not_undone_yet_takes_a_slot() {
+    let mut sim = updating("{maxUnavailable: 100%}");
+    sim.step();
+    let node = sim.node_mut("h");
+    (node.cordoned, node.own_cordon) = (true, true);
+    let plan = sim.plan();
+    assert!(!plan.writes.iter().any(law::begins_an_update), "{plan:#?}");
+    most_at_once(&mut sim);
+    assert_eq!(updated(&mut sim), NODES);
+    assert!(!sim.node("h").cordoned);
+}
+
+#[test]
+fn a_slot_that_is_not_used_is_spent_before_it_is_freed() {
+    let mut sim = updating("{}");
+    // The operator is killed after the write of the ledger, and a GPU pod starts on the node.
+    while sim.policy_status("all").rollout.slots.is_empty() {
+        let plan = sim.plan();
+        let ledger = plan
+            .clone()
+            .take_writes()
+            .concat()
+            .iter()
+            .position(|write| matches!(write.body, gpu_operator_plan::output::body::Body::Ledger(_)));
+        match ledger {
+            Some(_) => {
+                let ledger: Vec<_> = plan
+                    .writes
+                    .iter()
+                    .filter(|write| matches!(write.body, gpu_operator_plan::output::body::Body::Ledger(_)))
+                    .collect();
+                assert!(sim.write(ledger[0]).is_ok());
+            }
+            None => assert!(sim.step_with(plan)),
+        }
+    }
+    assert_eq!(sim.policy_status("all").rollout.slots[0].node, "a");
+    busy(&mut sim, "a");
+    let turns = sim.spec("a").turns;
+    sim.step();
+    assert_eq!((sim.spec("a").turns, sim.is_moving("a")), (turns + 1, false));
+    most_at_once(&mut sim);
+    assert_eq!(updated(&mut sim), &NODES[1..]);
+    assert_eq!(sim.spec("b").rollout.as_ref().map(|rollout| rollout.step), None::<RolloutStep>);
+}

@@ -1,0 +1,130 @@
+//! A rollout over all real nodes: canary, soak, a failure, and the way back.
+
+use anyhow::{Context, Result, bail, ensure};
+use cluster::standin::DriverMode;
+use gpu_operator_crd::{
+    ClusterGpuPolicy, keys,
+    policy::Stage,
+    policy_status::{ClusterGpuPolicyStatus, RolloutStatus},
+    reason::Reason,
+};
+use harness::wait::eventually;
+use kube::{
+    ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use crate::support::{DEFAULT_DRIVER, Fixture, HOSTNAME, READY, everywhere};
+
+const OTHER: &str = "590.10.01";
+
+/// Applies a policy to all nodes, with this driver and these labels of pods.
+async fn apply(nodes: &[Fixture], driver: &str, pod_labels: Value) -> Result<()> {
+    let names: Vec<String> = nodes.iter().map(|f| f.host.name()).collect();
+    let spec = json!({
+        "deletionPolicy": "Now",
+        "images": {"registry": "localhost:5999"},
+        "nodeSelector": {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": names}]},
+        "podMetadata": {"labels": pod_labels},
+        "defaults": {"driver": {"version": driver}},
+        "rollout": {"canary": {"nodes": 1, "soak": "8s"}, "onFailure": "RollBack", "gpuPods": {"mode": "Await"}},
+    });
+    let policy = ClusterGpuPolicy::new("fleet", serde_json::from_value(spec)?);
+    nodes[0].policies().patch("fleet", &PatchParams::apply("test").force(), &Patch::Apply(&policy)).await?;
+    Ok(())
+}
+
+async fn status(nodes: &[Fixture]) -> Result<ClusterGpuPolicyStatus> {
+    let policy = nodes[0].policies().get("fleet").await?;
+    let status = policy.status.context("no status")?;
+    ensure!(status.observed_generation == policy.metadata.generation, "the policy has changed");
+    Ok(status)
+}
+
+fn loaded(nodes: &[Fixture]) -> Vec<Option<String>> {
+    nodes.iter().map(|f| f.host.standin().loaded_driver()).collect()
+}
+
+/// Returns the identities of the pods of all stages on all nodes.
+async fn operands(nodes: &[Fixture]) -> Result<Vec<Option<String>>> {
+    let mut uids = Vec::new();
+    for f in nodes {
+        for stage in Stage::ALL {
+            uids.extend(f.operands(stage).await?.iter().map(ResourceExt::uid));
+        }
+    }
+    Ok(uids)
+}
+
+#[test]
+fn a_failure_after_the_canary_node_returns_all_nodes() {
+    everywhere(async |mut nodes| {
+        // Updates begin in the order of the names.
+        nodes.sort_by_key(|f| f.host.name());
+        let all_have = |driver: &str| nodes.iter().map(|_| Some(driver.to_owned())).collect::<Vec<_>>();
+        apply(&nodes, DEFAULT_DRIVER, json!({})).await?;
+        let ready = || async {
+            let status = status(&nodes).await?;
+            ensure!(
+                status.nodes.ready == status.nodes.total && status.rollout == RolloutStatus::default(),
+                "{status:?}"
+            );
+            Ok(())
+        };
+        eventually(READY, "a ready fleet", ready).await?;
+        let before = operands(&nodes).await?;
+        apply(&nodes, DEFAULT_DRIVER, json!({"team": "a"})).await?;
+        eventually(READY, "the labels in effect", ready).await?;
+        ensure!(operands(&nodes).await? == before, "a label of pods has recreated pods");
+
+        let [canary, second, ..] = nodes.as_slice() else { bail!("too few nodes") };
+        canary.run_gpu_pod("training").await?;
+        second.host.standin().set_driver_mode(&DriverMode::Crash { message: "no kernel headers".into() })?;
+        apply(&nodes, OTHER, json!({"team": "a"})).await?;
+        // The canary node is cordoned until its pod has ended.
+        eventually(READY, "the cordon of the canary node", || async {
+            let node = canary.node().await?;
+            ensure!(node.annotations().contains_key(keys::CORDON), "{:?}", node.spec);
+            ensure!(node.spec.and_then(|spec| spec.unschedulable) == Some(true), "no cordon");
+            Ok(())
+        })
+        .await?;
+        ensure!(loaded(&nodes) == all_have(DEFAULT_DRIVER), "{:?}", loaded(&nodes));
+        canary.cluster.kubectl(&["delete", "pod", "training", "-n", &canary.users()])?;
+        second
+            .wait_for_status("the soak of the canary node", |status| {
+                ensure!(status.message.contains("canary nodes of this pool have to work until"), "{}", status.message);
+                Ok(())
+            })
+            .await?;
+        let mut canary_only = all_have(DEFAULT_DRIVER);
+        canary_only[0] = Some(OTHER.to_owned());
+        ensure!(loaded(&nodes) == canary_only, "{:?}", loaded(&nodes));
+        canary.run_gpu_pod("on-the-new-driver").await?;
+        canary.cluster.kubectl(&["delete", "pod", "on-the-new-driver", "-n", &canary.users()])?;
+
+        // The second node fails, and the first one returns.
+        eventually(READY, "the decision to return", || async {
+            let pools = status(&nodes).await?.rollout.pools;
+            ensure!(pools.iter().any(|pool| pool.rolled_back.contains("no kernel headers")), "{pools:?}");
+            Ok(())
+        })
+        .await?;
+        second.host.standin().set_driver_mode(&DriverMode::Ok)?;
+        eventually(READY, "all nodes with their first driver", || async {
+            ensure!(loaded(&nodes) == all_have(DEFAULT_DRIVER), "{:?}", loaded(&nodes));
+            let status = status(&nodes).await?;
+            ensure!(status.nodes.ready == status.nodes.total && status.rollout.slots.is_empty(), "{status:?}");
+            let stalled = status.conditions.iter().find(|condition| condition.type_ == "Stalled");
+            ensure!(stalled.is_some_and(|stalled| stalled.reason == Reason::RolledBack.as_str()), "{stalled:?}");
+            for f in &nodes {
+                let node = f.node().await?;
+                ensure!(!node.annotations().contains_key(keys::CORDON), "a cordon is left on {}", node.name_any());
+            }
+            Ok(())
+        })
+        .await?;
+        canary.run_gpu_pod("on-the-first-driver").await
+    });
+}
