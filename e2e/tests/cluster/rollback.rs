@@ -3,14 +3,16 @@
 use anyhow::{Context, Result, bail, ensure};
 use cluster::standin::DriverMode;
 use gpu_operator_crd::{
-    ClusterGpuPolicy, keys,
+    ClusterGpuPolicy, GpuNode,
+    gpunode::RolloutStep,
+    keys,
     policy::Stage,
     policy_status::{ClusterGpuPolicyStatus, RolloutStatus},
     reason::Reason,
 };
 use harness::wait::eventually;
 use kube::{
-    ResourceExt,
+    Api, ResourceExt,
     api::{Patch, PatchParams},
 };
 use serde_json::{Value, json};
@@ -62,6 +64,7 @@ fn a_failure_after_the_canary_node_returns_all_nodes() {
     everywhere(async |mut nodes| {
         // Updates begin in the order of the names.
         nodes.sort_by_key(|f| f.host.name());
+        nodes.truncate(3);
         let all_have = |driver: &str| nodes.iter().map(|_| Some(driver.to_owned())).collect::<Vec<_>>();
         apply(&nodes, DEFAULT_DRIVER, json!({})).await?;
         let ready = || async {
@@ -80,7 +83,8 @@ fn a_failure_after_the_canary_node_returns_all_nodes() {
 
         let [canary, second, ..] = nodes.as_slice() else { bail!("too few nodes") };
         canary.run_gpu_pod("training").await?;
-        second.host.standin().set_driver_mode(&DriverMode::Crash { message: "no kernel headers".into() })?;
+        // The installation of another driver does not end there.
+        second.host.standin().set_driver_mode(&DriverMode::Hold)?;
         apply(&nodes, OTHER, json!({"team": "a"})).await?;
         // The canary node is cordoned until its pod has ended.
         eventually(READY, "the cordon of the canary node", || async {
@@ -105,6 +109,14 @@ fn a_failure_after_the_canary_node_returns_all_nodes() {
         canary.cluster.kubectl(&["delete", "pod", "on-the-new-driver", "-n", &canary.users()])?;
 
         // The second node fails, and the first one returns.
+        eventually(READY, "the update of the second node", || async {
+            let gpu_node = Api::<GpuNode>::all(second.cluster.client()).get(&second.host.name()).await?;
+            let step = gpu_node.spec.rollout.map(|rollout| rollout.step);
+            ensure!(step == Some(RolloutStep::Replace) && second.host.standin().loaded_driver().is_none(), "{step:?}");
+            Ok(())
+        })
+        .await?;
+        second.host.standin().set_driver_mode(&DriverMode::Crash { message: "no kernel headers".into() })?;
         eventually(READY, "the decision to return", || async {
             let pools = status(&nodes).await?.rollout.pools;
             ensure!(pools.iter().any(|pool| pool.rolled_back.contains("no kernel headers")), "{pools:?}");
