@@ -249,7 +249,10 @@ async fn drivers(f: &Fixture) -> Result<BTreeMap<String, Option<String>>> {
         let loaded = report.and_then(|report| report.driver.loaded.clone());
         (node.name_any(), loaded.filter(|_| node.spec.rollout.is_none()))
     };
-    Ok(f.gpu_nodes().list(&ListParams::default()).await?.into_iter().map(driver).collect())
+    // The cluster may have other nodes.
+    let names = f.fleet.names();
+    let nodes = f.gpu_nodes().list(&ListParams::default()).await?.into_iter();
+    Ok(nodes.filter(|node| names.contains(&node.name_any())).map(driver).collect())
 }
 
 async fn rollout(f: &Fixture) -> Result<RolloutStatus> {
