@@ -19,7 +19,7 @@ use kube::{
     core::{ClusterResourceScope, NamespaceResourceScope},
 };
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     error::{Error, request},
@@ -123,35 +123,35 @@ impl Writer {
     /// Cordons a Node with the annotation that records it, or undoes a cordon that has the annotation. Whether it is needed is read
     /// first, and the Node must not have changed since.
     async fn cordon(&self, write: &Write, is_wanted: bool) -> Result<Answer, kube::Error> {
-        let (api, name) = (self.all::<TrimmedNode>(), &write.target.name);
-        let node = api.get(name).await?;
+        let node = self.all::<TrimmedNode>().get(&write.target.name).await?;
         let is_own = node.annotations().contains_key(keys::CORDON);
         if if is_wanted { node.is_cordoned() } else { !is_own } {
             return Ok(Answer::Node(Box::new(node)));
         }
         let set = is_wanted.then_some(true);
-        let body = json!({
-            "metadata": {
-                "resourceVersion": node.resource_version(),
-                "annotations": {keys::CORDON: set.map(|set| set.to_string())},
-            },
-            "spec": {"unschedulable": set},
-        });
-        let node = api.patch(name, &params(write), &Patch::Merge(&body)).await?;
-        Ok(Answer::Node(Box::new(node)))
+        let record = json!({keys::CORDON: set.map(|set| set.to_string())});
+        self.change(write, &node, &record, &json!({"unschedulable": set})).await
     }
 
     /// Sets or removes the health taint, with the annotation that records it. Taints are one list with many writers, so the list is
     /// read first, and written only if the Node has not changed since.
     async fn taint(&self, write: &Write, own: Option<&TaintFact>) -> Result<Answer, kube::Error> {
-        let api = self.all::<TrimmedNode>();
-        let node = api.get(&write.target.name).await?;
+        let node = self.all::<TrimmedNode>().get(&write.target.name).await?;
         let record = json!({keys::OWN_TAINT: own.map(ToString::to_string)});
-        let body = json!({
-            "metadata": {"resourceVersion": node.resource_version(), "annotations": record},
-            "spec": {"taints": node.taints_with(own)},
-        });
-        let node = api.patch(&write.target.name, &params(write), &Patch::Merge(&body)).await?;
+        self.change(write, &node, &record, &json!({"taints": node.taints_with(own)})).await
+    }
+
+    /// Changes the spec of a Node together with the annotation that records the change, if the Node is still as it was read.
+    async fn change(
+        &self,
+        write: &Write,
+        read: &TrimmedNode,
+        record: &Value,
+        spec: &Value,
+    ) -> Result<Answer, kube::Error> {
+        let metadata = json!({"resourceVersion": read.resource_version(), "annotations": record});
+        let body = Patch::Merge(json!({"metadata": metadata, "spec": spec}));
+        let node = self.all::<TrimmedNode>().patch(&write.target.name, &params(write), &body).await?;
         Ok(Answer::Node(Box::new(node)))
     }
 }

@@ -11,6 +11,7 @@ use gpu_operator_diagnose::{PendingPod, RefusedPods, Symptoms};
 use gpu_operator_plan::{
     output::{body::Body, write::Write},
     revision,
+    rollout::ledger,
     world::{
         DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, World,
     },
@@ -197,9 +198,8 @@ impl Mirrors {
             Body::Ledger(planned) => {
                 let (mirror, name) = (self.policies.read(), name.into());
                 let same = |known: &ClusterGpuPolicy| {
-                    let rollout = known.status.as_ref().map(|status| &status.rollout);
-                    let ledger = rollout.map(|rollout| (&*rollout.slots, &*rollout.pools)).unwrap_or_default();
-                    known.metadata.generation == planned.generation && ledger == (&planned.before.0, &planned.before.1)
+                    let before = (&*planned.before.0, &*planned.before.1);
+                    known.metadata.generation == planned.generation && ledger::recorded(known) == before
                 };
                 (
                     mirror.version::<PolicyName>(&name),

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The maximum number of nodes of a pool whose GPU pods are queried in one pass to find a node without any.
-pub const ASK_AT_ONCE: usize = 8;
+const ASK_AT_ONCE: usize = 8;
 
 /// The decision for a node.
 #[expect(clippy::struct_excessive_bools, reason = "independent decisions")]

@@ -87,9 +87,10 @@ impl<'w> Ledger<'w> {
     /// Returns the slot with which the next update of a member of a pool may begin.
     #[must_use]
     pub fn slot_of(&self, member: &Member<'_>) -> Option<&Slot> {
-        let uid = member.gpu_node?.uid()?;
-        let is_it = |slot: &&Slot| slot.uid == uid && slot.turn == member.turns() + 1 && slot.pool == member.pool.name;
-        self.slots.iter().find(is_it)
+        // A node has one slot. The UID is compared last, because each comparison copies it.
+        let slot = self.slots.iter().find(|slot| slot.node == member.node.name)?;
+        let is_next = slot.turn == member.turns() + 1 && slot.pool == member.pool.name;
+        (is_next && member.gpu_node?.uid().as_ref() == Some(&slot.uid)).then_some(slot)
     }
 
     /// Returns the nodes with slots for updates that have not begun, and their numbers.

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     assess::{Assessment, mig},
     note::Note,
-    rollout::decision::{ASK_AT_ONCE, PoolDecision},
+    rollout::decision::PoolDecision,
     world::PodFacts,
 };
 
@@ -26,10 +26,7 @@ pub fn restore_layouts(members: &[Assessment<'_>], now: Timestamp, pool: &mut Po
             continue;
         };
         match member.gpu_pods.map(|pods| &pods.users) {
-            None if pool.questions.len() < ASK_AT_ONCE => {
-                pool.questions.insert(name.clone());
-            }
-            None => {}
+            None => pool.ask(member),
             Some(pods) if pods.is_empty() => {
                 pool.delete_pods.insert(pod.name.clone());
                 return;

@@ -24,7 +24,7 @@ pub fn decide<'f>(
         .collect();
     let mut budgets = Budgets::of(policy, pools, &ledger);
     let mut waiting: Vec<_> = turns.values_mut().flat_map(|pool| take(&mut pool.waiting)).collect();
-    waiting.sort_by_key(|member| (ledger.slot_of(member).is_none(), !member.node.cordoned));
+    waiting.sort_by_cached_key(|member| (ledger.slot_of(member).is_none(), !member.node.cordoned));
     for member in waiting {
         if let Some(pool) = turns.get_mut(&member.pool.name) {
             pool.take_turn(member, &mut ledger, &mut budgets);

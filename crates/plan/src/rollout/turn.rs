@@ -111,7 +111,7 @@ pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
 }
 
 /// Returns the decision to keep a node's labels, or to restore those that it gave up for an update that cannot continue. While the
-/// wanted groups are unknown, as after a reboot, an update is neither continued nor given up.
+/// wanted groups are unknown, as after a reboot, an update is neither continued nor, before its deadline, given up.
 #[must_use]
 pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>, terms: &Terms) -> Decision {
     let unknown = member.desired.is_unknown();

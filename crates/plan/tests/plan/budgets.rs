@@ -6,7 +6,7 @@ use gpu_operator_crd::{NodeName, Phase, gpunode::RolloutStep, keys, policy_statu
 
 use crate::{
     law,
-    robust::{busy, loaded},
+    robust::{busy, loaded, rollout_spec, updating_fleet},
     sim::{Faults, Sim},
 };
 
@@ -15,14 +15,11 @@ const NEW: &str = "590.10.01";
 
 /// A settled fleet of eight nodes, whose policy has this strategy and another driver version now. Every write obeys the laws.
 fn updating(strategy: &str) -> Sim {
-    let mut sim = Sim::settled_fleet("{defaults: {driver: {version: 595.91.07}}}", &NODES);
-    sim.law = Some(law::holds);
-    sim.apply_policy("all", &spec(strategy));
-    sim
+    updating_fleet(&NODES, strategy)
 }
 
 fn spec(strategy: &str) -> String {
-    format!("{{rollout: {strategy}, defaults: {{driver: {{version: {NEW}}}}}}}")
+    rollout_spec(strategy, NEW)
 }
 
 fn moving(sim: &Sim) -> BTreeSet<NodeName> {

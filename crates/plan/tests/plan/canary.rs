@@ -3,8 +3,7 @@
 use gpu_operator_crd::{NodeName, health::HealthState, keys, policy_status::RolloutStatus};
 
 use crate::{
-    law,
-    robust::loaded,
+    robust::{loaded, rollout_spec as spec, updating_fleet},
     sim::{Faults, Sim},
 };
 
@@ -13,16 +12,9 @@ const OLD: &str = "595.91.07";
 const NEW: &str = "590.10.01";
 const THIRD: &str = "580.173.02";
 
-fn spec(strategy: &str, version: &str) -> String {
-    format!("{{rollout: {strategy}, defaults: {{driver: {{version: {version}}}}}}}")
-}
-
 /// A settled fleet of six nodes, whose policy has this strategy and another driver version now. Every write obeys the laws.
 fn updating(strategy: &str) -> Sim {
-    let mut sim = Sim::settled_fleet(&spec(strategy, OLD), &NODES);
-    sim.law = Some(law::holds);
-    sim.apply_policy("all", &spec(strategy, NEW));
-    sim
+    updating_fleet(&NODES, strategy)
 }
 
 fn with(sim: &mut Sim, version: &str) -> Vec<NodeName> {

@@ -18,6 +18,19 @@ pub(crate) fn fleet(nodes: &[&str]) -> Sim {
     Sim::settled_fleet(OLD, nodes)
 }
 
+/// Returns the spec of a policy with this strategy of rollouts and this driver.
+pub(crate) fn rollout_spec(strategy: &str, driver: &str) -> String {
+    format!("{{rollout: {strategy}, defaults: {{driver: {{version: {driver}}}}}}}")
+}
+
+/// Returns a settled fleet with driver 595.91.07, whose policy has this strategy and driver 590.10.01 now. Every write obeys the laws.
+pub(crate) fn updating_fleet(nodes: &[&str], strategy: &str) -> Sim {
+    let mut sim = Sim::settled_fleet(&rollout_spec(strategy, "595.91.07"), nodes);
+    sim.law = Some(crate::law::holds);
+    sim.apply_policy("all", &rollout_spec(strategy, "590.10.01"));
+    sim
+}
+
 pub(crate) fn busy(sim: &mut Sim, node: &str) {
     sim.gpu_pods.insert(node.into(), vec!["team/training".into()]);
 }

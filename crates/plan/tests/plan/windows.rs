@@ -5,8 +5,7 @@ use gpu_operator_crd::{Phase, gpunode::RolloutStep, policy::Stage, reason::Reaso
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    law,
-    robust::{busy, loaded},
+    robust::{busy, loaded, rollout_spec, updating_fleet},
     sim::Sim,
 };
 
@@ -18,14 +17,11 @@ const OPENS: &str = "update pending: the next window of rollout.windows opens at
 
 /// A settled fleet whose policy has this strategy and another driver version now. Every write obeys the laws.
 fn updating(strategy: &str) -> Sim {
-    let mut sim = Sim::settled_fleet("{defaults: {driver: {version: 595.91.07}}}", &NODES);
-    sim.law = Some(law::holds);
-    sim.apply_policy("all", &spec(strategy));
-    sim
+    updating_fleet(&NODES, &format!("{{{strategy}}}"))
 }
 
 fn spec(strategy: &str) -> String {
-    format!("{{rollout: {{{strategy}}}, defaults: {{driver: {{version: {NEW}}}}}}}")
+    rollout_spec(&format!("{{{strategy}}}"), NEW)
 }
 
 /// Waits until a time of the first days, and runs until nothing changes within a minute.
