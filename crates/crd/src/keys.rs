@@ -40,11 +40,13 @@ pub const MANAGED: &str = "gpu.nodestack.dev/managed";
 pub const GPU_COUNT: &str = "gpu.nodestack.dev/gpu-count";
 
 /// Label of DaemonSets and their pods: `driver`, `toolkit`, `mps` or `device-plugin`. On a validation pod:
-/// [`VALIDATION`].
+/// [`VALIDATION`]. On a preflight pod: [`PREFLIGHT`].
 pub const STAGE: &str = "gpu.nodestack.dev/stage";
 /// The value of [`STAGE`] on a validation pod, and the prefix of its name.
 pub const VALIDATION: &str = "validation";
-/// The chart's priority class of validation pods. It has the lowest priority and never preempts.
+/// The value of [`STAGE`] on a pod that pulls the images of a revision before nodes move to it, and the prefix of its name.
+pub const PREFLIGHT: &str = "preflight";
+/// The chart's priority class of validation and preflight pods. It has the lowest priority and never preempts.
 pub const VALIDATION_PRIORITY: &str = "validation.gpu.nodestack.dev";
 /// Label of DaemonSets and their pods: the policy that they belong to.
 pub const POLICY: &str = "gpu.nodestack.dev/policy";

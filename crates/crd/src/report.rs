@@ -244,6 +244,13 @@ pub struct DriverFacts {
     /// If so, the loaded module may be left over from a container whose libraries are gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub container_ran: bool,
+    /// The text of `/run/nvidia/nvidia-driver.state`: the digest of the configuration with which NVIDIA's driver container has loaded the
+    /// module. A container with the same digest keeps the module, although programs use it. Absent if the image does not write the
+    /// file, or if a fabric manager has run in the container, because CUDA programs end with it (by NVIDIA's documentation; not
+    /// verified).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub config_digest: Option<String>,
     /// User-space drivers that were found: on the host, in the driver container's root and in GKE's directory.
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]

@@ -16,13 +16,14 @@ pub mod nouveau;
 pub mod phase;
 pub mod pod_failure;
 pub mod precompiled;
+pub mod preflight;
 pub mod stage_pod;
 pub mod validation;
 pub mod validation_outcome;
 pub mod validation_test;
 pub mod verdict;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cuda::Ceilings;
 use gpu_operator_crd::{PolicyName, PoolName, policy_status::Overlap, reason::Reason};
@@ -66,9 +67,15 @@ pub struct Assessment<'w> {
 impl<'w> Assessment<'w> {
     /// Assesses a node.
     #[must_use]
-    pub fn of(desired: DesiredNode<'w>, catalogue: &Catalogue, world: &'w World, now: Timestamp) -> Self {
+    pub fn of(
+        desired: DesiredNode<'w>,
+        catalogue: &Catalogue,
+        world: &'w World,
+        absent_images: &BTreeSet<&str>,
+        now: Timestamp,
+    ) -> Self {
         let member = Member::of(desired, world, now);
-        let missing_image = precompiled::missing(catalogue, &member);
+        let missing_image = precompiled::missing(catalogue, &member, absent_images);
         let validation = validation::of(&member, &world.log_tails, now);
         let cuda = cuda::ceilings(catalogue, &member);
         let host_driver = host_driver::problem(catalogue, &member);
@@ -148,8 +155,9 @@ pub fn assess<'w>(fleet: Fleet<'w, DesiredNode<'w>>, variants: Variants<'w>, now
     for policy in unmanaged.iter().filter_map(|node| node.selected_by) {
         policies.entry(name_of(policy)).or_default().opted_out += 1;
     }
+    let absent_images = preflight::without_driver_image(world);
     for node in governed {
-        let assessment = Assessment::of(node, catalogue, world, now);
+        let assessment = Assessment::of(node, catalogue, world, &absent_images, now);
         let policy = name_of(assessment.member.policy);
         for other in &assessment.member.others {
             policies.entry(policy.clone()).or_default().overlap(other, &policy);

@@ -29,3 +29,5 @@ pub const RESTART_AT_END: &str = "--default";
 
 /// The container that runs the validation test.
 pub const VALIDATION: &str = "test";
+/// Pulls the image of NVIDIA's driver container before an update.
+pub const PREFLIGHT_DRIVER: &str = "driver-driver";

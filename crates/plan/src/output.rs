@@ -20,6 +20,7 @@ pub mod plan;
 pub mod policy;
 pub mod policy_conditions;
 pub mod policy_nodes;
+pub mod preflight_pods;
 pub mod published_labels;
 pub mod runtime_classes;
 pub mod stale_gpu_nodes;
@@ -64,6 +65,7 @@ pub fn assemble<'f>(
     stale_gpu_nodes::remove(&mut plan, world, now);
     runtime_classes::add(&mut plan, world, fleet.variants.all());
     plan.writes.extend(validation_pods::to_delete(fleet));
+    plan.writes.extend(preflight_pods::to_delete(rollout, world));
     plan.writes.extend(recreate_pods::pods_to_recreate(world, now).map(Write::delete_pod));
     plan.sort();
     plan

@@ -36,6 +36,7 @@
 //! ([`recreate_pods`]).
 
 pub mod budget;
+pub mod change;
 pub mod decision;
 pub mod driver_removal;
 pub mod failures;
@@ -45,6 +46,7 @@ pub mod ledger;
 pub mod mig;
 pub mod policy;
 pub mod pool;
+pub mod preflight;
 pub mod recreate_pods;
 pub mod release;
 pub mod runtime_restart;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{ClusterGpuPolicyStatus, GpuNodeStatus, NodeName, PolicyName};
+use gpu_operator_crd::{ClusterGpuPolicyStatus, GpuNodeStatus, NodeName, PolicyName, keys};
 use gpu_operator_plan::{
     Plan,
     output::{
@@ -12,6 +12,7 @@ use gpu_operator_plan::{
     world::{HealthCondition, TaintFact},
 };
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 
 /// The writes of a plan, by name.
 pub trait Planned {
@@ -22,7 +23,10 @@ pub trait Planned {
     fn taints(&self) -> BTreeMap<NodeName, Option<&TaintFact>>;
     fn policy_statuses(&self) -> BTreeMap<PolicyName, &ClusterGpuPolicyStatus>;
     fn daemon_sets(&self) -> BTreeMap<String, &DaemonSetWrite>;
-    fn pods(&self) -> BTreeMap<String, &Pod>;
+    /// Returns the pods that test nodes.
+    fn tests(&self) -> BTreeMap<String, &Pod>;
+    /// Returns the pods that pull images.
+    fn preflights(&self) -> BTreeMap<String, &Pod>;
     fn deleted(&self, kind: Kind) -> BTreeSet<String>;
 }
 
@@ -69,12 +73,22 @@ impl Planned for Plan {
         bodies!(self, Body::DaemonSet(write) => &**write)
     }
 
-    fn pods(&self) -> BTreeMap<String, &Pod> {
-        bodies!(self, Body::Pod(pod) => &**pod)
+    fn tests(&self) -> BTreeMap<String, &Pod> {
+        pods(self, keys::VALIDATION)
+    }
+
+    fn preflights(&self) -> BTreeMap<String, &Pod> {
+        pods(self, keys::PREFLIGHT)
     }
 
     fn deleted(&self, kind: Kind) -> BTreeSet<String> {
         let deletes = |write: &&Write| write.target.kind == kind && matches!(write.body, Body::Delete(_));
         self.writes.iter().filter(deletes).map(|write| write.target.name.clone()).collect()
     }
+}
+
+fn pods<'p>(plan: &'p Plan, purpose: &str) -> BTreeMap<String, &'p Pod> {
+    let mut pods: BTreeMap<_, &Pod> = bodies!(plan, Body::Pod(pod) => &**pod);
+    pods.retain(|_, pod| pod.labels().get(keys::STAGE).is_some_and(|stage| stage == purpose));
+    pods
 }

@@ -72,7 +72,7 @@ pub struct Sim {
     pub pods: BTreeMap<String, PodFacts>,
     pub runtime_classes: BTreeMap<String, RuntimeClassFacts>,
     /// The template from which each pod was created: its DaemonSet may have changed since.
-    templates: BTreeMap<String, PodSpec>,
+    pub templates: BTreeMap<String, PodSpec>,
     pub refusals: BTreeMap<String, Refusal>,
     pub gpu_pods: BTreeMap<NodeName, Vec<String>>,
     /// The programs that use the driver of each node without a GPU pod.

@@ -50,6 +50,7 @@ pub(super) fn report(machine: &Machine, inputs: &Inputs<'_>) -> Report {
             in_use: machine.in_use(inputs),
             holders: inputs.requests.holders.then(Vec::new),
             container_ran: machine.state_file,
+            config_digest: None,
             installed,
             waits: None,
             cuda_version: answering.then(|| "13.1".to_owned()),

@@ -11,5 +11,5 @@ mod test_files;
 
 pub use error::DriverError;
 pub use gpu_operator_crd::report::{CONTAINER_ROOT, DRIVER_ROOTS, GKE_ROOT, HOST_ROOT};
-pub use kernel_module::{container_ran, in_use, is_kept_loaded, load_id, loaded};
+pub use kernel_module::{config_digest, container_ran, in_use, is_kept_loaded, load_id, loaded};
 pub use libraries::{Library, all_libraries, libraries};

@@ -68,6 +68,7 @@ pub(super) fn collect(
         bus,
         loaded: start.loaded,
         container_ran: driver::container_ran(host)?,
+        config_digest: driver::config_digest(host),
         load_id: start.load_id,
         in_use: driver::in_use(host)?,
         holders: requests.holders.then(|| listed(host)).flatten(),

@@ -28,6 +28,8 @@ pub struct Facts {
     pub load_id: Option<u64>,
     /// Whether NVIDIA's driver container has run since the node booted.
     pub container_ran: bool,
+    /// The digest of the configuration with which that container has loaded the module.
+    pub config_digest: Option<String>,
     /// Whether that module is in use.
     pub in_use: bool,
     /// The programs that hold the GPUs, if they are requested.
@@ -77,6 +79,7 @@ pub fn build_report(facts: &Facts, look: &NvmlStatus, health: &NodeHealth) -> Re
             in_use: facts.in_use,
             holders: facts.holders.as_ref().map(|holders| holders.iter().take(MAX_HOLDERS).cloned().collect()),
             container_ran: facts.container_ran,
+            config_digest: facts.config_digest.as_deref().map(|digest| bounded(digest, MAX_NAME)),
             installed: facts.installed.iter().take(MAX_INSTALLED).map(installed).collect(),
             waits: facts.waits.as_deref().map(|text| bounded(text, MAX_MESSAGE)),
             cuda_version: inventory

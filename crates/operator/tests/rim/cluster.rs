@@ -204,6 +204,7 @@ fn json_of_pod(pod: &PodFacts) -> Value {
         Role::Operand(stage) => (json!({keys::STAGE: stage.as_str()}), json!({stage.key(): pod.group})),
         Role::Probe => (json!({"app.kubernetes.io/name": "nvml-probe"}), json!({})),
         Role::Validation => (json!({keys::STAGE: keys::VALIDATION}), json!({})),
+        Role::Preflight => (json!({keys::STAGE: keys::PREFLIGHT}), json!({})),
     };
     let phase = pod.end.as_ref().map_or("Running", |end| if end.succeeded { "Succeeded" } else { "Failed" });
     let statuses = |containers: &[ContainerFacts]| containers.iter().map(json_of_container).collect::<Vec<_>>();

@@ -223,7 +223,7 @@ async fn creating_a_pod_that_already_exists_succeeds() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{readiness: {validation: {mode: OnInstall}}}");
     let plan = (0..60).find_map(|_| {
         let plan = sim.plan();
-        let creates = !plan.pods().is_empty();
+        let creates = !plan.tests().is_empty();
         sim.step_with(plan.clone());
         sim.sleep(1);
         creates.then_some(plan)

@@ -11,6 +11,7 @@ use crate::{
         error_line::error_line,
         installer_log::{complaint, says_not_found},
     },
+    container_names::PREFLIGHT_DRIVER,
     settings::GRACE,
     time::older,
     world::{ContainerFacts, ContainerState, Exit, NodeFacts, PodFacts, Role, World},
@@ -45,15 +46,24 @@ pub fn refusal<'w>(world: &'w World, set: &str, is_of_set: impl Fn(&PodFacts) ->
 /// starting.
 #[must_use]
 pub fn pod_failure(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
-    if let Some(message) = &pod.unschedulable {
-        // Every pod is unschedulable for a moment, and a replacement is until the previous pod is gone.
-        let long = pod.created.is_some_and(|created| older(created.local(), GRACE, now));
-        return long.then(|| (Reason::PodUnschedulable, format!("pod {} cannot be scheduled: {message}", pod.name)));
+    if pod.unschedulable.is_some() {
+        return unschedulable(pod, now);
     }
     pod.init.iter().chain(&pod.containers).find_map(|container| container_failure(pod, container, now))
 }
 
-fn container_failure(pod: &PodFacts, container: &ContainerFacts, now: Timestamp) -> Option<(Reason, String)> {
+/// Returns why a pod cannot be scheduled. Every pod is unschedulable for a moment, and a replacement is until the previous pod is
+/// gone.
+#[must_use]
+pub fn unschedulable(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
+    let message = pod.unschedulable.as_ref()?;
+    let long = pod.created.is_some_and(|created| older(created.local(), GRACE, now));
+    long.then(|| (Reason::PodUnschedulable, format!("pod {} cannot be scheduled: {message}", pod.name)))
+}
+
+/// Returns why a container of a pod does not run; `None` if it runs or is still starting.
+#[must_use]
+pub fn container_failure(pod: &PodFacts, container: &ContainerFacts, now: Timestamp) -> Option<(Reason, String)> {
     let named = |message: &str| format!("pod {}, container {}: {message}", pod.name, container.name);
     let crashed = |exit| crashed(pod, container, exit);
     match (&container.state, &container.last_failure) {
@@ -62,7 +72,8 @@ fn container_failure(pod: &PodFacts, container: &ContainerFacts, now: Timestamp)
         (ContainerState::Waiting { reason, message }, last) => match (reason.as_str(), last) {
             ("ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull", _) => {
                 let words = pull_error(message);
-                if pod.role == Role::Operand(Stage::Driver) && says_not_found(words) {
+                let is_driver = pod.role == Role::Operand(Stage::Driver) || container.name == PREFLIGHT_DRIVER;
+                if is_driver && says_not_found(words) {
                     let advice = "check driver.version, or set your own image in driver.image";
                     return Some((Reason::DriverImageNotFound, named(&format!("{words}; {advice}"))));
                 }
@@ -94,12 +105,18 @@ fn crashed(pod: &PodFacts, container: &ContainerFacts, exit: &Exit) -> (Reason, 
 /// Returns whether a pod cannot start because an image does not exist.
 #[must_use]
 pub fn lacks_its_image(pod: &PodFacts) -> bool {
-    pod.init.iter().chain(&pod.containers).any(|container| match &container.state {
+    pod.init.iter().chain(&pod.containers).any(lacks_image)
+}
+
+/// Returns whether a container cannot start because its image does not exist.
+#[must_use]
+pub fn lacks_image(container: &ContainerFacts) -> bool {
+    match &container.state {
         ContainerState::Waiting { reason, message } => {
             ["ErrImagePull", "ImagePullBackOff"].contains(&reason.as_str()) && says_not_found(pull_error(message))
         }
         _ => false,
-    })
+    }
 }
 
 /// Returns the reason that a container of this operator reports at the beginning of its message, and the rest of the message.

@@ -1,10 +1,12 @@
 //! Missing images of precompiled drivers: the image is recorded in the node's GpuNode, and the driver is compiled on the node
 //! instead, until a different image is wanted. Without the record the node would alternate between the two.
 
+use std::collections::BTreeSet;
+
 use gpu_operator_crd::{policy::Stage, reason::Reason};
 
 use crate::{
-    assess::{member::Member, pod_failure},
+    assess::{member::Member, pod_failure, preflight},
     catalogue::Catalogue,
     desired::{
         driver::{choice::DriverChoice, precompiled, subject::Subject},
@@ -13,9 +15,10 @@ use crate::{
     note::Note,
 };
 
-/// Returns the precompiled image that the policy selects for a node, if it does not exist.
+/// Returns the precompiled image that the policy selects for a node, if it does not exist. `without_image` are the revisions whose
+/// image a node has tried to pull; see [`preflight::without_driver_image`].
 #[must_use]
-pub fn missing(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
+pub fn missing(catalogue: &Catalogue, member: &Member<'_>, without_image: &BTreeSet<&str>) -> Option<String> {
     // This is called for every node, and most policies select no precompiled driver.
     if !effective_spec::is_precompiled(member.policy, member.pool.named) {
         return None;
@@ -37,10 +40,14 @@ pub fn missing(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
     let settings = effective_spec::driver(member.policy, member.pool.named);
     let image = precompiled::wanted(&settings, &subject, choice)?;
     let known = status.missing_image.as_ref() == Some(&image);
-    let is_wanted = member.want().is_some_and(|want| want.driver == member.have.driver);
+    let want = member.want();
     let precompiled = matches!(choice, DriverChoice::Container { kernel: Some(_), .. });
-    let now_seen = || member.pod(Stage::Driver).is_some_and(pod_failure::lacks_its_image);
-    (known || precompiled && is_wanted && now_seen()).then_some(image)
+    let now_seen = || {
+        let Some(want) = &want else { return false };
+        want.driver == member.have.driver && member.pod(Stage::Driver).is_some_and(pod_failure::lacks_its_image)
+            || !without_image.is_empty() && without_image.contains(preflight::prefix(want).as_str())
+    };
+    (known || precompiled && now_seen()).then_some(image)
 }
 
 /// Returns the note that the driver is compiled on the node instead, if it is.

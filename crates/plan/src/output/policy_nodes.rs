@@ -17,7 +17,7 @@ use crate::{
         leavers::Leavers,
         node,
         plan::Plan,
-        policy, runtime_classes, urgency, validation_pods,
+        policy, preflight_pods, runtime_classes, urgency, validation_pods,
         write::{self, Write},
     },
     rollout::{
@@ -73,6 +73,8 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
             halted.insert(pool.clone(), why.clone());
         }
         plan.writes.extend(validation_pods::to_create(settings, members, decision));
+        let named = members.first().and_then(|assessed| assessed.member.pool.named);
+        plan.writes.extend(preflight_pods::to_create(settings, policy, named, decision, world));
         plan.questions.log_tails.extend(members.iter().filter_map(|assessed| assessed.validation.log_of.clone()));
         for assessed in members {
             if let Some(decision) = decision.nodes.get(&assessed.member.node.name) {

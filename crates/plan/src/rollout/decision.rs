@@ -12,7 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     assess::{member::Member, verdict::Verdict},
     note::Note,
-    rollout::ledger::Content,
+    rollout::{ledger::Content, preflight::PreflightPod},
 };
 
 /// The maximum number of nodes of a pool whose GPU pods are queried in one pass to find a node without any.
@@ -63,6 +63,8 @@ pub struct PoolDecision {
     pub check_again: Option<Timestamp>,
     /// Pods to recreate: device plugins that have to restore a MIG layout, and toolkits that restart the container runtime.
     pub delete_pods: BTreeSet<String>,
+    /// The pods that pull images before nodes move to a revision, by name.
+    pub preflight_pods: BTreeMap<String, PreflightPod>,
 }
 
 impl PoolDecision {

@@ -17,17 +17,16 @@ use crate::{
     revision,
     rollout::{
         budget::Budgets,
+        change::Change,
         decision::{Decision, PoolDecision},
         failures::{self, problems},
         goal::Goals,
         ledger::Ledger,
         mig::restore_layouts,
+        preflight::{self, Preflight, Preflights},
         release::{must_release, waits_for_holders},
         runtime_restart::RuntimeTurn,
-        turn::{
-            Terms, begin, continue_update, has_nothing_else, in_use, keep_or_restore, moves_driver, needs_idle_gpus,
-            settle,
-        },
+        turn::{TURN, Terms, begin, continue_update, has_nothing_else, keep_or_restore, settle, users},
         wave::{Next, Waves},
     },
     world::World,
@@ -45,6 +44,7 @@ pub struct PoolTurns<'f> {
     revision: String,
     goals: Goals,
     waves: Waves,
+    preflights: Preflights,
     /// Whether as many updates have failed as the strategy allows.
     is_halted: bool,
     /// What has been decided.
@@ -84,6 +84,7 @@ impl<'f> PoolTurns<'f> {
             strategy,
             revision,
             goals,
+            preflights: Preflights::default(),
             is_halted: false,
             decision: PoolDecision::default(),
             runtime: RuntimeTurn::of(members, world, now),
@@ -157,7 +158,8 @@ impl<'f> PoolTurns<'f> {
                 return;
             }
             (Some(goal), Some(rollout)) => {
-                let decision = continue_update(member, verdict, goal, rollout, &self.terms, &mut self.decision);
+                let change = Change::of(member, goal, self.world);
+                let decision = continue_update(member, verdict, change, rollout, &self.terms, &mut self.decision);
                 let deadline = decision.rollout.as_ref().and_then(|rollout| Some(rollout.deadline.as_ref()?.0));
                 if let Some(deadline) = deadline.filter(|deadline| self.terms.now < *deadline) {
                     self.decision.check(deadline);
@@ -221,7 +223,6 @@ impl<'f> PoolTurns<'f> {
             return keep_or_restore(member, None, &self.terms);
         };
         let now = self.terms.now;
-        let driver_moves = moves_driver(&member.have, &want);
         // What has been requested stays so while the node waits.
         let settle = |groups: StageRevisions| {
             let settled = settle(member, groups, now);
@@ -231,24 +232,27 @@ impl<'f> PoolTurns<'f> {
             note: Some(Note::new(Reason::RolloutPending, message)),
             ..settle(member.have.clone())
         };
-        let must_be_idle = needs_idle_gpus(member, &member.have, &want);
-        let users = member.gpu_pods.map(|pods| &pods.users);
+        let change = Change::of(member, want, self.world);
         // A failed node without allocatable units has no workload to disturb, so it is updated immediately.
         if member.was_failing() && member.allocatable() == 0 && member.external.by_claims().is_none() {
+            let users = change.needs_idle_gpus.then(|| users(member, &mut self.decision)).flatten();
             return match users {
-                Some(pods) if must_be_idle && !pods.is_empty() => {
-                    self.decision.ask_again = true;
-                    Decision { note: Some(in_use(pods)), ..settle(member.have.clone()) }
-                }
-                None if must_be_idle => {
-                    self.decision.ask(member);
-                    pending(TURN)
-                }
-                _ => Decision { release: driver_moves || must_release(member, now), ..settle(want) },
+                Some(note) => Decision { note: Some(note), ..settle(member.have.clone()) },
+                None => Decision { release: change.reloads_driver || must_release(member, now), ..settle(change.to) },
             };
         }
         if let Some(why) = self.not_yet(member, ledger) {
             return pending(&why);
+        }
+        if let Some(why) = self.stopped() {
+            self.waits_for = why.to_owned();
+            return pending(why);
+        }
+        // It needs no window and no slot, because it disturbs nothing.
+        let preflight = self.preflight(member, &change.to);
+        if matches!(preflight, Preflight::Failed(_)) {
+            HALTED.clone_into(&mut self.waits_for);
+            return pending(HALTED);
         }
         if let Some(why) = self.not_now() {
             self.waits_for.clone_from(&why);
@@ -263,20 +267,19 @@ impl<'f> PoolTurns<'f> {
             // The node's own reason explains it.
             return settle(member.have.clone());
         }
-        if must_be_idle && !self.terms.cordon() {
-            match users {
-                Some(pods) if !pods.is_empty() => {
-                    self.decision.ask_again = true;
-                    return Decision { note: Some(in_use(pods)), ..settle(member.have.clone()) };
-                }
-                Some(_) => {}
-                None => {
-                    self.decision.ask(member);
-                    return pending(TURN);
-                }
-            }
+        if let Preflight::Underway(why) = preflight {
+            // The others wait for this one.
+            budgets.take(member);
+            self.waits_for.clone_from(&why);
+            return pending(&why);
         }
-        let decision = begin(member, want, &self.terms, &mut self.decision);
+        if change.needs_idle_gpus
+            && !self.terms.cordon()
+            && let Some(note) = users(member, &mut self.decision)
+        {
+            return Decision { note: Some(note), ..settle(member.have.clone()) };
+        }
+        let decision = begin(member, change, &self.terms, &mut self.decision);
         if decision.rollout.is_none() {
             return decision;
         }
@@ -300,15 +303,27 @@ impl<'f> PoolTurns<'f> {
         Moved { rollout, revision: self.revision.clone(), canary, from, unhealthy: problems(member), at: None }
     }
 
+    /// Returns why no update in the pool begins until a user or a recovery changes that, as a message.
+    fn stopped(&self) -> Option<&'static str> {
+        if self.strategy.paused == Some(true) {
+            return Some("update pending: the rollout is paused by rollout.paused");
+        }
+        self.is_halted.then_some(HALTED)
+    }
+
+    /// Returns whether a node may move to a revision as far as its images are concerned, and halts the rollout if it may not.
+    fn preflight(&mut self, member: &Member<'_>, want: &StageRevisions) -> Preflight {
+        let Self { members, goals, world, terms: Terms { progress_deadline: limit, now, .. }, .. } = self;
+        let (limit, now) = (*limit, *now);
+        let preflight = self.preflights.of(member, want, preflight::Pool { members, goals, world, limit, now });
+        if let Preflight::Failed(why) = &preflight {
+            self.decision.halted.get_or_insert_with(|| Note::new(Reason::RolloutHalted, why.clone()));
+        }
+        preflight
+    }
+
     /// Returns why no update in the pool begins at present, whatever the budgets, as a message.
     fn not_now(&mut self) -> Option<String> {
-        if self.strategy.paused == Some(true) {
-            return Some("update pending: the rollout is paused by rollout.paused".to_owned());
-        }
-        if self.is_halted {
-            let message = "update pending: the rollout of this pool is halted; see condition Stalled of the policy";
-            return Some(message.to_owned());
-        }
         match self.waves.next() {
             Next::Canary | Next::Rest => self.terms.windows.closed(&mut self.decision),
             Next::Underway => Some("update pending: the canary nodes of this pool are being updated".to_owned()),
@@ -344,6 +359,7 @@ impl<'f> PoolTurns<'f> {
         self.decision.delete_pods.extend(recreated);
         let halted = self.runtime.halted().map(|why| Note::new(Reason::RolloutHalted, why));
         self.decision.halted = self.decision.halted.or(halted);
+        self.decision.preflight_pods = self.preflights.pods;
         if self.decision.nodes.values().all(|decision| decision.rollout.is_none()) {
             restore_layouts(members, now, &mut self.decision);
             let is_outdated =
@@ -357,13 +373,12 @@ impl<'f> PoolTurns<'f> {
     }
 }
 
+/// The message on a node of a pool whose rollout is halted.
+const HALTED: &str = "update pending: the rollout of this pool is halted; see condition Stalled of the policy";
+
 /// The message on a node that has returned to its previous revision.
 const ROLLED_BACK: &str =
     "update pending: the rollout of this pool was rolled back; see condition Stalled of the policy";
-
-/// The message on a node without a slot. It names no other node: otherwise each turn would change the status of every node.
-const TURN: &str =
-    "update pending: rollout.maxParallel and rollout.maxUnavailable limit how many nodes are updated at a time";
 
 /// Returns whether the DaemonSets of these groups exist. A running revision is not given up for one that the API server
 /// rejects.

@@ -14,6 +14,7 @@ use gpu_operator_crd::{
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{
+    change::Change,
     decision::{Decision, PoolDecision, missed_a_gpu_before},
     release::{must_release, waits_for_programs},
     window::Windows,
@@ -22,7 +23,6 @@ use crate::{
     assess::{
         holders::{self, Blocker, Holders},
         member::Member,
-        mig,
         verdict::Verdict,
     },
     note::Note,
@@ -38,6 +38,10 @@ const TIMEOUT: Duration = Duration::from_hours(4);
 /// The beginning of a message about what still uses the driver that has to be replaced.
 const RELEASING: &str = "releasing the GPUs before the driver is replaced:";
 
+/// The message on a node without a slot. It names no other node: otherwise each turn would change the status of every node.
+pub const TURN: &str =
+    "update pending: rollout.maxParallel and rollout.maxUnavailable limit how many nodes are updated at a time";
+
 /// What applies to the updates of all nodes of a pool.
 #[derive(Clone, Debug)]
 pub struct Terms {
@@ -45,8 +49,8 @@ pub struct Terms {
     mode: GpuPodsMode,
     /// How long they are awaited.
     timeout: Duration,
-    /// How long every other step may take.
-    progress_deadline: Duration,
+    /// How long every other step, and a preflight, may take.
+    pub progress_deadline: Duration,
     /// When updates begin.
     pub windows: Windows,
     /// The time of the plan.
@@ -154,15 +158,16 @@ pub fn settle(member: &Member<'_>, want: StageRevisions, now: Timestamp) -> Deci
 pub fn continue_update(
     member: &Member<'_>,
     verdict: &Verdict,
-    want: StageRevisions,
+    change: Change,
     rollout: &Rollout,
     terms: &Terms,
     pool: &mut PoolDecision,
 ) -> Decision {
     let now = terms.now;
-    if rollout.step == RolloutStep::Await && member.have != want {
-        return await_idle(member, want, rollout, terms, pool);
+    if rollout.step == RolloutStep::Await && member.have != change.to {
+        return await_idle(member, change, rollout, terms, pool);
     }
+    let Change { to: want, reloads_driver, needs_idle_gpus } = change;
     if is_done(member, verdict, &want) {
         return settle(member, want, now);
     }
@@ -171,15 +176,16 @@ pub fn continue_update(
     if terms.is_over(rollout) && !is_another && !waits_for_others {
         return Decision { failed: true, ..settle(member, want, now) };
     }
+    let scope = if needs_idle_gpus { DisruptionScope::GpuPods } else { rollout.scope };
     let install = |want: StageRevisions| Decision {
-        release: must_release(member, now) || moves_driver(&member.have, &want),
-        pauses_clients: needs_idle_gpus(member, &rollout.from, &want),
+        release: must_release(member, now) || reloads_driver,
+        pauses_clients: scope == DisruptionScope::GpuPods,
         labels: want,
-        rollout: Some(terms.go_on(rollout, RolloutStep::Replace, is_another)),
+        rollout: Some(terms.go_on(&Rollout { scope, ..rollout.clone() }, RolloutStep::Replace, is_another)),
         report_holders: waits_for_programs(member, now),
         ..Decision::default()
     };
-    if !moves_driver(&member.have, &want) {
+    if !reloads_driver {
         return install(want);
     }
     // If the policy changed during the update and wants yet another driver, the stages on top of the driver are removed first.
@@ -188,7 +194,7 @@ pub fn continue_update(
     if is_released && terms.is_over(rollout) {
         return Decision { labels: from, failed: true, ..Decision::default() };
     }
-    let release = terms.go_on(&Rollout { from: from.clone(), ..rollout.clone() }, RolloutStep::Release, false);
+    let release = terms.go_on(&Rollout { from: from.clone(), scope, ..rollout.clone() }, RolloutStep::Release, false);
     let releasing = |message: String| Decision {
         labels: StageRevisions { driver: member.have.driver.clone(), ..want.clone() },
         rollout: Some(release.clone()),
@@ -270,7 +276,7 @@ fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
 #[must_use]
 pub fn await_idle(
     member: &Member<'_>,
-    want: StageRevisions,
+    change: Change,
     rollout: &Rollout,
     terms: &Terms,
     pool: &mut PoolDecision,
@@ -327,31 +333,32 @@ pub fn await_idle(
         Holders::Listed(_) | Holders::Unknown if terms.cordon() && !member.node.cordoned => {
             decision(Some(rollout), Note::new(Reason::RolloutPending, "update pending: the node is being cordoned"))
         }
-        Holders::Listed(_) | Holders::Unknown => replace(member, want, rollout, terms),
+        Holders::Listed(_) | Holders::Unknown => replace(member, change, rollout, terms),
     }
 }
 
 /// Returns the decision to begin the update of a node.
 #[must_use]
-pub fn begin(member: &Member<'_>, want: StageRevisions, terms: &Terms, pool: &mut PoolDecision) -> Decision {
-    let must_be_idle = needs_idle_gpus(member, &member.have, &want);
-    let scope = if must_be_idle { DisruptionScope::GpuPods } else { DisruptionScope::Nothing };
-    let rollout = terms.enter(RolloutStep::Await, scope, member.have.clone());
-    if must_be_idle { await_idle(member, want, &rollout, terms, pool) } else { replace(member, want, &rollout, terms) }
+pub fn begin(member: &Member<'_>, change: Change, terms: &Terms, pool: &mut PoolDecision) -> Decision {
+    let rollout = terms.enter(RolloutStep::Await, change.scope(), member.have.clone());
+    if change.needs_idle_gpus {
+        await_idle(member, change, &rollout, terms, pool)
+    } else {
+        replace(member, change, &rollout, terms)
+    }
 }
 
 /// Returns the decision to replace what a node has.
-fn replace(member: &Member<'_>, want: StageRevisions, rollout: &Rollout, terms: &Terms) -> Decision {
-    let driver_moves = moves_driver(&member.have, &want);
-    let pauses_clients = needs_idle_gpus(member, &member.have, &want);
-    let step = if driver_moves { RolloutStep::Release } else { RolloutStep::Replace };
-    let labels = if driver_moves { StageRevisions { driver: member.have.driver.clone(), ..want } } else { want };
+fn replace(member: &Member<'_>, change: Change, rollout: &Rollout, terms: &Terms) -> Decision {
+    let Change { to, reloads_driver, needs_idle_gpus } = change;
+    let step = if reloads_driver { RolloutStep::Release } else { RolloutStep::Replace };
+    let labels = if reloads_driver { StageRevisions { driver: member.have.driver.clone(), ..to } } else { to };
     Decision {
         labels,
         rollout: Some(terms.go_on(rollout, step, false)),
-        release: driver_moves || must_release(member, terms.now),
-        report_holders: driver_moves,
-        pauses_clients,
+        release: reloads_driver || must_release(member, terms.now),
+        report_holders: reloads_driver,
+        pauses_clients: needs_idle_gpus,
         ..Decision::default()
     }
 }
@@ -363,14 +370,12 @@ pub fn in_use(pods: &[String]) -> Note {
     Note { reason: Reason::GpuPodsInUse, message, waits_on: pods.iter().take(10).cloned().collect() }
 }
 
-/// Returns whether no program may use the GPUs during an update: its driver is replaced, or its GPUs are divided in another way.
-#[must_use]
-pub fn needs_idle_gpus(member: &Member<'_>, from: &StageRevisions, want: &StageRevisions) -> bool {
-    moves_driver(from, want) || mig::differs(member).is_some()
-}
-
-/// Returns whether an update replaces the driver, and not only the stages on top of it.
-#[must_use]
-pub fn moves_driver(have: &StageRevisions, want: &StageRevisions) -> bool {
-    have.driver != want.driver
+/// Returns which pods use the GPUs of a node, if any do, or that it is one of the nodes whose pods are not known yet.
+pub fn users(member: &Member<'_>, pool: &mut PoolDecision) -> Option<Note> {
+    let Some(pods) = member.gpu_pods.map(|pods| &pods.users) else {
+        pool.ask(member);
+        return Some(Note::new(Reason::RolloutPending, TURN));
+    };
+    pool.ask_again |= !pods.is_empty();
+    (!pods.is_empty()).then(|| in_use(pods))
 }

@@ -49,6 +49,8 @@ pub enum Role {
     Probe,
     /// A test of a node's GPUs.
     Validation,
+    /// A pod that pulls the images of a revision before nodes move to it.
+    Preflight,
 }
 
 /// The deletion of a pod.
@@ -118,6 +120,7 @@ impl PodFacts {
         let labels = pod.labels();
         let role = match labels.get(keys::STAGE) {
             Some(stage) if stage == keys::VALIDATION => Role::Validation,
+            Some(stage) if stage == keys::PREFLIGHT => Role::Preflight,
             Some(stage) => Role::Operand(Stage::named(stage)?),
             None if labels.get("app.kubernetes.io/name").is_some_and(|name| name == "nvml-probe") => Role::Probe,
             None => return None,
@@ -126,7 +129,7 @@ impl PodFacts {
         let status = pod.status.as_ref();
         let group = match role {
             Role::Operand(stage) => spec.node_selector.as_ref().and_then(|selector| selector.get(stage.key())),
-            Role::Probe | Role::Validation => None,
+            Role::Probe | Role::Validation | Role::Preflight => None,
         };
         let containers = |statuses: Option<&Vec<ContainerStatus>>| {
             statuses.into_iter().flatten().map(ContainerFacts::of).collect::<Vec<_>>()

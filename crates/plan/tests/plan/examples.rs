@@ -92,7 +92,7 @@ fn with_a_mirror_all_images_of_all_examples_are_pulled_from_it() {
         sim.settings.probe_image = format!("{MIRROR}/nvml-probe:1");
         sim.apply_spec("all", spec);
         sim.run(40);
-        let tests = sim.plans.iter().flat_map(|plan| plan.pods().into_values());
+        let tests = sim.plans.iter().flat_map(|plan| plan.tests().into_values());
         for container in tests.filter_map(|pod| pod.spec.as_ref()).flat_map(|pod| &pod.containers) {
             let image = container.image.as_deref().expect("an image");
             assert!(image.starts_with(&format!("{MIRROR}/")), "{name}, a test: {image}");

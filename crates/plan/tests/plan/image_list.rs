@@ -52,7 +52,7 @@ proptest! {
         oracle.rest(&mut sim);
         let sets = sim.plans.iter().flat_map(|plan| plan.daemon_sets().into_values());
         let of_sets = sets.filter_map(|write| write.set.spec.as_ref()?.template.spec.as_ref());
-        let tests = sim.plans.iter().flat_map(|plan| plan.pods().into_values()).filter_map(|pod| pod.spec.as_ref());
+        let tests = sim.plans.iter().flat_map(|plan| plan.tests().into_values()).filter_map(|pod| pod.spec.as_ref());
         let pulled = pulled(of_sets.chain(tests));
         let mut fleet = Fleet::of(&sim.catalogue);
         // Systems without images in the catalogue, but possibly with images that the policy names.

@@ -17,7 +17,7 @@ use kube::ResourceExt;
 
 use crate::{
     sim::{Faults, Sim},
-    truth::{governing, group_of_pod, is_used, keeps_its_stack, placing, pod, starts_gpu_pods},
+    truth::{governing, group_of_pod, is_used, keeps_driver_loaded, keeps_its_stack, placing, pod, starts_gpu_pods},
 };
 
 /// A law, and what violates it.
@@ -87,7 +87,8 @@ fn driver_stays(sim: &Sim, name: &NodeName, write: &LabelWrite) -> Lawful {
     let labelled = || placing(sim, node, Stage::Driver).map(|group| group.as_str().into());
     let had: Option<Revision> = group_of_pod(sim, name, Stage::Driver).or_else(labelled);
     let gets = write.labels.get(keys::DRIVER).map(String::as_str);
-    if had.as_ref().is_some_and(|had| Some(had.as_str()) != gets) {
+    let is_replaced = had.as_ref().is_some_and(|had| Some(had.as_str()) != gets);
+    if is_replaced && !gets.is_some_and(|gets| keeps_driver_loaded(sim, name, gets)) {
         return Err(format!("the driver of {name} is replaced under a GPU pod: {had:?} by {gets:?}"));
     }
     Ok(())
@@ -109,6 +110,7 @@ fn nothing_uses(sim: &Sim, set: &str) -> Lawful {
                     && !has_left(node)
                     && (stage == Stage::Driver || node.ready)
                     && group_of_pod(sim, &node.name, stage).is_some_and(|group| is_named(group.as_str()))
+                    && !(stage == Stage::Driver && has_followed(sim, node))
         })
     };
     let uses = |node: &&NodeFacts| is_used(sim, &node.name) && keeps_its_stack(sim, &node.name) && has(node);
@@ -118,10 +120,16 @@ fn nothing_uses(sim: &Sim, set: &str) -> Lawful {
     }
 }
 
+/// Returns whether a node's label names a driver whose container keeps the loaded module when it replaces the one that runs.
+fn has_followed(sim: &Sim, node: &NodeFacts) -> bool {
+    placing(sim, node, Stage::Driver).is_some_and(|group| keeps_driver_loaded(sim, &node.name, group.as_str()))
+}
+
 /// No running pod is recreated, except a test and one that uses the root of a driver that is gone.
 fn may_be_recreated(sim: &Sim, name: &str) -> Lawful {
     let pod = sim.pods.get(name).filter(|pod| pod.running());
-    match pod.filter(|pod| pod.role != Role::Validation && !holds_an_old_root(sim, pod)) {
+    let is_one_off = |pod: &PodFacts| matches!(pod.role, Role::Validation | Role::Preflight);
+    match pod.filter(|pod| !is_one_off(pod) && !holds_an_old_root(sim, pod)) {
         Some(_) => Err(format!("{name} runs and is recreated")),
         None => Ok(()),
     }
@@ -266,7 +274,8 @@ pub fn of_controllers(before: &Sim, after: &Sim, name: &NodeName) -> Lawful {
     let Some(group) = group_of_pod(before, name, Stage::Driver) else { return Ok(()) };
     let stays = group_of_pod(after, name, Stage::Driver).is_some_and(|now| now == group);
     let exists = before.sets.contains_key(&format!("driver-{}", group.as_str()));
-    if stays || exists || !is_used(before, name) || !keeps_its_stack(before, name) {
+    let follows = before.nodes.get(name).is_some_and(|node| has_followed(before, node));
+    if stays || exists || follows || !is_used(before, name) || !keeps_its_stack(before, name) {
         return Ok(());
     }
     Err(format!("the driver's pod of {name} ends under a GPU pod, because its DaemonSet is gone"))

@@ -74,7 +74,7 @@ fn pods_that_cannot_be_listed_stop_only_updates() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
     sim.apply_policy("all", "{defaults: {driver: {version: 580.105.08}}}");
     sim.gpu_pods.insert("a".into(), vec!["team/training".into()]);
-    sim.step();
+    sim.run(5);
     sim.gpu_pods.clear();
     sim.apply_policy("all", "{defaults: {driver: {version: 580.105.08}}, nodeLabels: [{key: accelerator}]}");
     let mut carry = LoopState::default();
@@ -112,7 +112,7 @@ fn busy_fleet(nodes: usize) -> Sim {
         sim.gpu_pods.insert(name.as_str().into(), vec!["team/training".into()]);
     }
     sim.apply_policy("all", "{defaults: {driver: {version: 580.105.08}}}");
-    sim.step();
+    sim.run(5);
     sim
 }
 

@@ -196,7 +196,7 @@ proptest! {
         }
         sim.settle_with(&mut LoopState::default());
         // With validation: the start of a test, its result, and the creation and deletion of its pod.
-        let tested = sim.plans.iter().any(|plan| !plan.pods().is_empty());
+        let tested = sim.plans.iter().any(|plan| !plan.tests().is_empty());
         let (tests, pod) = if tested { (2, 2) } else { (0, 0) };
         // With runtimes that are restarted one by one: the pending restart, and the toolkit label with its record.
         let turn = |node: &NodeName| if sim.restarts_runtime(node) { 3 } else { 0 };
@@ -309,11 +309,15 @@ fn end(sim: &Sim) -> String {
         if gpu_node.spec.policy.is_none() {
             *status = GpuNodeStatus::default();
         }
-        gpu_node.spec.rollout.iter_mut().for_each(|rollout| rollout.since = Time(Timestamp::UNIX_EPOCH));
+        let epoch = || Time(Timestamp::UNIX_EPOCH);
+        gpu_node.spec.rollout.iter_mut().for_each(|rollout| rollout.since = epoch());
+        if let Some(moved) = &mut gpu_node.spec.moved {
+            (moved.rollout, moved.at) = (epoch(), moved.at.as_ref().map(|_| epoch()));
+        }
         // A healthy state is only written together with the next change.
         status.health = status.health.filter(|health| *health != HealthState::Healthy);
         status.conditions.retain(|condition| condition.type_ != "Healthy" || condition.status == "False");
-        status.conditions.iter_mut().for_each(|condition| condition.last_transition_time = Time(Timestamp::UNIX_EPOCH));
+        status.conditions.iter_mut().for_each(|condition| condition.last_transition_time = epoch());
         // The number of writes of the spec depends on time; that the last one is observed is checked elsewhere.
         gpu_node.metadata.generation = None;
         (gpu_node.metadata.managed_fields, gpu_node.metadata.creation_timestamp, gpu_node.metadata.uid) =

@@ -51,7 +51,8 @@ fn a_changed_driver_is_rolled_out_one_node_at_a_time() {
 #[test]
 fn the_first_failure_halts_the_pool_until_the_edit_is_reverted() {
     let mut sim = fleet(&["a", "b", "c"]);
-    for node in ["a", "b", "c"] {
+    // Node c proves in the preflight that the image exists.
+    for node in ["a", "b"] {
         sim.faults.insert(node.into(), without_new_image());
     }
     sim.apply_policy("all", NEW);

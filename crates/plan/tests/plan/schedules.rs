@@ -81,12 +81,13 @@ proptest! {
 
     #[test]
     fn in_random_orders_no_driver_is_replaced_under_a_gpu_pod(choices in vec(any::<u16>(), 0..600)) {
-        use Event::{Back, Move, PodStarts, PodsEnd};
+        use Event::{Back, Move, PodStarts, PodsEnd, Repackage};
         let sim = Sim::settled_fleet(POLICY, &["a", "b", "c"]);
         let stray = Event::Stray("a", Stage::Driver, Some("x"));
         let events = [
             Move, PodStarts, PodStarts, PodStarts, PodStarts, PodStarts, stray, PodsEnd, Back, PodStarts, PodStarts, PodStarts,
-            PodsEnd, stray, Move, PodStarts, stray, PodStarts, PodStarts,
+            PodsEnd, Repackage, PodStarts, Event::PodRuns("b"), Event::Reboot("b"), stray, Back, PodStarts, PodsEnd, Move, PodStarts,
+            stray, Repackage, PodStarts, PodStarts,
         ];
         let cluster = Cluster::new(sim, &Kind::ALL, allowed(), &events);
         let end = random::run(cluster, &choices).and_then(|cluster| all_ready(&cluster));

@@ -50,8 +50,7 @@ fn in_release(sim: &mut Sim) {
 }
 
 fn in_install(sim: &mut Sim) {
-    let missing_images = ["590.10.01".to_owned()].into();
-    sim.faults.insert("a".into(), Faults { missing_images, ..Faults::default() });
+    sim.faults.insert("a".into(), Faults { slow: 3600, ..Faults::default() });
     sim.apply_policy("all", OTHER_DRIVER);
     sim.run(60);
     assert_eq!(sim.spec("a").rollout.as_ref().map(|rollout| rollout.step), Some(RolloutStep::Replace));

@@ -34,6 +34,19 @@ pub fn group_of_pod(sim: &Sim, name: &NodeName, stage: Stage) -> Option<Revision
     pod(sim, name, stage)?.group.clone()
 }
 
+/// Returns whether the driver's container of a group keeps the module that the container on the node has loaded: both have the same
+/// environment and arguments, and the module was loaded with them.
+pub fn keeps_driver_loaded(sim: &Sim, name: &NodeName, group: &str) -> bool {
+    let old = sim.templates.get(&format!("driver@{name}")).and_then(|pod| pod.containers.first());
+    let set = format!("driver-{group}");
+    let new = sim.sets.contains_key(&set).then(|| &sim.template(&set).containers[0]);
+    let digest = sim.machines.get(name).and_then(|machine| machine.driver.config_digest.clone());
+    old.zip(new).zip(digest).is_some_and(|((old, new), digest)| {
+        let mut env = new.env.iter().flatten();
+        (&old.env, &old.args) == (&new.env, &new.args) && env.any(|variable| variable.value.as_ref() == Some(&digest))
+    })
+}
+
 /// Returns whether nothing is taken from the GPU pods of a node: always, unless its former policy requests that, or the node has no
 /// GPU.
 pub fn keeps_its_stack(sim: &Sim, name: &NodeName) -> bool {

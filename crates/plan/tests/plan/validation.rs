@@ -18,7 +18,7 @@ pub(crate) const ON_INSTALL: &str = "{readiness: {validation: {mode: OnInstall}}
 
 /// Returns the number of tests so far.
 pub(crate) fn tests(sim: &Sim) -> usize {
-    sim.plans.iter().map(|plan| plan.pods().len()).sum()
+    sim.plans.iter().map(|plan| plan.tests().len()).sum()
 }
 
 fn record(sim: &Sim, node: &str) -> Validated {
@@ -268,7 +268,7 @@ fn a_restarted_operator_neither_loses_nor_repeats_a_test() {
         // The cluster continues without the operator, after a part of a plan has been written.
         let plan = sim.plan();
         sim.carry_out_first(&plan, (away_at % 4) as usize);
-        let made = plan.pods().keys().filter(|name| sim.pods.contains_key(*name)).count();
+        let made = plan.tests().keys().filter(|name| sim.pods.contains_key(*name)).count();
         for _ in 0..30 {
             sim.surroundings();
             sim.sleep(1);

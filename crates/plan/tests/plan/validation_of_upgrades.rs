@@ -95,7 +95,7 @@ fn no_test_is_started_on_a_node_whose_update_begins() {
     sim.settle();
     sim.join("a", "2330", 8);
     sim.label("a", "zone", Some("old"));
-    while sim.plan().pods().is_empty() {
+    while sim.plan().tests().is_empty() {
         assert!(sim.step(), "the test is due");
         sim.sleep(1);
     }
@@ -103,7 +103,7 @@ fn no_test_is_started_on_a_node_whose_update_begins() {
     sim.label("a", "zone", Some("new"));
     let begins = sim.plan();
     let begun = begins.specs()[&"a".into()].spec.rollout.is_some();
-    assert!(begun && begins.pods().is_empty(), "{begins:#?}");
+    assert!(begun && begins.tests().is_empty(), "{begins:#?}");
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready);
     assert_eq!(sim.report("a").driver.loaded.as_deref(), Some("590.10.01"));

@@ -11,7 +11,7 @@ fn test_pod(gpu: &str, runtime: &str, rest: &str) -> Pod {
     let mut sim = Sim::new().gpu_node("a", gpu, 8).policy("all", &spec);
     sim.node_mut("a").runtime = runtime.into();
     sim.settle();
-    let made: Vec<_> = sim.plans.iter().flat_map(|plan| plan.pods().into_values()).collect();
+    let made: Vec<_> = sim.plans.iter().flat_map(|plan| plan.tests().into_values()).collect();
     assert_eq!(made.len(), 1, "{made:#?}");
     made[0].clone()
 }
@@ -79,7 +79,7 @@ fn a_test_fits_its_node() {
     }
     let burn = "{readiness: {validation: {mode: OnInstall, image: {repository: example.com/burn, tag: v1}}}}";
     let sim = Sim::settled_fleet(burn, &["a"]);
-    let pods = sim.plans.iter().flat_map(|plan| plan.pods().into_values());
+    let pods = sim.plans.iter().flat_map(|plan| plan.tests().into_values());
     let images: Vec<_> = pods.filter_map(|pod| pod.spec.as_ref()?.containers[0].image.clone()).collect();
     assert_eq!(images, [own]);
 }

@@ -169,6 +169,7 @@ impl Sim {
             return Err(format!("409: pod {name} already exists"));
         }
         self.pods.insert(name.into(), facts);
+        self.templates.extend(pod.spec.clone().map(|spec| (name.to_owned(), spec)));
         Ok(true)
     }
 

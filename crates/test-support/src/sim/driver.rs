@@ -80,14 +80,15 @@ impl Sim {
         }
         let machine = &self.machines[node];
         let loaded = machine.driver.loaded.as_ref();
-        let same = loaded == Some(&version);
+        let template = &self.templates[&format!("driver@{node}")];
+        let digest = env_value(&template.containers[0], "DRIVER_CONFIG_DIGEST").map(str::to_owned);
+        let same = loaded == Some(&version) && (digest.is_none() || digest == machine.driver.config_digest);
         let held = loaded.is_some() && !same && (used || machine.nvml.state == NvmlState::Answering);
         if held && !runs {
             wait_at_guard(pod, now);
             return;
         }
         pod.init.clear();
-        let template = &self.templates[&format!("driver@{node}")];
         if template.init_containers.iter().flatten().any(|init| init.name == SIDECAR) {
             let state = ContainerState::Running(None);
             pod.init = vec![ContainerFacts { name: SIDECAR.into(), state, last_failure: None, ready: true }];
@@ -107,6 +108,7 @@ impl Sim {
             machine.driver.loaded = Some(loads.clone());
             machine.driver.installed.retain(|installed| installed.root != root);
             machine.driver.container_ran |= root == CONTAINER_ROOT;
+            machine.driver.config_digest = digest;
             machine.driver.installed.push(InstalledDriver { root, version: loads, ..InstalledDriver::default() });
         }
     }

@@ -92,6 +92,13 @@ pub enum Test {
 }
 
 impl Faults {
+    /// Returns whether an image cannot be pulled.
+    pub fn lack(&self, image: &str) -> bool {
+        let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
+        let version = tag.split('-').next().unwrap_or_default();
+        self.missing_images.contains(tag) || self.missing_images.contains(version)
+    }
+
     /// Returns whether the probe reports.
     pub fn probe_reports(&self) -> bool {
         !self.no_probe && !self.mute_probe

@@ -165,10 +165,14 @@ impl Sim {
         machine.nvml.state = NvmlState::Absent;
         machine.driver.installed.retain(|installed| installed.root != CONTAINER_ROOT);
         machine.driver.container_ran = false;
+        machine.driver.config_digest = None;
         machine.driver.loaded = self.boots_with.get(&node).cloned();
         self.gpu_pods.remove(&node);
         self.programs.remove(&node);
         for pod in self.pods.values_mut().filter(|pod| pod.node == node) {
+            if pod.role == Role::Preflight {
+                continue;
+            }
             if pod.role == Role::Validation {
                 let exit = Exit { code: 255, message: String::new() };
                 end_test(pod, Some(exit));

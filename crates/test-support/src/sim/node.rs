@@ -161,6 +161,7 @@ impl Sim {
             self.run_behind_gate(&plugin, node, &faults);
         }
         self.run_tests(node, &faults);
+        self.pull_images(node, &faults);
         let seen = faults.publishes.unwrap_or(on_bus);
         let template_of_plugin = self.templates.get(&plugin).filter(|_| runs(self, &plugin));
         let offered = template_of_plugin.map(|template| offered(template, &self.machines[node], seen));
@@ -228,6 +229,25 @@ impl Sim {
             } else if faults.test != Test::Hangs {
                 end_test(pod, None);
             }
+        }
+    }
+
+    /// Pulls the images of preflight pods. No image contains their command.
+    fn pull_images(&mut self, node: &NodeName, faults: &Faults) {
+        let pods = self.pods.values_mut().filter(|pod| pod.role == Role::Preflight && pod.node == *node);
+        for pod in pods.filter(|pod| pod.end.is_none()) {
+            let containers = self.templates.get(&pod.name).into_iter().flat_map(|template| &template.containers);
+            pod.containers = containers
+                .map(|container| {
+                    let is_missing = container.image.as_deref().is_some_and(|image| faults.lack(image));
+                    let state = if is_missing {
+                        ContainerState::Waiting { reason: "ImagePullBackOff".into(), message: "not found".into() }
+                    } else {
+                        ContainerState::Ended(Exit { code: 128, message: "StartError".into() })
+                    };
+                    ContainerFacts { name: Interned::from(&container.name), state, last_failure: None, ready: false }
+                })
+                .collect();
         }
     }
 

@@ -9,7 +9,13 @@ const MODULES: &str = "/sys/module";
 
 /// Files that NVIDIA's driver container keeps in the host's `/run`, which does not survive a reboot: the container
 /// locks the first for as long as it runs, and leaves both if the module stays loaded.
-const CONTAINER_FILES: [&str; 2] = ["/run/nvidia/nvidia-driver.pid", "/run/nvidia/nvidia-driver.state"];
+const CONTAINER_FILES: [&str; 2] = ["/run/nvidia/nvidia-driver.pid", STATE_FILE];
+
+/// The file in which the container stores the digest of its configuration when it loads the modules.
+const STATE_FILE: &str = "/run/nvidia/nvidia-driver.state";
+
+/// The folder of the fabric manager that runs in the container on machines with `NVSwitch`es.
+const FABRIC_MANAGER: &str = "/run/nvidia-fabricmanager";
 
 /// The driver's modules that programs can hold. Other modules that depend on `nvidia` are found as its holders.
 const OWN_MODULES: [&str; 4] = ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"];
@@ -47,6 +53,16 @@ pub fn container_ran(host: &HostRoot) -> Result<bool, DriverError> {
         }
     }
     Ok(false)
+}
+
+/// Returns the digest of the configuration with which NVIDIA's driver container has loaded the module, so that a container with the
+/// same digest can replace it while programs use the module. `None` if it stores no digest or that cannot be read, or if a fabric
+/// manager has run in it: CUDA programs end with that.
+#[must_use]
+pub fn config_digest(host: &HostRoot) -> Option<String> {
+    let has_fabric_manager = host.names(FABRIC_MANAGER).map_or(true, |files| !files.is_empty());
+    let stored = host.read_if_present(STATE_FILE).ok().flatten();
+    stored.filter(|digest| !digest.is_empty() && !has_fabric_manager)
 }
 
 /// Returns whether anything other than the driver's own modules uses the module, so that it cannot be unloaded.
@@ -181,6 +197,21 @@ mod tests {
             }
             assert_eq!(is_kept_loaded(&HostRoot::new(directory.path())).unwrap(), *expected, "{what}");
         }
+    }
+
+    #[test]
+    fn the_digest_is_known_if_only_the_driver_runs_in_its_container() {
+        let directory = tempfile::tempdir().unwrap();
+        let host = HostRoot::new(directory.path());
+        let digest = || config_digest(&host);
+        assert_eq!(digest(), None);
+        write(directory.path(), "run/nvidia/nvidia-driver.state", "\n");
+        assert_eq!(digest(), None);
+        write(directory.path(), "run/nvidia/nvidia-driver.state", "abc\n");
+        fs::create_dir_all(directory.path().join("run/nvidia-fabricmanager")).unwrap();
+        assert_eq!(digest().as_deref(), Some("abc"));
+        write(directory.path(), "run/nvidia-fabricmanager/nv-fabricmanager.pid", "7\n");
+        assert_eq!(digest(), None);
     }
 
     #[test]

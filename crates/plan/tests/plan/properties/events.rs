@@ -1,7 +1,7 @@
 //! The events of a fleet, as data, so that a failure shrinks to the few events that cause it.
 
 use gpu_operator_crd::{NodeName, keys, policy::Stage};
-use gpu_operator_plan::world::{Bystander, TaintFact, TrimmedPod};
+use gpu_operator_plan::world::{Bystander, Role, TaintFact, TrimmedPod};
 use kube::ResourceExt;
 use proptest::{option, prelude::*, sample::select};
 
@@ -77,13 +77,6 @@ pub enum OnNode {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Role {
-    Probe,
-    Operand(Stage),
-    Validation,
-}
-
-#[derive(Clone, Copy, Debug)]
 pub enum Fault {
     MissingImages,
     DriverCrash,
@@ -141,7 +134,8 @@ pub fn on_node() -> BoxedStrategy<OnNode> {
     ]);
     let late = select(vec![Fault::LateKubelet, Fault::MuteProbe]);
     let count = option::of(select(vec!["2", "8", "none"]));
-    let roles = Stage::ALL.into_iter().map(Role::Operand).chain([Role::Probe, Role::Validation]).collect::<Vec<_>>();
+    let roles: Vec<_> =
+        Stage::ALL.into_iter().map(Role::Operand).chain([Role::Probe, Role::Validation, Role::Preflight]).collect();
     prop_oneof![
         1 => Just(OnNode::Leaves),
         1 => Just(OnNode::GoesAway),
@@ -324,15 +318,7 @@ pub fn apply_to_node(sim: &mut Sim, name: &NodeName, what: &OnNode) {
         OnNode::EndsProgram => drop(sim.programs.remove(name)),
         OnNode::GpuNodeDeleted => drop(sim.gpu_nodes.remove(name)),
         OnNode::PodDeleted(role) => {
-            let of = match role {
-                Role::Probe => "nvml-probe",
-                Role::Operand(stage) => stage.as_str(),
-                Role::Validation => {
-                    let tests: Vec<_> = sim.tests_on(name).iter().map(|pod| pod.name.clone()).collect();
-                    return sim.pods.retain(|name, _| !tests.contains(name));
-                }
-            };
-            sim.pods.remove(&format!("{of}@{name}"));
+            sim.pods.retain(|_, pod| pod.node != *name || pod.role != *role);
         }
         OnNode::UpgradesPackages
         | OnNode::PassesThrough(_)

@@ -127,6 +127,7 @@ fn driver() -> BoxedStrategy<Driver> {
         1 => version().prop_map(move |version| Driver { source: Some(DriverSource::Container), ..plain(version) }),
         1 => Just(Driver { source: Some(DriverSource::Preinstalled), ..Driver::default() }),
         1 => (version(), module).prop_map(move |(version, module)| Driver { kernel_module: Some(module), ..plain(version) }),
+        2 => version().prop_map(move |version| Driver { operand: mirrored(), ..plain(version) }),
         1 => operand(vec![]).prop_map(|operand| Driver { operand, ..Driver::default() }),
         1 => version().prop_map(move |version| Driver { precompiled: Some(true), ..plain(version) }),
         1 => (version(), installer).prop_map(move |(version, source)| Driver {
@@ -145,6 +146,12 @@ fn driver() -> BoxedStrategy<Driver> {
             ..Driver::default()
         }),
     ].boxed()
+}
+
+/// Returns the driver's image by another name.
+fn mirrored() -> Operand {
+    let image = Image { repository: Some("mirror.example.com/driver".into()), ..Image::default() };
+    Operand { image: Some(image), ..Operand::default() }
 }
 
 fn own_image() -> Operand {

@@ -9,6 +9,8 @@ use crate::{sim::Sim, truth::pod};
 /// The policy `all` and its other revision. Both select all nodes without the label [`OUT`].
 pub const POLICY: &str = "{nodeSelector: {matchExpressions: [{key: out, operator: DoesNotExist}]}}";
 const OTHER_DRIVER: &str = "{nodeSelector: {matchExpressions: [{key: out, operator: DoesNotExist}]}, defaults: {driver: {version: 580.105.08}}}";
+/// The first driver, in an image of another name.
+const OTHER_IMAGE: &str = "{nodeSelector: {matchExpressions: [{key: out, operator: DoesNotExist}]}, defaults: {driver: {image: {repository: mirror/driver}}}}";
 const OUT: &str = "out";
 
 /// An event of a scenario. Those that name no node happen to the fleet or to node `a`.
@@ -18,6 +20,8 @@ pub enum Event {
     Move,
     /// Back to the first driver.
     Back,
+    /// The image of the first driver is another one.
+    Repackage,
     Delete,
     /// Argo CD prunes the policy: the collector deletes what the policy owns, despite its finalizer.
     DeleteInForeground,
@@ -56,6 +60,7 @@ impl Event {
         let has = |sim: &Sim, node: &str| sim.nodes.contains_key(&NodeName::from(node));
         match self {
             Self::Move => apply(sim, OTHER_DRIVER),
+            Self::Repackage => apply(sim, OTHER_IMAGE),
             Self::Back | Self::Create => apply(sim, POLICY),
             Self::Second => sim.apply_policy("second", POLICY),
             Self::Delete => delete(sim, "all", Sim::delete_policy),
@@ -123,6 +128,7 @@ pub fn any_event() -> impl Strategy<Value = Event> {
     let fleet = select(vec![
         Event::Move,
         Event::Back,
+        Event::Repackage,
         Event::Delete,
         Event::DeleteInForeground,
         Event::Create,

@@ -1,0 +1,194 @@
+//! The preflight of a rollout: before the first node of a pool moves to a revision, one node pulls its new images in a pod that does
+//! nothing else. So an image that does not exist, or a registry that rejects the cluster, is found while every node still has what
+//! it had. Nodes with other operating systems, kernels or architectures move to other revisions, and each has its own preflight.
+//!
+//! A few nodes try it before the rollout is held: one of them may have a problem of its own. The pods stay until a node has started the
+//! images in its operands. Kubelet goes on trying in a pod that has failed, so the rollout continues once the image exists.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use gpu_operator_crd::{NodeName, gpunode::StageRevisions, policy::Stage};
+use k8s_openapi::{api::core::v1::PodSpec, jiff::Timestamp};
+
+use super::goal::Goals;
+use crate::{
+    assess::{
+        Assessment,
+        member::Member,
+        pod_failure::lacks_its_image,
+        preflight::{Pull, name, pod_on, prefix, state},
+    },
+    desired::driver::choice::DriverChoice,
+    revision,
+    world::{PodFacts, World},
+};
+
+/// How many nodes try to pull the images of a revision at most.
+const AT_MOST: usize = 3;
+
+/// A pod that pulls images on a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PreflightPod {
+    /// The node.
+    pub node: NodeName,
+    /// The images.
+    pub images: Vec<NewImage>,
+}
+
+/// An image that a node has not used so far.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewImage {
+    /// The name of the container that pulls it.
+    pub container: String,
+    /// Its reference.
+    pub image: String,
+    /// When it is pulled, as in the pods that use it.
+    pub pull_policy: Option<String>,
+}
+
+/// Whether nodes may move to a revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Preflight {
+    /// They may.
+    Passed,
+    /// A node is pulling the images, as a message.
+    Underway(String),
+    /// The images cannot be pulled, as a message.
+    Failed(String),
+}
+
+/// What preflights depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct Pool<'f> {
+    /// The members of the pool.
+    pub members: &'f [Assessment<'f>],
+    /// What they move to.
+    pub goals: &'f Goals,
+    /// The observed world.
+    pub world: &'f World,
+    /// How long a pull may take.
+    pub limit: Duration,
+    /// The time of the plan.
+    pub now: Timestamp,
+}
+
+/// The preflights of a pool.
+#[derive(Clone, Debug, Default)]
+pub struct Preflights {
+    known: Vec<(StageRevisions, Preflight)>,
+    /// The pods that are needed, by name.
+    pub pods: BTreeMap<String, PreflightPod>,
+}
+
+impl Preflights {
+    /// Returns whether a member of a pool may move to a revision.
+    pub fn of(&mut self, member: &Member<'_>, goal: &StageRevisions, pool: Pool<'_>) -> Preflight {
+        // What nodes return to was pulled before.
+        if pool.goals.rolled_back || new_images(goal, &member.have, pool.world).is_empty() {
+            return Preflight::Passed;
+        }
+        if let Some((_, known)) = self.known.iter().find(|(known, _)| known == goal) {
+            return known.clone();
+        }
+        let found = self.check(member, goal, pool);
+        self.known.push((goal.clone(), found.clone()));
+        found
+    }
+
+    fn check(&mut self, asking: &Member<'_>, goal: &StageRevisions, pool: Pool<'_>) -> Preflight {
+        let Pool { members, goals, world, limit, now } = pool;
+        let members = || members.iter().map(|assessed| &assessed.member);
+        // Stages whose images a node has started.
+        let mut rest = goal.clone();
+        for stage in Stage::ALL {
+            let is_of_goal = |pod: &PodFacts| pod.group.as_ref() == goal.get(stage);
+            let has_started = |pod: &PodFacts| is_of_goal(pod) && (pod.has_started() || pod.has_failed());
+            if members().any(|member| member.pods_of(stage).any(has_started)) {
+                *rest.get_mut(stage) = None;
+            }
+        }
+        if new_images(&rest, &asking.have, world).is_empty() {
+            return Preflight::Passed;
+        }
+        let prefix = prefix(goal);
+        let pull_on = |member: &Member<'_>, pod: &PodFacts| match state(pod, limit, now) {
+            Pull::Underway if !member.node.ready => Pull::Failed(format!("node {} is not ready", member.node.name)),
+            pull => pull,
+        };
+        let tried: Vec<_> = members()
+            .filter_map(|member| pod_on(member, &prefix).map(|pod| (member, pod, pull_on(member, pod))))
+            .collect();
+        for (member, pod, _) in &tried {
+            self.need(pod.name.clone(), member, new_images(&rest, &member.have, world));
+        }
+        if tried.iter().any(|(.., pull)| *pull == Pull::Done) {
+            return Preflight::Passed;
+        }
+        let pulling = |member: &Member<'_>| {
+            Preflight::Underway(format!(
+                "update pending: the images of the new revision are being pulled on node {}",
+                member.node.name
+            ))
+        };
+        if let Some((member, ..)) = tried.iter().find(|(.., pull)| *pull == Pull::Underway) {
+            return pulling(member);
+        }
+        let is_precompiled = matches!(asking.driver(), Some(DriverChoice::Container { kernel: Some(_), .. }));
+        if is_precompiled && tried.iter().any(|(_, pod, _)| lacks_its_image(pod)) {
+            let message = "update pending: there is no precompiled driver for the kernel of this node";
+            return Preflight::Underway(message.to_owned());
+        }
+        let next = members().find(|member| {
+            let moves_there = member.want().is_some_and(|want| goals.of_member(member, want) == *goal);
+            moves_there
+                && member.node.ready
+                && !member.node.deleting
+                && member.untolerated.is_none()
+                && pod_on(member, &prefix).is_none()
+                && !new_images(&rest, &member.have, world).is_empty()
+        });
+        match (next, tried.first()) {
+            (Some(member), _) if tried.len() < AT_MOST => {
+                let images = new_images(&rest, &member.have, world);
+                self.need(name(goal, &member.node.name), member, images);
+                pulling(member)
+            }
+            (_, Some((.., Pull::Failed(why)))) => Preflight::Failed(format!(
+                "no node was updated, because the images of the new revision cannot be pulled: {why}"
+            )),
+            _ => Preflight::Passed,
+        }
+    }
+
+    fn need(&mut self, name: String, member: &Member<'_>, images: Vec<NewImage>) {
+        self.pods.insert(name, PreflightPod { node: member.node.name.clone(), images });
+    }
+}
+
+/// Returns the images that the pods of some groups use, and those of others do not.
+fn new_images(goal: &StageRevisions, have: &StageRevisions, world: &World) -> Vec<NewImage> {
+    let had: Vec<NewImage> = Stage::ALL.into_iter().flat_map(|stage| images(stage, have, world)).collect();
+    let mut new: Vec<NewImage> = Vec::new();
+    let changed = Stage::ALL.into_iter().filter(|stage| goal.get(*stage) != have.get(*stage));
+    for image in changed.flat_map(|stage| images(stage, goal, world)) {
+        if !had.iter().chain(&new).any(|known| known.image == image.image) {
+            new.push(image);
+        }
+    }
+    new
+}
+
+/// Returns the images of the containers of a stage's pods.
+fn images(stage: Stage, groups: &StageRevisions, world: &World) -> Vec<NewImage> {
+    let set = groups.get(stage).and_then(|group| world.daemon_sets.get(&revision::daemon_set_name(stage, group)));
+    let pod: Option<&PodSpec> = set.and_then(|set| set.spec.as_ref()?.template.spec.as_ref());
+    let containers = pod.into_iter().flat_map(|pod| pod.init_containers.iter().flatten().chain(&pod.containers));
+    let named = containers.filter_map(|container| {
+        Some(NewImage {
+            container: format!("{}-{}", stage.as_str(), container.name),
+            image: container.image.clone()?,
+            pull_policy: container.image_pull_policy.clone(),
+        })
+    });
+    named.collect()
+}

@@ -1,0 +1,201 @@
+//! The preflight of a rollout: one node pulls the new images before the first node is updated.
+
+use std::collections::BTreeSet;
+
+use gpu_operator_crd::{NodeName, Phase, policy::Stage, reason::Reason};
+use gpu_operator_plan::world::{ContainerState, Role};
+use test_support::planned::Planned;
+
+use crate::{
+    robust::{loaded, rollout_spec, updating_fleet},
+    sim::{Faults, Sim},
+};
+
+const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
+const OLD: &str = "595.91.07";
+const NEW: &str = "590.10.01";
+
+fn without(tag: &str) -> Faults {
+    Faults { missing_images: [tag.to_owned()].into(), ..Faults::default() }
+}
+
+/// Returns the nodes on which preflight pods were created, in their order.
+fn tried(sim: &Sim) -> Vec<NodeName> {
+    let pods = sim.plans.iter().flat_map(|plan| plan.preflights().into_values());
+    let facts = pods.filter_map(gpu_operator_plan::world::PodFacts::of);
+    facts.map(|pod| pod.node).collect()
+}
+
+fn preflights(sim: &Sim) -> usize {
+    sim.pods.values().filter(|pod| pod.role == Role::Preflight).count()
+}
+
+/// Returns the nodes that have begun an update.
+fn begun(sim: &Sim) -> BTreeSet<&str> {
+    NODES.into_iter().filter(|node| sim.spec(*node).turns > 0).collect()
+}
+
+#[test]
+fn without_its_image_a_rollout_does_not_begin() {
+    let mut sim = updating_fleet(&NODES, "{maxParallel: 2, maxUnavailable: 100%, gpuPods: {mode: Await}}");
+    for node in NODES {
+        sim.faults.insert(node.into(), without(NEW));
+    }
+    sim.run(400);
+    assert_eq!(tried(&sim), ["a", "b", "c"], "three nodes try it");
+    assert_eq!((begun(&sim), preflights(&sim)), (BTreeSet::new(), 3));
+    assert!(sim.nodes.values().all(|node| !node.cordoned && node.allocatable.total() == 8));
+    assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
+    let message = sim.message("all", "Stalled");
+    let why = "the images of the new revision cannot be pulled: pod preflight-";
+    assert!(message.contains(why) && message.contains("check driver.version"), "{message}");
+    let status = sim.status("e");
+    assert_eq!((status.phase, status.reason()), (Phase::Ready, Some(Reason::RolloutPending)));
+    assert!(status.message.contains("see condition Stalled"), "{}", status.message);
+    // Kubelet tries again by itself, so the rollout goes on once the image is there.
+    sim.faults.clear();
+    sim.run(400);
+    assert!(NODES.into_iter().all(|node| loaded(&mut sim, node) == NEW));
+    assert_eq!((sim.condition("all", "Stalled").0, preflights(&sim)), ("False".into(), 0));
+}
+
+#[test]
+fn the_images_are_pulled_before_any_update_begins() {
+    let mut sim = updating_fleet(&NODES, "{}");
+    while preflights(&sim) == 0 {
+        assert!(sim.step());
+    }
+    assert_eq!(begun(&sim), BTreeSet::new());
+    let pulling = "update pending: the images of the new revision are being pulled on node a";
+    sim.step_with(sim.plan());
+    let pod = sim.pods.values().find(|pod| pod.role == Role::Preflight).expect("a pod");
+    // Only the driver's image is another one, and it does not contain the command.
+    assert_eq!(pod.containers.iter().map(|container| container.name.as_str()).collect::<Vec<_>>(), ["driver-driver"]);
+    assert!(matches!(&pod.containers[0].state, ContainerState::Ended(exit) if exit.code != 0));
+    let reported = sim.plans.iter().flat_map(|plan| plan.node_statuses().into_iter());
+    let waits: BTreeSet<_> =
+        reported.filter(|(_, status)| status.message == pulling).map(|(node, _)| node.to_string()).collect();
+    assert_eq!(waits, ["a".to_owned()].into(), "the others wait for the first one");
+    sim.run(400);
+    assert!(NODES.into_iter().all(|node| loaded(&mut sim, node) == NEW));
+    assert_eq!((tried(&sim), preflights(&sim)), (vec!["a".into()], 0), "once, and nothing is left");
+}
+
+#[test]
+fn a_node_with_a_problem_of_its_own_does_not_hold_the_others() {
+    for away in [false, true] {
+        let mut sim = updating_fleet(&NODES, "{maxFailures: 5, maxParallel: 2, maxUnavailable: 100%}");
+        sim.faults.insert("a".into(), without(NEW));
+        while preflights(&sim) == 0 {
+            sim.step();
+        }
+        if away {
+            sim.node_mut("a").ready = false;
+        }
+        sim.run(400);
+        assert_eq!(tried(&sim), ["a", "b"]);
+        assert!(NODES[1..].iter().all(|node| loaded(&mut sim, node) == NEW), "{:?}", sim.status("b"));
+    }
+}
+
+#[test]
+fn a_pull_that_does_not_end_is_given_up() {
+    let mut sim = updating_fleet(&["a"], "{}");
+    while preflights(&sim) == 0 {
+        sim.step();
+    }
+    for _ in 0..3 {
+        let pods = sim.pods.values_mut().filter(|pod| pod.role == Role::Preflight);
+        pods.for_each(|pod| pod.containers.clear());
+        sim.step_with(sim.plan());
+        assert_eq!(sim.condition("all", "Stalled").0, "False");
+        let pods = sim.pods.values_mut().filter(|pod| pod.role == Role::Preflight);
+        pods.for_each(|pod| pod.containers.clear());
+        sim.sleep(9 * 60);
+    }
+    sim.sleep(4 * 60);
+    let plan = sim.plan();
+    let status = plan.statuses.values().next().expect("a status");
+    let stalled = status.conditions.iter().find(|condition| condition.type_ == "Stalled").expect("a condition");
+    assert!(stalled.message.contains("has not pulled its images by its deadline"), "{stalled:?}");
+}
+
+#[test]
+fn changes_without_new_images_need_no_preflight() {
+    let mut sim = updating_fleet(&NODES, "{}");
+    sim.apply_policy(
+        "all",
+        "{defaults: {driver: {version: 595.91.07, env: [{name: A, value: b}]}, devicePlugin: {args: [--pass-device-specs]}}}",
+    );
+    sim.run(400);
+    assert_eq!(begun(&sim).len(), 5);
+    assert_eq!(tried(&sim), [""; 0].map(NodeName::from));
+}
+
+#[test]
+fn nodes_return_without_a_preflight() {
+    let mut sim = updating_fleet(&NODES, "{onFailure: RollBack}");
+    sim.faults.insert("b".into(), without(NEW));
+    sim.run(400);
+    assert_eq!(sim.condition("all", "Stalled").1, "RolledBack");
+    assert!(NODES.into_iter().all(|node| loaded(&mut sim, node) == OLD));
+    assert_eq!((tried(&sim), preflights(&sim)), (vec!["a".into()], 0));
+}
+
+#[test]
+fn a_preflight_waits_neither_for_a_window_nor_for_a_slot() {
+    let mut sim = updating_fleet(&NODES, "{windows: [{start: '11:00', duration: 2h, timeZone: UTC}]}");
+    for node in NODES {
+        sim.faults.insert(node.into(), without(NEW));
+    }
+    sim.run(100);
+    assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
+    sim.faults.clear();
+    sim.run(100);
+    assert!(sim.status("a").message.contains("the next window"), "{}", sim.status("a").message);
+    assert_eq!((begun(&sim), preflights(&sim)), (BTreeSet::new(), 3), "kept until then");
+    sim.apply_policy("all", &rollout_spec("{paused: true}", NEW));
+    sim.run(100);
+    assert_eq!(preflights(&sim), 0, "a rollout that is paused needs none");
+}
+
+#[test]
+fn each_operating_system_has_its_own_preflight() {
+    let mut sim = Sim::new().policy("all", &rollout_spec("{}", OLD));
+    for (node, version) in [("a", "22.04"), ("b", "24.04"), ("c", "22.04"), ("d", "24.04"), ("e", "24.04")] {
+        sim.join_silent(node, &["2330"; 8]);
+        sim.report(node).os.version_id = version.into();
+        if version == "24.04" {
+            sim.faults.insert(node.into(), without(&format!("{NEW}-ubuntu24.04")));
+        }
+    }
+    sim.settle();
+    sim.law = Some(crate::law::holds);
+    sim.apply_policy("all", &rollout_spec("{}", NEW));
+    sim.run(400);
+    let by_version = |sim: &mut Sim, version: &str| {
+        NODES.into_iter().filter(|node| loaded(sim, node) == version).collect::<Vec<_>>()
+    };
+    assert_eq!((by_version(&mut sim, NEW), by_version(&mut sim, OLD)), (vec!["a", "c"], vec!["b", "d", "e"]));
+    assert_eq!(sim.condition("all", "Stalled").1, "RolloutHalted");
+}
+
+#[test]
+fn a_missing_precompiled_image_is_found_before_an_update() {
+    let precompiled = "{defaults: {driver: {precompiled: true}}}";
+    let mut sim = Sim::new().policy("all", &rollout_spec("{maxParallel: 5, maxUnavailable: 100%}", OLD));
+    for node in NODES {
+        sim.join_silent(node, &["2330"; 8]);
+        sim.report(node).os.version_id = "24.04".into();
+        sim.faults.insert(node.into(), without("595-6.8.0-60-generic-ubuntu24.04"));
+    }
+    sim.settle();
+    sim.apply_policy("all", precompiled);
+    sim.run(400);
+    assert_eq!((begun(&sim), preflights(&sim)), (BTreeSet::new(), 0), "the compiled driver is the one that they have");
+    for node in NODES {
+        assert_eq!(sim.status(node).reason(), Some(Reason::PrecompiledImageMissing));
+    }
+    assert_eq!((tried(&sim), sim.condition("all", "Stalled").0), (vec!["a".into()], "False".into()));
+    assert_eq!(sim.sets_of(Stage::Driver).len(), 1);
+}
