@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use cluster::standin::DriverMode;
-use gpu_operator_crd::{health::HealthState, phase::Phase, policy::Stage, reason::Reason};
+use gpu_operator_crd::{health::HealthState, keys, phase::Phase, policy::Stage, reason::Reason};
 use harness::wait::eventually;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -201,4 +201,54 @@ fn an_image_that_cannot_take_over_waits_for_the_gpu_pod() {
         is_ready_with(&f, "580.173.02").await?;
         recovery_waits_for_the_pod(&f).await.context("a precompiled image")
     });
+}
+
+#[test]
+fn another_image_of_the_same_driver_takes_over_under_a_pod() {
+    test(async |f| {
+        const MIRROR: &str = "localhost:5999/mirror/driver";
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        let image = driver_image(&f).await?;
+        let (name, tag) = image.rsplit_once(':').context("no tag")?;
+        let loads = f.host.standin().loads()?;
+        let training = run_busy_pod(&f).await?;
+        // The preflight finds that the image does not exist, before anything on the node changes.
+        f.apply(&format!("{{defaults: {{driver: {{image: {{repository: {MIRROR}}}}}}}}}")).await?;
+        eventually(READY, "the end of the preflight", || async {
+            let status = f.policies().get(&f.policy).await?.status.context("no status")?;
+            let stalled = status.conditions.into_iter().find(|condition| condition.type_ == "Stalled");
+            let stalled = stalled.context("no condition")?;
+            ensure!(stalled.reason == Reason::RolloutHalted.as_str(), "{stalled:?}");
+            ensure!(stalled.message.contains(&format!("{MIRROR}:{tag}")), "{}", stalled.message);
+            Ok(())
+        })
+        .await?;
+        ensure!(driver_image(&f).await? == image && f.status().await?.phase == Phase::Ready, "the node has changed");
+        // Kubelet tries again. The image contains no shell, so its container cannot start.
+        let mirrored = format!("{MIRROR}:{tag}");
+        f.host.exec(&["ctr", "--namespace=k8s.io", "images", "tag", &format!("{name}:{tag}"), &mirrored])?;
+        eventually(READY, "the other image", || async {
+            let image = driver_image(&f).await?;
+            ensure!(image == mirrored, "{image}");
+            Ok(())
+        })
+        .await?;
+        f.wait_until_ready().await?;
+        ensure!(f.host.standin().loads()? == loads, "the driver was loaded again");
+        runs_on(&f, &training).await?;
+        let selector = format!("{}={}", keys::STAGE, keys::PREFLIGHT);
+        eventually(SHOWN, "the end of the preflight's pod", || async {
+            let left = f.pods_here(&selector).await?;
+            ensure!(left.is_empty(), "{:?}", left.iter().map(ResourceExt::name_any).collect::<Vec<_>>());
+            Ok(())
+        })
+        .await
+    });
+}
+
+/// Returns the image of the driver's pod.
+async fn driver_image(f: &Fixture) -> Result<String> {
+    let spec = f.operand(Stage::Driver).await?.spec.context("no spec")?;
+    spec.containers.into_iter().next().and_then(|container| container.image).context("no image")
 }
