@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   measure ── a fleet is installed ──▶ figures ─┐
-//!      └─▶ health ── random faults of GPUs ──────┼─▶ row, table ──▶ page, plot
+//!      ├─▶ update ── another driver ─────────────┼─▶ row, table ──▶ page, plot
+//!      └─▶ health ── random faults of GPUs ──────┤
 //!           probe ── one node, no operator ──────┘
 //! ```
 
@@ -18,6 +19,7 @@ mod probe;
 mod random_faults;
 mod row;
 mod table;
+mod update;
 
 use std::{
     path::{Path, PathBuf},
@@ -57,15 +59,26 @@ struct Arguments {
 }
 
 /// What to measure. The default is the operator during the installation of fleets.
-#[derive(Args, Clone, Debug)]
-struct Options {
+#[derive(Args, Clone, Copy, Debug)]
+#[group(multiple = false)]
+struct Subject {
     /// Measure the operator while the health of GPUs changes.
-    #[arg(long, conflicts_with = "probe")]
+    #[arg(long)]
     health: bool,
+    /// Measure the operator while the driver of the fleet is updated.
+    #[arg(long)]
+    update: bool,
     /// Measure the probe.
     #[arg(long, conflicts_with = "nodes")]
     probe: bool,
-    /// The sizes of the fleets, in nodes; each gets a new cluster [default: 100,1000,3000; with --health 1000].
+}
+
+/// What to measure, and how.
+#[derive(Args, Clone, Debug)]
+struct Options {
+    #[command(flatten)]
+    subject: Subject,
+    /// The sizes of the fleets, in nodes; each gets a new cluster [default: 100,1000,3000; with --health 1000, with --update 100,1000].
     #[arg(long, value_delimiter = ',')]
     nodes: Vec<u32>,
     /// How long the settled fleet, or the idle probe, is measured.
@@ -110,13 +123,13 @@ fn run(paths: &Paths, options: &Options) -> Result<()> {
     catch_interrupts()?;
     lifecycle::remove_leftover(paths)?;
     lifecycle::then_down(paths, || {
-        if options.health {
-            health(paths, options)
-        } else if options.probe {
-            probe(paths, options)
-        } else {
-            fleets(paths, options)
-        }
+        let measure = match options.subject {
+            Subject { health: true, .. } => health,
+            Subject { update: true, .. } => update,
+            Subject { probe: true, .. } => probe,
+            Subject { .. } => fleets,
+        };
+        measure(paths, options)
     })
 }
 
@@ -151,6 +164,20 @@ fn health(paths: &Paths, options: &Options) -> Result<()> {
     }
     if options.write {
         page::write(paths, Section::Health, &health::circumstances(load), &health::tables(&all))?;
+    }
+    Ok(())
+}
+
+fn update(paths: &Paths, options: &Options) -> Result<()> {
+    let mut all = Vec::new();
+    for nodes in options.sizes(&[100, 1_000]) {
+        let measure =
+            async |cluster: &Cluster, operator: &Path| Box::pin(update::measure(cluster, operator, nodes)).await;
+        all.push(on_fleet(paths, options, nodes, measure)?);
+        show(&[], &update::tables(&all));
+    }
+    if options.write {
+        page::write(paths, Section::Update, &update::circumstances(), &update::tables(&all))?;
     }
     Ok(())
 }
@@ -217,7 +244,13 @@ mod tests {
 
     #[test]
     fn conflicting_options_are_rejected() {
-        for line in ["--health --probe", "--probe --nodes 5", "--health --changes 0", "--operator f --write"] {
+        for line in [
+            "--health --probe",
+            "--health --update",
+            "--probe --nodes 5",
+            "--health --changes 0",
+            "--operator f --write",
+        ] {
             assert!(parsed(line).is_err(), "{line}");
         }
     }

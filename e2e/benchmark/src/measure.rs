@@ -13,7 +13,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
     runtime::wait::await_condition,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::{
@@ -89,7 +89,7 @@ impl<'a> Bench<'a> {
         let began = Instant::now();
         let [labelled, ready, quiet] = self
             .step("the policy is applied, until quiet", async {
-                self.apply().await?;
+                self.apply(json!({})).await?;
                 let labelled = async {
                     let is_labelled = |_: &str, node: &Observed| node.labels.contains_key(keys::MODEL);
                     self.fleet.until("labels", self.deadline, is_labelled).await?;
@@ -111,12 +111,14 @@ impl<'a> Bench<'a> {
         Ok(Figures { nodes, gpus, daemon_sets, install, labelled, ready, quiet, ..Figures::default() })
     }
 
-    async fn apply(&self) -> Result<()> {
+    /// Applies the policy with this spec, for all nodes of the fleet.
+    pub(super) async fn apply(&self, mut spec: Value) -> Result<()> {
+        spec["nodeSelector"] = json!({"matchLabels": {MEMBER_LABEL.0: MEMBER_LABEL.1}});
         let policy = json!({
             "apiVersion": "gpu.nodestack.dev/v1alpha1",
             "kind": "ClusterGpuPolicy",
             "metadata": {"name": POLICY},
-            "spec": {"nodeSelector": {"matchLabels": {MEMBER_LABEL.0: MEMBER_LABEL.1}}},
+            "spec": spec,
         });
         let params = PatchParams::apply("benchmark").force();
         self.policies().patch(POLICY, &params, &Patch::Apply(policy)).await?;

@@ -17,6 +17,8 @@ pub(super) enum Section {
     Fleets,
     /// The operator, while the health of GPUs changes.
     Health,
+    /// The operator, while the driver of the fleet is updated.
+    Update,
     /// The probe.
     Probe,
 }
@@ -27,6 +29,7 @@ impl Section {
         let option = match self {
             Self::Fleets => "",
             Self::Health => " --health",
+            Self::Update => " --update",
             Self::Probe => " --probe",
         };
         format!("<!-- Written by `cargo xtask benchmark{option} --write`, up to the end mark. -->\n")
@@ -90,7 +93,7 @@ mod tests {
     #[test]
     fn the_page_of_this_checkout_has_all_sections() {
         let page = include_str!("../../../docs/operate/scale.md");
-        for section in [Section::Fleets, Section::Health, Section::Probe] {
+        for section in [Section::Fleets, Section::Update, Section::Health, Section::Probe] {
             assert!(replaced(page, section, "new").is_some(), "{section:?}");
         }
     }

@@ -1,6 +1,6 @@
 //! The programs of containers, as far as a simulated node treats them differently.
 
-use gpu_operator_crd::policy::Stage;
+use gpu_operator_crd::{keys, policy::Stage};
 use k8s_openapi::api::core::v1::Container;
 
 /// The folder to which the driver's container binds its root.
@@ -21,6 +21,8 @@ pub(super) enum Program {
     Driver { version: String },
     /// An installer that puts a driver under a root on the host, and loads it.
     InstallDriver { version: String, root: String },
+    /// Nothing, in the image of a driver that is pulled before an update.
+    PullDriver { version: String },
     /// The toolkit's installer.
     InstallToolkit,
     /// A device plugin, the operator's or a third party's.
@@ -88,6 +90,9 @@ impl Program {
         match (stage, container.name.as_str()) {
             (Some(stage), "driver") if stage == Stage::Driver.as_str() => {
                 Self::Driver { version: driver_version(container.image.as_deref().unwrap_or_default()) }
+            }
+            (Some(keys::PREFLIGHT), "driver-driver") => {
+                Self::PullDriver { version: driver_version(container.image.as_deref().unwrap_or_default()) }
             }
             (Some(stage), "install-driver") if stage == Stage::Driver.as_str() => {
                 let env = |name: &str| {

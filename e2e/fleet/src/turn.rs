@@ -104,6 +104,13 @@ impl Machine {
         let (version, root) = match program {
             Program::Driver { version } => (version, None),
             Program::InstallDriver { version, root } => (version, Some(root)),
+            Program::PullDriver { version } => {
+                return match &inputs.node.behaviour.driver {
+                    DriverBehaviour::ImageMissing => Run::NoImage,
+                    DriverBehaviour::ImageMissingOf(missing) if missing == version => Run::NoImage,
+                    _ => Run::Done(inputs.now),
+                };
+            }
             _ => return Run::Running(inputs.now, None),
         };
         let version = match &inputs.node.behaviour.driver {

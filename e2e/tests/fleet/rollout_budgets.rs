@@ -1,7 +1,10 @@
 //! Updates of many nodes under the budgets of a policy, while nodes fail, come and go. The budgets are checked at every version
 //! of every object.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use fleet::{DriverBehaviour, FleetNode};
@@ -26,6 +29,8 @@ const OLD: &str = "595.91.07";
 const NEW: &str = "590.10.01";
 /// The version whose image cannot be pulled on some nodes.
 const MISSING: &str = "580.95.05";
+/// The time without changes after which nothing more is expected: longer than any pause of the operator.
+const QUIET: Duration = Duration::from_secs(12);
 /// The pool with limits of its own, its maxParallel and its maxUnavailable.
 const SMALL: (&str, usize, usize) = ("a", 2, 3);
 /// Nodes that administrators have cordoned before.
@@ -137,7 +142,7 @@ async fn lawful(f: &Fixture, mut laws: Laws, phase: impl Future<Output = Result<
 #[test]
 fn budgets_hold_while_nodes_fail_come_and_go() {
     test(|f| async move {
-        ready_fleet(&f, [20, 60, 40, 40]).await?;
+        ready_fleet(&f, [40, 120, 70, 70]).await?;
         for name in CORDONED {
             f.fleet.cordon(name, true).await?;
         }
@@ -149,7 +154,7 @@ fn budgets_hold_while_nodes_fail_come_and_go() {
 
 /// An update of all nodes, during which one dies, one is deleted, one is cordoned, one joins, and one has a pod that uses its GPU.
 async fn disturbed_update(f: &Fixture) -> Result<()> {
-    let [dead, deleted, late, newcomer, busy] = ["d-039", "d-038", "d-037", "d-040", "b-000"];
+    let [dead, deleted, late, newcomer, busy] = ["d-069", "d-068", "d-067", "d-070", "b-000"];
     let disturbed = [dead, deleted, late].map(str::to_owned).into();
     let laws = Laws { max_parallel: 30, max_unavailable: 40, disturbed, ..Laws::default() };
     let pods = Api::<Pod>::namespaced(f.cluster.client(), "default");
@@ -190,7 +195,7 @@ fn gpu_pod(node: &str) -> Pod {
 
 /// Cordoned nodes are updated although more nodes are unavailable than the policy allows. All others wait.
 async fn only_cordoned_nodes_are_updated(f: &Fixture) -> Result<()> {
-    let cordoned: BTreeSet<&str> = CORDONED.into_iter().chain(["d-037"]).collect();
+    let cordoned: BTreeSet<&str> = CORDONED.into_iter().chain(["d-067"]).collect();
     let laws = Laws { max_parallel: 10, max_unavailable: cordoned.len(), ..Laws::default() };
     lawful(f, laws, async {
         f.apply(&spec(MISSING, "maxParallel: 10, maxUnavailable: 1")).await?;
@@ -209,7 +214,8 @@ async fn only_cordoned_nodes_are_updated(f: &Fixture) -> Result<()> {
 fn a_pool_halts_at_its_failures_while_others_complete() {
     test(|f| async move {
         ready_fleet(&f, [4, 12, 40, 12]).await?;
-        let failing = ["c-000", "c-001", "c-002", "c-003"];
+        // The first nodes can pull the image, as the preflight finds.
+        let failing = ["c-003", "c-004", "c-005", "c-006"];
         for name in failing {
             f.fleet.change(name, |node| node.behaviour.driver = DriverBehaviour::ImageMissingOf(MISSING.into()));
         }
@@ -238,8 +244,59 @@ fn a_pool_halts_at_its_failures_while_others_complete() {
             until_settled(&f, OLD).await
         })
         .await?;
+        lawful(&f, laws(), a_pool_halts_on_its_way_back(&f)).await?;
+        it_returns_once_its_nodes_can(&f).await?;
         Ok(f)
     });
+}
+
+/// Nodes of a pool that cannot return from a failed rollout.
+const STUCK: [&str; 3] = ["c-000", "c-001", "c-002"];
+
+/// The pool with the missing images returns. Some of its nodes cannot, which halts it.
+async fn a_pool_halts_on_its_way_back(f: &Fixture) -> Result<()> {
+    for name in STUCK {
+        f.fleet.change(name, |node| node.behaviour.driver = DriverBehaviour::ImageMissingOf(OLD.into()));
+    }
+    f.apply(&spec(MISSING, "maxParallel: 10, maxUnavailable: 25%, onFailure: RollBack")).await?;
+    eventually(DEADLINE, "the halt on the way back", || async {
+        let rollout = rollout(f).await?;
+        let pool = rollout.pools.iter().find(|pool| pool.pool.as_str() == "c").context("no record of the pool")?;
+        let failed: BTreeSet<_> = pool.failed.iter().map(NodeName::as_str).collect();
+        let is_over = rollout.slots.is_empty() && rollout.pools.len() == 1;
+        ensure!(is_over && !pool.rolled_back.is_empty() && failed == STUCK.into(), "{rollout:?}");
+        Ok(())
+    })
+    .await?;
+    let status = f.policy().await?.status.context("no status")?;
+    ensure!(status.pools[2].reason() == Some(Reason::RolloutHalted), "{:?}", status.pools[2]);
+    let halted = turns(f).await?;
+    f.fleet.quiet(QUIET, DEADLINE).await?;
+    ensure!(turns(f).await? == halted, "the pool oscillates");
+    Ok(())
+}
+
+async fn it_returns_once_its_nodes_can(f: &Fixture) -> Result<()> {
+    for name in STUCK {
+        f.fleet.change(name, |node| node.behaviour.driver = DriverBehaviour::Ok);
+    }
+    eventually(DEADLINE, "the return of the whole pool", || async {
+        let found = drivers(f).await?;
+        let wanted = |name: &str| if name.starts_with("c-") { OLD } else { MISSING };
+        let left: Vec<_> = found.iter().filter(|(name, found)| found.as_deref() != Some(wanted(name))).collect();
+        ensure!(left.is_empty(), "{left:?}");
+        let status = f.policy().await?.status.context("no status")?;
+        ensure!(status.pools[2].reason() == Some(Reason::RolledBack), "{:?}", status.pools[2]);
+        Ok(())
+    })
+    .await?;
+    until_uncordoned(f).await
+}
+
+/// Returns the number of updates of each node.
+async fn turns(f: &Fixture) -> Result<BTreeMap<String, u32>> {
+    let nodes = f.gpu_nodes().list(&ListParams::default()).await?;
+    Ok(nodes.iter().map(|node| (node.name_any(), node.spec.turns)).collect())
 }
 
 /// Returns the loaded driver of each node; `None` while the node does not have the wanted revision, or is being updated.
@@ -281,6 +338,10 @@ async fn until_settled(f: &Fixture, driver: &str) -> Result<()> {
     until_all_have(f, driver, &[], &[]).await?;
     let rollout = rollout(f).await?;
     ensure!(rollout.pools.is_empty(), "{rollout:?}");
+    until_uncordoned(f).await
+}
+
+async fn until_uncordoned(f: &Fixture) -> Result<()> {
     eventually(DEADLINE, "the end of all cordons of the operator", || async {
         let nodes = Api::<Node>::all(f.cluster.client()).list(&ListParams::default()).await?;
         let cordoned = nodes.iter().filter(|node| node.annotations().contains_key(keys::CORDON));

@@ -108,13 +108,15 @@ impl<'f> PoolTurns<'f> {
         self.is_halted = failures.len() >= most;
         let cause = failures.into_values().next().filter(|_| self.is_halted);
         let is_back = self.goals.rolled_back;
-        if let Some(cause) = cause {
-            let rolls_back = self.strategy.on_failure == Some(OnFailure::RollBack) && !is_back;
-            if rolls_back && self.members.iter().any(|assessed| self.goals.moved(&assessed.member).is_some()) {
-                ledger.roll_back(self.name, &self.revision, &cause);
-            }
+        let has_moved = || self.members.iter().any(|assessed| self.goals.moved(&assessed.member).is_some());
+        let turns_back = |_: &_| self.strategy.on_failure == Some(OnFailure::RollBack) && !is_back && has_moved();
+        if let Some(cause) = cause.as_ref().filter(turns_back) {
+            ledger.roll_back(self.name, &self.revision, cause);
+        } else if let Some(cause) = cause {
             self.decision.halted = Some(Note::new(Reason::RolloutHalted, cause));
-        } else if let Some(pool) = ledger.pool(self.name).filter(|_| is_back) {
+            return;
+        }
+        if let Some(pool) = ledger.pool(self.name).filter(|pool| !pool.rolled_back.is_empty()) {
             let message = format!(
                 "the nodes of the pool return to their previous revision because of {}; to try again, change the policy or its annotation {}",
                 pool.rolled_back,
