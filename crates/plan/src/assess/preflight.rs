@@ -42,8 +42,7 @@ pub fn name(goal: &StageRevisions, node: &NodeName) -> String {
 /// Returns the pod on a node for the revision with this [`prefix`].
 #[must_use]
 pub fn pod_on<'w>(member: &Member<'w>, prefix: &str) -> Option<&'w PodFacts> {
-    let is_it = |pod: &&PodFacts| pod.role == Role::Preflight && prefix_of(pod) == Some(prefix) && !pod.is_leaving();
-    member.pods.iter().copied().find(is_it)
+    member.pods.iter().copied().find(|pod| pod.role == Role::Preflight && prefix_of(pod) == Some(prefix))
 }
 
 fn prefix_of(pod: &PodFacts) -> Option<&str> {
@@ -88,4 +87,76 @@ pub fn without_driver_image(world: &World) -> BTreeSet<&str> {
     let is_missing = |container: &ContainerFacts| container.name.as_str() == PREFLIGHT_DRIVER && lacks_image(container);
     let pods = world.pods.values().filter(|pod| pod.role == Role::Preflight && pod.containers.iter().any(is_missing));
     pods.filter_map(|pod| prefix_of(pod)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_operator_common::interned::Interned;
+    use k8s_openapi::jiff::SignedDuration;
+
+    use super::*;
+    use crate::world::{Exit, PodEnd};
+
+    const LIMIT: Duration = Duration::from_mins(30);
+
+    fn pod(states: &[ContainerState]) -> PodFacts {
+        let container = |state: &ContainerState| ContainerFacts {
+            name: Interned::from("toolkit-install-toolkit"),
+            state: state.clone(),
+            last_failure: None,
+            ready: false,
+        };
+        PodFacts {
+            name: "preflight-a-b".into(),
+            node: "n".into(),
+            role: Role::Preflight,
+            group: None,
+            applied: None,
+            created: Some(Timestamp::UNIX_EPOCH.into()),
+            deletion: None,
+            unschedulable: None,
+            end: None,
+            init: vec![],
+            containers: states.iter().map(container).collect(),
+        }
+    }
+
+    fn waiting(reason: &str) -> ContainerState {
+        ContainerState::Waiting { reason: reason.into(), message: "words".into() }
+    }
+
+    #[test]
+    fn only_the_pull_counts() {
+        let ended = |code| ContainerState::Ended(Exit { code, message: String::new() });
+        let failed = |words: &str| Pull::Failed(words.to_owned());
+        let unschedulable = PodFacts { unschedulable: Some("0/1 nodes".into()), ..pod(&[]) };
+        let end = PodEnd { succeeded: false, reason: "OutOfpods".into(), message: "full".into(), at: None };
+        let rejected = PodFacts { end: Some(end.clone()), ..pod(&[]) };
+        let evicted = PodFacts { end: Some(end), ..pod(&[ended(0), waiting("ContainerCreating")]) };
+        let not_pulled = "pod preflight-a-b, container toolkit-install-toolkit: words";
+        let rejection = "kubelet ended pod preflight-a-b: OutOfpods: full";
+        for (pod, seconds, expected) in [
+            (pod(&[]), 1, Pull::Underway),
+            (pod(&[waiting("ContainerCreating")]), 1, Pull::Underway),
+            (pod(&[ended(0), waiting("")]), 1, Pull::Underway),
+            (
+                pod(&[ended(0), waiting("")]),
+                1801,
+                failed("pod preflight-a-b has not pulled its images by its deadline"),
+            ),
+            (pod(&[ended(0), ended(128)]), 9000, Pull::Done),
+            (pod(&[ContainerState::Running(None)]), 1, Pull::Done),
+            (pod(&[waiting("RunContainerError"), waiting("CreateContainerError")]), 1, Pull::Done),
+            (pod(&[waiting("CreateContainerConfigError"), waiting("CrashLoopBackOff")]), 1, Pull::Done),
+            (pod(&[ended(128), waiting("ErrImagePull")]), 1, failed(not_pulled)),
+            (pod(&[waiting("RunContainerError"), waiting("ErrImageNeverPull")]), 1, failed(not_pulled)),
+            (unschedulable.clone(), 1, Pull::Underway),
+            (unschedulable, 100, failed("pod preflight-a-b cannot be scheduled: 0/1 nodes")),
+            (rejected, 1, failed(rejection)),
+            (evicted, 1, failed(rejection)),
+        ] {
+            let now = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds);
+            assert_eq!(state(&pod, LIMIT, now), expected, "{pod:?}");
+        }
+    }
 }

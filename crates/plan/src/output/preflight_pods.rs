@@ -26,12 +26,9 @@ pub fn to_create(
     missing.map(|(name, wanted)| Write::new(name, Body::Pod(pod(name, wanted)))).collect()
 }
 
-/// Returns the deletion of pods that no pool needs any more. A policy that cannot be parsed may need them.
+/// Returns the deletion of pods that no pool needs any more.
 #[must_use]
 pub fn to_delete(rollout: &Rollout<'_>, world: &World) -> Vec<Write> {
-    if !world.unreadable_policies.is_empty() {
-        return Vec::new();
-    }
     let pools = rollout.policies.values().flat_map(|policy| policy.pools.values());
     let needed: BTreeSet<&String> = pools.flat_map(|pool| pool.preflight_pods.keys()).collect();
     let there = world.pods.values().filter(|pod| pod.role == Role::Preflight && !pod.is_leaving());

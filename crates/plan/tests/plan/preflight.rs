@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpu_operator_crd::{NodeName, Phase, policy::Stage, reason::Reason};
-use gpu_operator_plan::world::{ContainerState, Role};
+use gpu_operator_plan::world::{ContainerState, Role, TaintFact};
 use test_support::planned::Planned;
 
 use crate::{
@@ -90,12 +90,28 @@ fn a_node_with_a_problem_of_its_own_does_not_hold_the_others() {
             sim.step();
         }
         if away {
+            // It goes before it has pulled anything.
             sim.node_mut("a").ready = false;
+            sim.pods.values_mut().filter(|pod| pod.role == Role::Preflight).for_each(|pod| pod.containers.clear());
         }
         sim.run(400);
         assert_eq!(tried(&sim), ["a", "b"]);
         assert!(NODES[1..].iter().all(|node| loaded(&mut sim, node) == NEW), "{:?}", sim.status("b"));
+        assert_eq!(preflights(&sim), 0, "others use the images, so node a needs no preflight of its own");
     }
+}
+
+#[test]
+fn nodes_where_no_operand_runs_try_nothing() {
+    let strategy = "tolerations: [], driver: {version: 590.10.01}";
+    let mut sim = updating_fleet(&NODES, "{}");
+    sim.apply_policy("all", &format!("{{defaults: {{{strategy}}}}}"));
+    sim.node_mut("a").ready = false;
+    let taint = TaintFact { key: "team".into(), value: "x".into(), effect: "NoSchedule".into() };
+    sim.node_mut("b").taints.push(taint);
+    sim.node_mut("c").deleting = true;
+    sim.run(400);
+    assert_eq!(tried(&sim), ["d"]);
 }
 
 #[test]
@@ -134,7 +150,7 @@ fn changes_without_new_images_need_no_preflight() {
 
 #[test]
 fn nodes_return_without_a_preflight() {
-    let mut sim = updating_fleet(&NODES, "{onFailure: RollBack}");
+    let mut sim = updating_fleet(&NODES, "{onFailure: RollBack, maxParallel: 5, maxUnavailable: 100%}");
     sim.faults.insert("b".into(), without(NEW));
     sim.run(400);
     assert_eq!(sim.condition("all", "Stalled").1, "RolledBack");

@@ -4,10 +4,16 @@ use gpu_operator_plan::output::body::Kind;
 use std::collections::BTreeSet;
 
 use crate::{
-    robust::{NEW, OLD, fleet, loaded},
+    robust::{NEW, OLD, fleet, loaded, step_until_released},
     sim::{Faults, Sim},
 };
-use gpu_operator_crd::{NodeName, Phase, gpunode::RolloutStep, policy::Stage, reason::Reason};
+use gpu_operator_crd::{
+    NodeName, Phase,
+    gpunode::{DisruptionScope, RolloutStep},
+    keys,
+    policy::Stage,
+    reason::Reason,
+};
 
 /// [`NEW`], with room for an update although another node is cordoned.
 const ROOMY: &str = "{rollout: {maxUnavailable: 2}, pools: [{name: p, driver: {version: 590.10.01}}]}";
@@ -255,4 +261,21 @@ fn nothing_is_removed_for_a_daemon_set_that_is_rejected() {
             "{spec}: the node is updated once the DaemonSet is accepted"
         );
     }
+}
+
+#[test]
+fn an_update_that_turns_to_another_driver_takes_the_gpus() {
+    let mut sim = fleet(&["a"]);
+    sim.faults.insert("a".into(), Faults { slow: 60, ..Faults::default() });
+    sim.apply_policy("all", "{pools: [{name: p, driver: {version: 595.91.07}, devicePlugin: {args: [--x]}}]}");
+    sim.run(10);
+    let scope = |sim: &Sim| sim.spec("a").rollout.as_ref().map(|rollout| rollout.scope);
+    assert_eq!(scope(&sim), Some(DisruptionScope::Nothing));
+    sim.apply_policy("all", NEW);
+    step_until_released(&mut sim, "a");
+    assert_eq!(scope(&sim), Some(DisruptionScope::GpuPods));
+    assert!(sim.node("a").labels.contains_key(keys::CLIENTS));
+    sim.faults.clear();
+    sim.settle();
+    assert_eq!(loaded(&mut sim, "a"), "590.10.01");
 }

@@ -72,6 +72,9 @@ fn a_driver_that_is_loaded_in_another_way_waits_for_idle_gpus() {
         let spec = "{defaults: {driver: {version: 595.91.07, env: [{name: A, value: b}], image: {repository: mirror/driver}}}}";
         sim.apply_policy("all", spec);
     };
+    let other_args: Edit = |sim| {
+        sim.apply_policy("all", "{defaults: {driver: {version: 595.91.07, args: [--keep]}}}");
+    };
     let proprietary: Edit = |sim| {
         sim.apply_policy("all", "{defaults: {driver: {version: 595.91.07, kernelModule: Proprietary}}}");
     };
@@ -84,7 +87,7 @@ fn a_driver_that_is_loaded_in_another_way_waits_for_idle_gpus() {
         sim.report("a").driver.config_digest = Some("another".into());
         sim.apply_policy("all", MIRRORED);
     };
-    for (which, edit) in [other_env, proprietary, unknown, another].into_iter().enumerate() {
+    for (which, edit) in [other_env, other_args, proprietary, unknown, another].into_iter().enumerate() {
         let mut sim = fleet();
         let before = image(&sim, "a");
         edit(&mut sim);
