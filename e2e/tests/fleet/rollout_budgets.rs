@@ -259,7 +259,7 @@ async fn a_pool_halts_on_its_way_back(f: &Fixture) -> Result<()> {
         f.fleet.change(name, |node| node.behaviour.driver = DriverBehaviour::ImageMissingOf(OLD.into()));
     }
     f.apply(&spec(MISSING, "maxParallel: 10, maxUnavailable: 25%, onFailure: RollBack")).await?;
-    eventually(DEADLINE, "the halt on the way back", || async {
+    eventually(DEADLINE, "the halt of the pool that returns", || async {
         let rollout = rollout(f).await?;
         let pool = rollout.pools.iter().find(|pool| pool.pool.as_str() == "c").context("no record of the pool")?;
         let failed: BTreeSet<_> = pool.failed.iter().map(NodeName::as_str).collect();

@@ -187,7 +187,9 @@ impl<'f> PoolTurns<'f> {
     /// Returns the part of a decision that applies while the node's container runtime may not be restarted.
     fn restart_in_turn(&mut self, decision: Decision, member: &Member<'_>) -> Decision {
         let (labels, note) = self.runtime.allowed(member, decision.labels);
-        Decision { labels, note: decision.note.or(note), ..decision }
+        let gets_its_turn = labels.toolkit != member.have.toolkit;
+        let rollout = decision.rollout.map(|rollout| if gets_its_turn { self.terms.again(&rollout) } else { rollout });
+        Decision { labels, rollout, note: decision.note.or(note), ..decision }
     }
 
     /// Records the decision on a node. A slot for an update that does not begin is spent, so that it can be freed.

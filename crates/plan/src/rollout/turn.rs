@@ -95,6 +95,12 @@ impl Terms {
         self.enter(step, rollout.scope, rollout.from.clone())
     }
 
+    /// Returns the record of an update whose step begins again.
+    #[must_use]
+    pub fn again(&self, rollout: &Rollout) -> Rollout {
+        self.go_on(rollout, rollout.step, true)
+    }
+
     fn is_over(&self, rollout: &Rollout) -> bool {
         let deadline = rollout.deadline.as_ref().map(|deadline| deadline.0);
         // A record of an earlier version has none.
@@ -171,7 +177,10 @@ pub fn continue_update(
     if is_done(member, verdict, &want) {
         return settle(member, want, now);
     }
-    let is_another = member.have != want;
+    // A toolkit that restarts the runtime follows in its turn.
+    let follows = rollout.step == RolloutStep::Replace && member.have.toolkit == rollout.from.toolkit;
+    let have = StageRevisions { toolkit: want.toolkit.clone(), ..member.have.clone() };
+    let is_another = if follows { have != want } else { member.have != want };
     let waits_for_others = member.status().is_some_and(|status| status.reason() == Some(Reason::RuntimeTurnPending));
     if terms.is_over(rollout) && !is_another && !waits_for_others {
         return Decision { failed: true, ..settle(member, want, now) };

@@ -368,3 +368,29 @@ fn a_runtime_that_is_not_about_to_restart_blocks_no_other() {
         assert!(sim.node("b").labels.contains_key(keys::TOOLKIT), "{case}");
     }
 }
+
+#[test]
+fn a_toolkit_that_waits_for_its_driver_costs_no_writes() {
+    // The node moves to another pool while its host's driver has to be reloaded, so that no toolkit is added to its runtime.
+    let mut sim = Sim::new();
+    sim.join("a", "2330", 1);
+    sim.node_mut("a").runtime = "containerd://1.7.27".into();
+    sim.host_driver("a", "550.1.1", true);
+    sim.write_report(&"a".into());
+    sim.apply_policy("all", "{}");
+    sim.steps(2);
+    sim.upgrade_packages(&"a".into());
+    sim.label("a", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-t4"));
+    sim.steps(5);
+    let rollout = sim.spec("a").rollout.clone().expect("an update");
+    let toolkit = sim.spec("a").current.as_ref().and_then(|current| current.toolkit.clone());
+    assert_eq!(toolkit, rollout.from.toolkit, "it waits");
+    let writes = sim.writes.clone();
+    sim.steps(300);
+    assert_eq!((&sim.writes, &sim.spec("a").rollout), (&writes, &Some(rollout)));
+    // It fails by its deadline.
+    sim.sleep(30 * 60);
+    sim.run(100);
+    assert_eq!(sim.spec("a").rollout, None);
+    assert_eq!(sim.condition("all", "Stalled").0, "True");
+}

@@ -192,7 +192,7 @@ impl Sim {
     }
 
     /// Lets the probe, if it works, write its report, and create the GpuNode if the machine has GPUs.
-    pub(super) fn write_report(&mut self, node: &NodeName) {
+    pub fn write_report(&mut self, node: &NodeName) {
         let works = self.faults.get(node).is_none_or(Faults::probe_reports) && self.nodes[node].ready;
         let Some(machine) = self.machines.get(node).filter(|_| works) else { return };
         if !machine.gpus.is_empty() {
