@@ -364,6 +364,9 @@ impl<'f> PoolTurns<'f> {
         let halted = self.runtime.halted().map(|why| Note::new(Reason::RolloutHalted, why));
         self.decision.halted = self.decision.halted.or(halted);
         self.decision.preflight_pods = self.preflights.pods;
+        if let Some(at) = self.preflights.check_again {
+            self.decision.check(at);
+        }
         if self.decision.nodes.values().all(|decision| decision.rollout.is_none()) {
             restore_layouts(members, now, &mut self.decision);
             let is_outdated =

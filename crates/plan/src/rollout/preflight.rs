@@ -20,11 +20,15 @@ use crate::{
     },
     desired::driver::choice::DriverChoice,
     revision,
+    settings::GRACE,
+    time::later,
     world::{PodFacts, World},
 };
 
 /// How many nodes try to pull the images of a revision at most.
 const AT_MOST: usize = 3;
+/// How long after its creation a pod is replaced that kubelet has ended before it had pulled its images, such as on a full node.
+const AGAIN_AFTER: Duration = Duration::from_mins(5);
 
 /// A pod that pulls images on a node.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,6 +82,8 @@ pub struct Preflights {
     known: Vec<(StageRevisions, Preflight)>,
     /// The pods that are needed, by name.
     pub pods: BTreeMap<String, PreflightPod>,
+    /// When the state of a pod changes without an event.
+    pub check_again: Option<Timestamp>,
 }
 
 impl Preflights {
@@ -118,7 +124,10 @@ impl Preflights {
         let tried: Vec<_> = members()
             .filter_map(|member| pod_on(member, &prefix).map(|pod| (member, pod, pull_on(member, pod))))
             .collect();
-        for (member, pod, _) in &tried {
+        for (member, pod, pull) in &tried {
+            if *pull != Pull::Done && self.is_to_be_replaced(pod, limit, now) {
+                continue;
+            }
             self.need(pod.name.clone(), member, new_images(&rest, &member.have, world));
         }
         if tried.iter().any(|(.., pull)| *pull == Pull::Done) {
@@ -158,6 +167,19 @@ impl Preflights {
             )),
             _ => Preflight::Passed,
         }
+    }
+
+    /// Returns whether a pod that has not pulled its images is replaced, and otherwise when it may be, or may fail.
+    fn is_to_be_replaced(&mut self, pod: &PodFacts, limit: Duration, now: Timestamp) -> bool {
+        let Some(created) = pod.created else { return false };
+        let after = match (&pod.end, &pod.unschedulable) {
+            (Some(_), _) => AGAIN_AFTER,
+            (None, Some(_)) => GRACE,
+            (None, None) => limit,
+        };
+        let at = later(created.local(), after);
+        self.check_again = self.check_again.into_iter().chain([at]).filter(|at| now < *at).min();
+        pod.end.is_some() && now >= at
     }
 
     fn need(&mut self, name: String, member: &Member<'_>, images: Vec<NewImage>) {

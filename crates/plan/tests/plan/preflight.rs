@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use gpu_operator_crd::{NodeName, Phase, policy::Stage, reason::Reason};
-use gpu_operator_plan::world::{ContainerState, Role, TaintFact};
+use gpu_operator_plan::{
+    output::body::Kind,
+    world::{ContainerState, PodEnd, PodFacts, Role, TaintFact},
+};
 use test_support::planned::Planned;
 
 use crate::{
@@ -22,7 +25,7 @@ fn without(tag: &str) -> Faults {
 /// Returns the nodes on which preflight pods were created, in their order.
 fn tried(sim: &Sim) -> Vec<NodeName> {
     let pods = sim.plans.iter().flat_map(|plan| plan.preflights().into_values());
-    let facts = pods.filter_map(gpu_operator_plan::world::PodFacts::of);
+    let facts = pods.filter_map(PodFacts::of);
     facts.map(|pod| pod.node).collect()
 }
 
@@ -114,26 +117,48 @@ fn nodes_where_no_operand_runs_try_nothing() {
     assert_eq!(tried(&sim), ["d"]);
 }
 
-#[test]
-fn a_pull_that_does_not_end_is_given_up() {
-    let mut sim = updating_fleet(&["a"], "{}");
-    while preflights(&sim) == 0 {
-        sim.step();
+/// Returns the preflight pod of a fleet of one node.
+fn only_pod(sim: &mut Sim) -> &mut PodFacts {
+    while preflights(sim) == 0 {
+        assert!(sim.step());
     }
-    for _ in 0..3 {
-        let pods = sim.pods.values_mut().filter(|pod| pod.role == Role::Preflight);
-        pods.for_each(|pod| pod.containers.clear());
-        sim.step_with(sim.plan());
-        assert_eq!(sim.condition("all", "Stalled").0, "False");
-        let pods = sim.pods.values_mut().filter(|pod| pod.role == Role::Preflight);
-        pods.for_each(|pod| pod.containers.clear());
-        sim.sleep(9 * 60);
-    }
-    sim.sleep(4 * 60);
+    sim.pods.values_mut().find(|pod| pod.role == Role::Preflight).expect("a pod")
+}
+
+/// Returns the message of the policy's condition Stalled at the time when the plan is due again.
+fn stalled_when_due(sim: &mut Sim, minutes: i64) -> String {
+    let at = sim.plan().check_again.expect("a time");
+    assert_eq!(at.duration_since(sim.now).as_mins(), minutes);
+    sim.now = at;
     let plan = sim.plan();
     let status = plan.statuses.values().next().expect("a status");
     let stalled = status.conditions.iter().find(|condition| condition.type_ == "Stalled").expect("a condition");
-    assert!(stalled.message.contains("has not pulled its images by its deadline"), "{stalled:?}");
+    stalled.message.clone()
+}
+
+#[test]
+fn a_pull_that_does_not_end_is_given_up() {
+    let mut sim = updating_fleet(&["a"], "{}");
+    only_pod(&mut sim).containers.clear();
+    assert_eq!(sim.condition("all", "Stalled").0, "False");
+    let message = stalled_when_due(&mut sim, 30);
+    assert!(message.contains("has not pulled its images by its deadline"), "{message}");
+}
+
+#[test]
+fn a_pod_that_cannot_run_is_replaced() {
+    let mut sim = updating_fleet(&["a"], "{}");
+    let pod = only_pod(&mut sim);
+    pod.containers.clear();
+    let full = PodEnd { succeeded: false, reason: "OutOfpods".into(), message: "full".into(), at: None };
+    pod.end = Some(full);
+    let name = pod.name.clone();
+    assert_eq!(sim.plan().deleted(Kind::Pod), BTreeSet::new());
+    let message = stalled_when_due(&mut sim, 5);
+    assert!(message.contains("OutOfpods"), "{message}");
+    assert_eq!(sim.plan().deleted(Kind::Pod), [name].into());
+    sim.run(400);
+    assert_eq!(loaded(&mut sim, "a"), NEW);
 }
 
 #[test]
