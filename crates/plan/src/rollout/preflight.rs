@@ -102,43 +102,20 @@ impl Preflights {
     }
 
     fn check(&mut self, asking: &Member<'_>, goal: &StageRevisions, pool: Pool<'_>) -> Preflight {
-        let Pool { members, goals, world, limit, now } = pool;
-        let members = || members.iter().map(|assessed| &assessed.member);
-        // Stages whose images a node has started.
-        let mut rest = goal.clone();
-        for stage in Stage::ALL {
-            let is_of_goal = |pod: &PodFacts| pod.group.as_ref() == goal.get(stage);
-            let has_started = |pod: &PodFacts| is_of_goal(pod) && (pod.has_started() || pod.has_failed());
-            if members().any(|member| member.pods_of(stage).any(has_started)) {
-                *rest.get_mut(stage) = None;
-            }
-        }
-        if new_images(&rest, &asking.have, world).is_empty() {
+        let rest = not_started(goal, pool);
+        let new = |member: &Member<'_>| new_images(&rest, &member.have, pool.world);
+        if new(asking).is_empty() {
             return Preflight::Passed;
         }
-        let prefix = prefix(goal);
-        let pull_on = |member: &Member<'_>, pod: &PodFacts| match state(pod, limit, now) {
-            Pull::Underway if !member.node.ready => Pull::Failed(format!("node {} is not ready", member.node.name)),
-            pull => pull,
-        };
-        let tried: Vec<_> = members()
-            .filter_map(|member| pod_on(member, &prefix).map(|pod| (member, pod, pull_on(member, pod))))
-            .collect();
+        let tried = tried(goal, pool);
         for (member, pod, pull) in &tried {
-            if *pull != Pull::Done && self.is_to_be_replaced(pod, limit, now) {
-                continue;
+            if *pull == Pull::Done || !self.is_to_be_replaced(pod, pool) {
+                self.need(pod.name.clone(), member, new(member));
             }
-            self.need(pod.name.clone(), member, new_images(&rest, &member.have, world));
         }
         if tried.iter().any(|(.., pull)| *pull == Pull::Done) {
             return Preflight::Passed;
         }
-        let pulling = |member: &Member<'_>| {
-            Preflight::Underway(format!(
-                "update pending: the images of the new revision are being pulled on node {}",
-                member.node.name
-            ))
-        };
         if let Some((member, ..)) = tried.iter().find(|(.., pull)| *pull == Pull::Underway) {
             return pulling(member);
         }
@@ -147,19 +124,12 @@ impl Preflights {
             let message = "update pending: there is no precompiled driver for the kernel of this node";
             return Preflight::Underway(message.to_owned());
         }
-        let next = members().find(|member| {
-            let moves_there = member.want().is_some_and(|want| goals.of_member(member, want) == *goal);
-            moves_there
-                && member.node.ready
-                && !member.node.deleting
-                && member.untolerated.is_none()
-                && pod_on(member, &prefix).is_none()
-                && !new_images(&rest, &member.have, world).is_empty()
-        });
+        let members = pool.members.iter().map(|assessed| &assessed.member);
+        let mut others = members.filter(|member| tried.iter().all(|(other, ..)| other.node.name != member.node.name));
+        let next = others.find(|member| may_try(member, goal, pool) && !new(member).is_empty());
         match (next, tried.first()) {
             (Some(member), _) if tried.len() < AT_MOST => {
-                let images = new_images(&rest, &member.have, world);
-                self.need(name(goal, &member.node.name), member, images);
+                self.need(name(goal, &member.node.name), member, new(member));
                 pulling(member)
             }
             (_, Some((.., Pull::Failed(why)))) => Preflight::Failed(format!(
@@ -170,7 +140,8 @@ impl Preflights {
     }
 
     /// Returns whether a pod that has not pulled its images is replaced, and otherwise when it may be, or may fail.
-    fn is_to_be_replaced(&mut self, pod: &PodFacts, limit: Duration, now: Timestamp) -> bool {
+    fn is_to_be_replaced(&mut self, pod: &PodFacts, pool: Pool<'_>) -> bool {
+        let Pool { limit, now, .. } = pool;
         let Some(created) = pod.created else { return false };
         let after = match (&pod.end, &pod.unschedulable) {
             (Some(_), _) => AGAIN_AFTER,
@@ -185,6 +156,41 @@ impl Preflights {
     fn need(&mut self, name: String, member: &Member<'_>, images: Vec<NewImage>) {
         self.pods.insert(name, PreflightPod { node: member.node.name.clone(), images });
     }
+}
+
+/// Returns the groups without those of stages whose images a node of the pool has started.
+fn not_started(goal: &StageRevisions, pool: Pool<'_>) -> StageRevisions {
+    let mut rest = goal.clone();
+    for stage in Stage::ALL {
+        let is_of_goal = |pod: &PodFacts| pod.group.as_ref() == goal.get(stage);
+        let has_started = |pod: &PodFacts| is_of_goal(pod) && (pod.has_started() || pod.has_failed());
+        if pool.members.iter().any(|assessed| assessed.member.pods_of(stage).any(has_started)) {
+            *rest.get_mut(stage) = None;
+        }
+    }
+    rest
+}
+
+/// Returns the nodes that have a pod for a revision, and what became of its images.
+fn tried<'f>(goal: &StageRevisions, pool: Pool<'f>) -> Vec<(&'f Member<'f>, &'f PodFacts, Pull)> {
+    let prefix = prefix(goal);
+    let pull_on = |member: &Member<'_>, pod: &PodFacts| match state(pod, pool.limit, pool.now) {
+        Pull::Underway if !member.node.ready => Pull::Failed(format!("node {} is not ready", member.node.name)),
+        pull => pull,
+    };
+    let members = pool.members.iter().map(|assessed| &assessed.member);
+    members.filter_map(|member| pod_on(member, &prefix).map(|pod| (member, pod, pull_on(member, pod)))).collect()
+}
+
+/// Returns whether a pod can run on a node that moves to these groups.
+fn may_try(member: &Member<'_>, goal: &StageRevisions, pool: Pool<'_>) -> bool {
+    let moves_there = member.want().is_some_and(|want| pool.goals.of_member(member, want) == *goal);
+    moves_there && member.node.ready && !member.node.deleting && member.untolerated.is_none()
+}
+
+fn pulling(member: &Member<'_>) -> Preflight {
+    let node = &member.node.name;
+    Preflight::Underway(format!("update pending: the images of the new revision are being pulled on node {node}"))
 }
 
 /// Returns the images that the pods of some groups use, and those of others do not.
