@@ -48,7 +48,7 @@ fn a_lost_selector_or_policy_does_not_affect_running_pods() {
 
         // Argo CD deletes a renamed policy in the foreground.
         let successor = f.successor();
-        successor.apply("{}").await?;
+        successor.apply("{defaults: {driver: {version: 590.10.01}}}").await?;
         let delete = ["delete", "clustergpupolicy", &f.policy, "--cascade=foreground", "--wait=false"];
         f.cluster.kubectl(&delete)?;
         eventually(READY, "the end of the garbage collection", || async {
@@ -74,7 +74,7 @@ fn a_lost_selector_or_policy_does_not_affect_running_pods() {
         successor.wait_until_ready().await?;
 
         // A deleted policy without a successor waits for the pods, and names them.
-        successor.apply("{deletionPolicy: WhenIdle}").await?;
+        successor.apply("{deletionPolicy: WhenIdle, defaults: {driver: {version: 590.10.01}}}").await?;
         f.run_gpu_pod("training").await?;
         let driver = identity(&f.operand(Stage::Driver).await?);
         f.cluster.kubectl(&["delete", "clustergpupolicy", &successor.policy, "--wait=false"])?;

@@ -52,11 +52,14 @@ pub fn pod_failure(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
     pod.init.iter().chain(&pod.containers).find_map(|container| container_failure(pod, container, now))
 }
 
-/// Returns why a pod cannot be scheduled. Every pod is unschedulable for a moment, and a replacement is until the previous pod is
-/// gone.
+/// The scheduler's words for a node on which a pod must not run beside another one.
+const BESIDE_ANOTHER: &str = "anti-affinity";
+
+/// Returns why a pod cannot be scheduled. Every pod is unschedulable for a moment, and a replacement is until the scheduler tries
+/// again after the previous pod is gone, which may take a minute: no pod of this operator has another anti-affinity.
 #[must_use]
 pub fn unschedulable(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
-    let message = pod.unschedulable.as_ref()?;
+    let message = pod.unschedulable.as_ref().filter(|message| !message.contains(BESIDE_ANOTHER))?;
     let long = pod.created.is_some_and(|created| older(created.local(), GRACE, now));
     long.then(|| (Reason::PodUnschedulable, format!("pod {} cannot be scheduled: {message}", pod.name)))
 }

@@ -263,7 +263,9 @@ fn is_independent_of_time(event: &Event) -> bool {
         OnNode::Reboots(lost) | OnNode::RebootsWith(_, lost) => *lost > 0,
         _ => false,
     };
-    !matches!(event, Event::PolicyDeleted(_) | Event::Killed(..))
+    // A node that fails for good uses up maxUnavailable, from the time at which its failure is known.
+    !matches!(event, Event::Joins(machine) if machine.has_host_driver())
+        && !matches!(event, Event::PolicyDeleted(_) | Event::Killed(..))
         && !matches!(event, Event::Node(_, what) if of_node(what))
 }
 

@@ -5,6 +5,7 @@ use gpu_operator_crd::{
     gpunode::{DisruptionScope, RolloutStep},
     reason::Reason,
 };
+use gpu_operator_plan::world::ContainerState;
 use test_support::planned::Planned;
 
 use crate::{
@@ -99,4 +100,27 @@ fn a_driver_that_is_loaded_in_another_way_waits_for_idle_gpus() {
         assert_ne!(sim.status("a").reason(), Some(Reason::GpuPodsInUse), "{which}");
         assert_eq!(loaded(&mut sim, "a"), "595.91.07");
     }
+}
+
+#[test]
+fn the_scheduler_may_retry_late_after_a_slow_termination() {
+    let mut sim = fleet();
+    sim.apply_policy("all", MIRRORED);
+    while sim.spec("a").rollout.is_none() {
+        assert!(sim.step());
+    }
+    sim.step();
+    // The container cannot unload a driver in use, so its pod took a minute to end, and has just gone.
+    sim.sleep(60);
+    let pod = sim.pods.get_mut("driver@a").expect("a pod");
+    let rules = "0/6 nodes are available: 1 node(s) didn't match pod anti-affinity rules, 5 node(s) didn't match …";
+    pod.unschedulable = Some(rules.into());
+    pod.containers.iter_mut().for_each(|container| {
+        container.ready = false;
+        container.state = ContainerState::Waiting { reason: String::new(), message: String::new() };
+    });
+    let plan = sim.plan();
+    let status = plan.statuses.values().next().expect("a status");
+    let stalled = status.conditions.iter().find(|condition| condition.type_ == "Stalled").expect("a condition");
+    assert_eq!(stalled.status, "False", "{}", stalled.message);
 }

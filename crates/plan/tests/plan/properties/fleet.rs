@@ -64,6 +64,11 @@ impl Machine {
         }
     }
 
+    /// Returns whether its host has a driver.
+    pub fn has_host_driver(&self) -> bool {
+        self.host_driver.is_some()
+    }
+
     /// Returns the machine without a host driver.
     pub fn bare(self) -> Self {
         Self { host_driver: None, ..self }
