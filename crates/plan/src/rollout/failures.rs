@@ -25,7 +25,10 @@ pub fn of(
     let remembered = ledger.failed(pool);
     let why = |assessed: &Assessment<'_>| {
         let Assessment { member, verdict, .. } = assessed;
-        let has_begun = member.rollout().is_some() || remembered.contains(&member.node.name);
+        // A node that has failed on its way forth has not failed to return.
+        let is_of_goal = || member.want().is_some_and(|want| goals.of_member(member, want) == member.have);
+        let has_begun = member.rollout().is_some() && (!goals.rolled_back || is_of_goal())
+            || remembered.contains(&member.node.name);
         let is_new = !goals.rolled_back && goals.moved(member).is_some_and(|moved| moved.revision == revision);
         let why = (has_begun || is_new).then(|| failure(member, verdict).or_else(|| got_worse(member, goals)));
         Some((member.node.name.clone(), why??))

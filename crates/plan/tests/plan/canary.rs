@@ -131,6 +131,22 @@ fn after_a_failure_all_nodes_return_and_stay() {
 }
 
 #[test]
+fn failures_on_the_way_forth_do_not_halt_the_way_back() {
+    let mut sim = updating("{onFailure: RollBack, maxFailures: 2, maxParallel: 3, maxUnavailable: 100%}");
+    for node in ["b", "c"] {
+        fails(&mut sim, node, NEW);
+    }
+    let mut reasons = std::collections::BTreeSet::new();
+    for _ in 0..100 {
+        sim.step();
+        sim.sleep(1);
+        reasons.insert(sim.condition("all", "Stalled").1);
+    }
+    assert_eq!(with(&mut sim, OLD), NODES);
+    assert!(reasons.contains("RolledBack") && !reasons.contains("RolloutHalted"), "{reasons:?}");
+}
+
+#[test]
 fn the_earlier_revision_is_kept_until_the_rollout_ends() {
     let mut sim = updating("{onFailure: RollBack, maxParallel: 6, maxUnavailable: 100%}");
     // All nodes but one are updated, and the last one fails.
