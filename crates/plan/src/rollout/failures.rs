@@ -25,7 +25,7 @@ pub fn of(
     let remembered = ledger.failed(pool);
     let why = |assessed: &Assessment<'_>| {
         let Assessment { member, verdict, .. } = assessed;
-        // A node that has failed on its way forth has not failed to return.
+        // What failed before the pool was rolled back does not count as a failure to return.
         let is_of_goal = || member.want().is_some_and(|want| goals.of_member(member, want) == member.have);
         let has_begun = member.rollout().is_some() && (!goals.rolled_back || is_of_goal())
             || remembered.contains(&member.node.name);
