@@ -1,10 +1,11 @@
 //! Content hashes: they name revisions, and show whether an object has the wanted content.
 
 use gpu_operator_crd::{Revision, gpunode::StageRevisions, policy::Stage};
+use k8s_openapi::api::core::v1::PodSpec;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::world::NodeFacts;
+use crate::world::{NodeFacts, World};
 
 /// Returns the hash of a value's JSON.
 #[must_use]
@@ -24,6 +25,13 @@ pub fn short(content: &impl Serialize, digits: usize) -> String {
 #[must_use]
 pub fn daemon_set_name(stage: Stage, revision: &Revision) -> String {
     format!("{}-{revision}", stage.as_str())
+}
+
+/// Returns what the pods of a stage and revision contain, if their DaemonSet exists.
+#[must_use]
+pub fn pod_spec<'w>(world: &'w World, stage: Stage, revision: &Revision) -> Option<&'w PodSpec> {
+    let set = world.daemon_sets.get(&daemon_set_name(stage, revision))?;
+    set.spec.as_ref()?.template.spec.as_ref()
 }
 
 /// Returns the groups in a node's labels, which any user may have written.

@@ -41,13 +41,12 @@ pub fn missing(catalogue: &Catalogue, member: &Member<'_>, without_image: &BTree
     let image = precompiled::wanted(&settings, &subject, choice)?;
     let known = status.missing_image.as_ref() == Some(&image);
     let want = member.want();
-    let precompiled = matches!(choice, DriverChoice::Container { kernel: Some(_), .. });
     let now_seen = || {
         let Some(want) = &want else { return false };
         want.driver == member.have.driver && member.pod(Stage::Driver).is_some_and(pod_failure::lacks_its_image)
             || !without_image.is_empty() && without_image.contains(preflight::prefix(want).as_str())
     };
-    (known || precompiled && now_seen()).then_some(image)
+    (known || choice.is_precompiled() && now_seen()).then_some(image)
 }
 
 /// Returns the note that the driver is compiled on the node instead, if it is.

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Container;
 
 use crate::{
     assess::{member::Member, mig},
+    desired::driver::choice::DriverChoice,
     revision,
     world::World,
 };
@@ -49,15 +50,13 @@ fn keeps_driver_loaded(member: &Member<'_>, to: &StageRevisions, world: &World) 
     let Some((old, new)) = container(&member.have).zip(container(to)) else { return false };
     let digest = |container: &Container| {
         let mut variables = container.env.iter().flatten();
-        variables.find(|variable| variable.name == DIGEST).and_then(|variable| variable.value.clone())
+        variables
+            .find(|variable| variable.name == DriverChoice::DIGEST_VARIABLE)
+            .and_then(|variable| variable.value.clone())
     };
     old.env == new.env && old.args == new.args && digest(new).as_deref() == Some(loaded_with)
 }
 
-/// The variable with the digest of its configuration, which the container stores when it loads the modules.
-const DIGEST: &str = "DRIVER_CONFIG_DIGEST";
-
 fn driver_container<'w>(groups: &StageRevisions, world: &'w World) -> Option<&'w Container> {
-    let set = world.daemon_sets.get(&revision::daemon_set_name(Stage::Driver, groups.driver.as_ref()?))?;
-    set.spec.as_ref()?.template.spec.as_ref()?.containers.first()
+    revision::pod_spec(world, Stage::Driver, groups.driver.as_ref()?)?.containers.first()
 }

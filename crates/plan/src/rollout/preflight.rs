@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use gpu_operator_crd::{NodeName, gpunode::StageRevisions, policy::Stage};
-use k8s_openapi::{api::core::v1::PodSpec, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 
 use super::goal::Goals;
 use crate::{
@@ -119,7 +119,7 @@ impl Preflights {
         if let Some((member, ..)) = tried.iter().find(|(.., pull)| *pull == Pull::Underway) {
             return pulling(member);
         }
-        let is_precompiled = matches!(asking.driver(), Some(DriverChoice::Container { kernel: Some(_), .. }));
+        let is_precompiled = asking.driver().is_some_and(DriverChoice::is_precompiled);
         if is_precompiled && tried.iter().any(|(_, pod, _)| lacks_its_image(pod)) {
             let message = "update pending: there is no precompiled driver for the kernel of this node";
             return Preflight::Underway(message.to_owned());
@@ -208,8 +208,7 @@ fn new_images(goal: &StageRevisions, have: &StageRevisions, world: &World) -> Ve
 
 /// Returns the images of the containers of a stage's pods.
 fn images(stage: Stage, groups: &StageRevisions, world: &World) -> Vec<NewImage> {
-    let set = groups.get(stage).and_then(|group| world.daemon_sets.get(&revision::daemon_set_name(stage, group)));
-    let pod: Option<&PodSpec> = set.and_then(|set| set.spec.as_ref()?.template.spec.as_ref());
+    let pod = groups.get(stage).and_then(|group| revision::pod_spec(world, stage, group));
     let containers = pod.into_iter().flat_map(|pod| pod.init_containers.iter().flatten().chain(&pod.containers));
     let named = containers.filter_map(|container| {
         Some(NewImage {

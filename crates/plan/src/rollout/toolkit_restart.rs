@@ -36,8 +36,7 @@ pub fn is_at_end(world: &World, group: &Revision) -> bool {
 }
 
 fn pod_of<'w>(world: &'w World, group: &Revision) -> Option<&'w PodSpec> {
-    let set = world.daemon_sets.get(&revision::daemon_set_name(Stage::Toolkit, group))?;
-    set.spec.as_ref()?.template.spec.as_ref()
+    revision::pod_spec(world, Stage::Toolkit, group)
 }
 
 /// Returns the pod on a node of the toolkit that the node's label names.

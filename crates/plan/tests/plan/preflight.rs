@@ -41,9 +41,7 @@ fn begun(sim: &Sim) -> BTreeSet<&str> {
 #[test]
 fn without_its_image_a_rollout_does_not_begin() {
     let mut sim = updating_fleet(&NODES, "{maxParallel: 2, maxUnavailable: 100%, gpuPods: {mode: Await}}");
-    for node in NODES {
-        sim.faults.insert(node.into(), without(NEW));
-    }
+    sim.faults = NODES.map(|node| (node.into(), without(NEW))).into();
     sim.run(400);
     assert_eq!(tried(&sim), ["a", "b", "c"], "three nodes try it");
     assert_eq!((begun(&sim), preflights(&sim)), (BTreeSet::new(), 3));
@@ -186,9 +184,7 @@ fn nodes_return_without_a_preflight() {
 #[test]
 fn a_preflight_waits_neither_for_a_window_nor_for_a_slot() {
     let mut sim = updating_fleet(&NODES, "{windows: [{start: '11:00', duration: 2h, timeZone: UTC}]}");
-    for node in NODES {
-        sim.faults.insert(node.into(), without(NEW));
-    }
+    sim.faults = NODES.map(|node| (node.into(), without(NEW))).into();
     sim.run(100);
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
     sim.faults.clear();

@@ -112,12 +112,21 @@ impl DriverChoice {
         self.version().is_none_or(|wanted| is_release_of(loaded, wanted))
     }
 
+    /// The variable by which NVIDIA's container gets its [`Self::digest`].
+    pub const DIGEST_VARIABLE: &'static str = "DRIVER_CONFIG_DIGEST";
+
     /// Returns the digest that NVIDIA's container stores when it loads its modules. If the stored digest is the same,
     /// the container keeps a driver in use and installs only the libraries. Images, environment and resources are not
     /// included: they do not affect what is loaded.
     #[must_use]
     pub fn digest(&self) -> String {
         revision::short(self, 16)
+    }
+
+    /// Returns whether its image contains kernel modules for the node's kernel.
+    #[must_use]
+    pub fn is_precompiled(&self) -> bool {
+        matches!(self, Self::Container { kernel: Some(_), .. })
     }
 
     /// Returns whether this operator installs the driver.

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{Container, SecurityContext};
 
 use crate::{
     container_names::GUARD,
+    desired::driver::choice::DriverChoice,
     manifests::{
         driver::{device_nodes, host_files, nouveau},
         gates::DRIVER_PID_FILE,
@@ -34,7 +35,7 @@ pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodPart
             // The runtime must not inject a driver into the container that installs it.
             env("NVIDIA_VISIBLE_DEVICES", "void"),
             // With this a restarted container recognizes the driver that it has loaded.
-            env("DRIVER_CONFIG_DIGEST", &digest),
+            env(DriverChoice::DIGEST_VARIABLE, &digest),
         ],
         vec!["init".to_owned()],
     );
