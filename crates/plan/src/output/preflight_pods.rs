@@ -26,9 +26,13 @@ pub fn to_create(
     missing.map(|(name, wanted)| Write::new(name, Body::Pod(pod(name, wanted)))).collect()
 }
 
-/// Returns the deletion of pods that no pool needs any more.
+/// Returns the deletion of pods that no pool needs any more. As long as an object cannot be parsed, the nodes that need them are not all
+/// known.
 #[must_use]
 pub fn to_delete(rollout: &Rollout<'_>, world: &World) -> Vec<Write> {
+    if !world.unreadable_gpu_nodes.is_empty() || !world.unreadable_policies.is_empty() {
+        return Vec::new();
+    }
     let pools = rollout.policies.values().flat_map(|policy| policy.pools.values());
     let needed: BTreeSet<&String> = pools.flat_map(|pool| pool.preflight_pods.keys()).collect();
     let there = world.pods.values().filter(|pod| pod.role == Role::Preflight && !pod.is_leaving());

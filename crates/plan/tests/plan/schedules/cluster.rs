@@ -2,7 +2,7 @@
 //! kubelets, probes and users.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
@@ -42,8 +42,9 @@ pub struct Cluster {
     pub allowed: Allowed,
     events: VecDeque<Event>,
     late: Vec<Late>,
-    /// Whether a late write may have replaced a record that is newer: the spec of a GpuNode has no resource version.
-    is_overtaken: bool,
+    /// The nodes whose record may have changed between the record and the labels of one pass: by a late write, or by another operator
+    /// while this one was paused. A write of labels has no precondition on the record.
+    overtaken: BTreeSet<NodeName>,
 }
 
 /// What became of the object of a write since it was planned, if it is a pod to delete.
@@ -73,7 +74,7 @@ impl Cluster {
         let operator = Operator::start(&store);
         let paused = (allowed.switches > 0).then(|| operator.clone());
         let events = events.iter().copied().collect();
-        Self { sim, store, operator, paused, lagging, allowed, events, late: Vec::new(), is_overtaken: false }
+        Self { sim, store, operator, paused, lagging, allowed, events, late: Vec::new(), overtaken: BTreeSet::new() }
     }
 
     /// Ends everything that may happen but need not.
@@ -154,7 +155,7 @@ impl Cluster {
                 if fate == Fate::Same {
                     law::holds_late(&self.sim, &write)?;
                 }
-                self.is_overtaken |= matches!(write.body, Body::Spec(_));
+                self.record_is_written(&write);
                 if fate != Fate::Gone {
                     drop(self.sim.write(&write));
                 }
@@ -264,10 +265,14 @@ impl Cluster {
                     // With a GpuNode the record is gone to which policy its node belongs.
                     (_, Part::Finalizer) if self.lacks_gpu_nodes(&pass.uids) => self.sim.write(&write),
                     _ => {
-                        let holds = if self.is_overtaken { law::holds_late } else { law::holds };
+                        let is_overtaken = self.overtaken.contains(&write.target.name.as_str().into());
+                        let holds = if is_overtaken { law::holds_late } else { law::holds };
                         holds(&self.sim, &write)?;
                         let is_another = self.is_for_another_gpu_node(&write, &pass.uids);
                         let answer = self.sim.write(&write);
+                        if answer.is_ok() && self.paused.as_ref().is_some_and(|paused| paused.pass.is_some()) {
+                            self.record_is_written(&write);
+                        }
                         if is_another && answer.is_ok() {
                             return Err(format!("{write}: it is another one of this name"));
                         }
@@ -288,6 +293,13 @@ impl Cluster {
         };
         self.operator.answer(&write, result, &self.sim);
         Ok(())
+    }
+
+    /// Takes a write out of the order of its pass, or one that another operator makes in the middle of a pass.
+    fn record_is_written(&mut self, write: &Write) {
+        if matches!(write.body, Body::Spec(_)) {
+            self.overtaken.insert(write.target.name.as_str().into());
+        }
     }
 
     /// Returns whether one of these GpuNodes was deleted since the pass was planned.
