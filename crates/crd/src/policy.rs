@@ -39,7 +39,7 @@ pub use model::{Architecture, Model, ModelDriver, ModuleSupport};
 pub use operand::{Image, Images, Operand, PullPolicy, PullSecret};
 pub use plugin_flags::{DeviceIdStrategy, PluginFlags};
 pub use proxy::Proxy;
-pub use rollout::{Canary, GpuPodsMode, OnFailure, RolloutGpuPods, RolloutStrategy, RolloutWindow, Weekday};
+pub use rollout::{Canary, Eviction, GpuPodsMode, OnFailure, RolloutGpuPods, RolloutStrategy, RolloutWindow, Weekday};
 pub use toolkit::{ContainerRuntime, Distribution, Injection, RuntimePaths, Toolkit};
 pub use validation::{Validation, ValidationMode};
 

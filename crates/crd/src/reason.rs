@@ -63,6 +63,10 @@ pub enum Reason {
     Validating,
     /// An update is waiting until no pod uses a GPU of this node.
     GpuPodsInUse,
+    /// The pods that use the GPUs of this node are being evicted before an update.
+    EvictingPods,
+    /// An update is waiting, because a pod that uses a GPU of this node cannot be evicted at present.
+    EvictionBlocked,
     /// An update is waiting until programs that use the driver without a GPU of their own have ended.
     GpusHeld,
     /// The node's GPUs are being released before its driver is replaced.

@@ -14,11 +14,11 @@ use crate::schema::{Key, LabelValue, MatchLabels};
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Selector {
-    /// Labels that a node must have, with these values.
+    /// Labels that a selected object must have, with these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(with = "MatchLabels")]
     pub match_labels: BTreeMap<String, String>,
-    /// Further requirements, all of which a node must meet.
+    /// Further requirements, all of which it must meet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]

@@ -168,7 +168,7 @@ fn a_part_of_a_policy_is_completed() {
 }
 
 /// Parts that are described on other pages or by Kubernetes.
-const ELSEWHERE: [&str; 6] = ["health", "tolerations", "nodeSelector", "resources", "env", "valueFrom"];
+const ELSEWHERE: [&str; 7] = ["health", "tolerations", "nodeSelector", "waitForJobs", "resources", "env", "valueFrom"];
 
 /// Collects the names of all fields of a schema and the values of its enumerations.
 fn vocabulary(schema: &Value, words: &mut BTreeSet<String>) {

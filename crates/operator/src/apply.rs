@@ -57,6 +57,7 @@ impl Writer {
         match &write.body {
             Body::Delete(uid) => self.delete(*kind, name, uid.clone()).await,
             Body::Pod(pod) => self.create(pod).await,
+            Body::Eviction(uid) => self.evict(name, uid).await,
             Body::Taint(own) => self.taint(write, own.as_ref()).await,
             Body::Cordon(is_wanted) => self.cordon(write, *is_wanted).await,
             Body::DaemonSet(set) if set.whole => {
@@ -103,6 +104,18 @@ impl Writer {
             // It was created recently, and the watch has not reported it yet.
             Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(Answer::Nothing),
             made => Ok(Answer::Pod(Box::new(made?))),
+        }
+    }
+
+    /// Asks the API server to evict a pod. One that does not exist any more, or only its successor of the same name, is not an error.
+    async fn evict(&self, pod: &str, uid: &str) -> Result<Answer, kube::Error> {
+        let (namespace, name) = pod.split_once('/').unwrap_or((&self.namespace, pod));
+        // `Api::evict` of kube 5 names the options `delete_options`, which the API server ignores.
+        let eviction = json!({"metadata": {"name": name}, "deleteOptions": {"preconditions": {"uid": uid}}});
+        let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
+        match pods.create_subresource::<Value, Value>("eviction", name, &PostParams::default(), &eviction).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Answer::Nothing),
+            evicted => evicted.map(|_| Answer::Nothing),
         }
     }
 

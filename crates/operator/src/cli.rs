@@ -66,6 +66,9 @@ struct Run {
     /// Kubelet's directory on the hosts (its `--root-dir`); defaults to the one of each node's distribution.
     #[arg(long)]
     kubelet_root: Option<String>,
+    /// Evict pods if a policy requests it: the operator has the right to.
+    #[arg(long)]
+    evict_pods: bool,
     /// Address of /livez, /readyz and /metrics.
     #[arg(long, default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
@@ -139,6 +142,7 @@ impl Run {
             probe_image_pull_policy,
             image_pull_secrets,
             kubelet_root,
+            evict_pods,
             listen,
             no_pod_diagnosis,
         } = self;
@@ -164,7 +168,14 @@ impl Run {
             follow.push(Box::pin(adviser.run()));
         }
         let probe_pull_policy = probe_image_pull_policy;
-        let settings = Settings { namespace, probe_image, probe_pull_policy, image_pull_secrets, kubelet_root };
+        let settings = Settings {
+            namespace,
+            probe_image,
+            probe_pull_policy,
+            image_pull_secrets,
+            kubelet_root,
+            evicts_pods: evict_pods,
+        };
         let admin =
             Admin { mirrors: Arc::clone(&mirrors), metrics: Arc::clone(&metrics), progress: Arc::clone(&progress) };
         let listener = TcpListener::bind(listen).await.map_err(|error| CliError::Listen(listen, error))?;

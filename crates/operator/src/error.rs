@@ -38,7 +38,12 @@ pub enum Error {
 /// Returns the API server's message without the rest of its answer.
 fn words(error: &kube::Error) -> String {
     match error {
-        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        kube::Error::Api(status) if !status.message.is_empty() => {
+            // Which PodDisruptionBudget forbids an eviction is only there.
+            let causes = status.details.iter().flat_map(|details| &details.causes);
+            let budgets = causes.filter(|cause| cause.reason == "DisruptionBudget").map(|cause| cause.message.as_str());
+            [status.message.as_str()].into_iter().chain(budgets).collect::<Vec<_>>().join(" ")
+        }
         error => error.to_string(),
     }
 }
@@ -68,6 +73,7 @@ impl Error {
             kube::Error::Api(status) if status.is_conflict() => Class::Conflict,
             kube::Error::Api(status) if status.is_not_found() => Class::NotFound,
             kube::Error::Api(status) if status.is_invalid() => Class::Invalid,
+            kube::Error::Api(status) if status.code == 429 => Class::TooManyRequests,
             kube::Error::Api(_) => Class::Refused,
             _ => Class::Unreachable,
         }

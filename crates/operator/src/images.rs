@@ -104,6 +104,7 @@ impl Images {
             probe_pull_policy: String::new(),
             image_pull_secrets: Vec::new(),
             kubelet_root: None,
+            evicts_pods: false,
         };
         let mut all = BTreeSet::new();
         for mut policy in policies {

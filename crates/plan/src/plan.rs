@@ -21,6 +21,6 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
     let fleet = inventory::take(models.catalogue(), world);
     let (fleet, variants) = desired::resolve(fleet);
     let assessed = assess::assess(fleet, variants, now);
-    let rollout = rollout::decide(&assessed, now);
+    let rollout = rollout::decide(&assessed, settings.evicts_pods, now);
     output::assemble(settings, &assessed, &rollout, &models.conflicts, now)
 }

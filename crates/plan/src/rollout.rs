@@ -39,6 +39,7 @@ pub mod budget;
 pub mod change;
 pub mod decision;
 pub mod driver_removal;
+pub mod eviction;
 pub mod failures;
 pub mod goal;
 pub mod leaving;
@@ -50,6 +51,7 @@ pub mod preflight;
 pub mod recreate_pods;
 pub mod release;
 pub mod runtime_restart;
+pub mod terms;
 pub mod toolkit_removal;
 pub mod toolkit_restart;
 pub mod turn;
@@ -73,14 +75,14 @@ pub struct Rollout<'f> {
     pub strays: BTreeMap<NodeName, u32>,
 }
 
-/// Returns the decisions for every pool of every policy.
+/// Returns the decisions for every pool of every policy. `may_evict` is whether the operator has the right to evict pods.
 #[must_use]
-pub fn decide<'f>(fleet: &'f AssessedFleet<'f>, now: Timestamp) -> Rollout<'f> {
+pub fn decide<'f>(fleet: &'f AssessedFleet<'f>, may_evict: bool, now: Timestamp) -> Rollout<'f> {
     static NO_MEMBERS: LazyLock<PolicyMembers<'static>> = LazyLock::new(PolicyMembers::default);
     let mut rollout = Rollout::default();
     for (name, policy) in &fleet.world.policies {
         let members = fleet.policies.get(name).map_or(&NO_MEMBERS.pools, |members| &members.pools);
-        let decision = policy::decide(policy, members, fleet.world, now);
+        let decision = policy::decide(policy, members, fleet.world, may_evict, now);
         for (node, turn) in &decision.strays {
             let known = rollout.strays.entry(node.clone()).or_default();
             *known = (*known).max(*turn);

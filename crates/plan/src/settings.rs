@@ -15,6 +15,8 @@ pub struct Settings {
     pub image_pull_secrets: Vec<String>,
     /// Kubelet's root directory on the hosts (its `--root-dir`), if it differs from the default of their distribution.
     pub kubelet_root: Option<String>,
+    /// Whether the operator has the right to evict pods, which policies may request.
+    pub evicts_pods: bool,
 }
 
 /// The longest time that a driver's pod needs for its guard if it does not have to wait there.

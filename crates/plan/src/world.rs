@@ -28,7 +28,7 @@ pub use co_writer::CoWriters;
 pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
-pub use gpu_pods::{Bystander, GpuPods, GpuRequests, offers_gpus, uses_gpu};
+pub use gpu_pods::{Bystander, GpuPod, GpuPods, GpuRequests, PodOwner, offers_gpus, uses_gpu};
 pub use held::{Concern, HeldWrite};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TrimmedNode};
 pub use observed_time::ObservedTime;
@@ -64,6 +64,8 @@ pub struct World {
     pub runtime_classes: BTreeMap<String, Arc<RuntimeClassFacts>>,
     /// Answers to [`crate::output::queries::Questions::gpu_pods`], by node. If a node is not a key, its pods have not been queried.
     pub gpu_pods: BTreeMap<NodeName, GpuPods>,
+    /// Why the API server does not evict pods, `namespace/name`, if it was asked to.
+    pub refused_evictions: BTreeMap<String, String>,
     /// Answers to [`crate::output::queries::Questions::log_tails`]: the end of the log of a validation pod, or why it cannot be
     /// read, by pod.
     pub log_tails: LogTails,

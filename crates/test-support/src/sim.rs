@@ -28,8 +28,8 @@ use gpu_operator_plan::{
     output::write::Write,
     settings::Settings,
     world::{
-        DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, NodeLabels, PodFacts, Refusal, Role, RuntimeClassFacts,
-        TrimmedPod, World,
+        DaemonSetFacts, ForeignPod, ForeignSet, GpuPod, NodeFacts, NodeLabels, PodFacts, Refusal, Role,
+        RuntimeClassFacts, TrimmedPod, World,
     },
 };
 use k8s_openapi::{
@@ -75,6 +75,12 @@ pub struct Sim {
     pub templates: BTreeMap<String, PodSpec>,
     pub refusals: BTreeMap<String, Refusal>,
     pub gpu_pods: BTreeMap<NodeName, Vec<String>>,
+    /// Facts of GPU pods by name, for those that differ from pods of ReplicaSets.
+    pub pod_facts: BTreeMap<String, GpuPod>,
+    /// Why the API server refuses to evict pods.
+    pub budgets: BTreeMap<String, String>,
+    /// The pods whose eviction it has refused, and why.
+    pub refused_evictions: BTreeMap<String, String>,
     /// The programs that use the driver of each node without a GPU pod.
     pub programs: BTreeMap<NodeName, Vec<Program>>,
     /// The resource that a GPU pod requests, if it is not `nvidia.com/gpu`.
@@ -104,6 +110,7 @@ impl Sim {
                 probe_pull_policy: "IfNotPresent".into(),
                 image_pull_secrets: vec![],
                 kubelet_root: None,
+                evicts_pods: true,
             },
             catalogue: Arc::new(Catalogue::builtin().expect("a valid catalogue")),
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
@@ -124,6 +131,9 @@ impl Sim {
             templates: BTreeMap::new(),
             refusals: BTreeMap::new(),
             gpu_pods: BTreeMap::new(),
+            pod_facts: BTreeMap::new(),
+            budgets: BTreeMap::new(),
+            refused_evictions: BTreeMap::new(),
             programs: BTreeMap::new(),
             requests: BTreeMap::new(),
             test_log: Ok("[Vector addition of 50000 elements]\nTest PASSED\nDone\n".into()),
@@ -230,6 +240,7 @@ impl Sim {
             refusals: arcs(&self.refusals),
             unreadable_policies,
             unreadable_gpu_nodes,
+            refused_evictions: self.refused_evictions.clone(),
             ..World::default()
         }
     }

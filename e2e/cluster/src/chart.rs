@@ -99,7 +99,7 @@ fn values(state: &State) -> serde_json::Value {
         "hostNetwork": true,
         // Shorter than on a fleet, because tests and people wait for it.
         "probe": {"interval": "2s"},
-        "operator": {"affinity": affinity(state)},
+        "operator": {"affinity": affinity(state), "evictPods": true},
         "extraEnv": [
             {"name": "KUBERNETES_SERVICE_HOST", "value": network::CONTROL_PLANE},
             {"name": "KUBERNETES_SERVICE_PORT", "value": state.api_port.to_string()},

@@ -13,6 +13,7 @@ mod device_plugin;
 mod diagnosis;
 mod documents;
 mod driver_container;
+mod eviction;
 mod failures;
 mod health;
 mod host_driver;

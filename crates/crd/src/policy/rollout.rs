@@ -5,7 +5,7 @@ use kube::{KubeSchema, core::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::skip::is_default;
+use crate::{selector::Selector, skip::is_default};
 
 /// How nodes move to a new revision. The limits of a policy apply to all of its nodes together, those of a pool to the
 /// pool's nodes in addition. All other fields of a pool replace those of the policy.
@@ -131,10 +131,16 @@ pub enum OnFailure {
 /// What happens to pods that use the GPUs of a node whose update is pending.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = (
-    "!has(self.timeout) || has(self.mode) && self.mode != 'Leave'",
-    "timeout has no effect with mode: Leave; write mode: Await, or remove timeout"
-))]
+#[x_kube(
+    validation = (
+        "!has(self.timeout) || has(self.mode) && self.mode != 'Leave'",
+        "timeout has no effect with mode: Leave; write mode: Await, or remove timeout"
+    ),
+    validation = (
+        "!has(self.waitForJobs) && !has(self.barePods) && !has(self.emptyDir) || has(self.mode) && self.mode == 'Evict'",
+        "waitForJobs, barePods and emptyDir have an effect only with mode: Evict; write mode: Evict, or remove them"
+    )
+)]
 pub struct RolloutGpuPods {
     /// Defaults to `Leave`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -148,6 +154,26 @@ pub struct RolloutGpuPods {
         "write a duration above zero in hours, minutes and seconds, such as 4h or 90m"
     ))]
     pub timeout: Option<Duration>,
+    /// Pods that are awaited and never evicted, by their labels. The other pods of a node are evicted once these have ended. Defaults to
+    /// no pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_for_jobs: Option<Selector>,
+    /// Pods that no controller creates again. Defaults to `Keep`: their nodes wait for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bare_pods: Option<Eviction>,
+    /// Pods with an emptyDir volume, whose data an eviction deletes. Defaults to `Keep`: their nodes wait for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub empty_dir: Option<Eviction>,
+}
+
+/// Whether pods are evicted.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Eviction {
+    /// They are not.
+    #[default]
+    Keep,
+    /// They are.
+    Evict,
 }
 
 /// What happens to pods that use the GPUs of a node whose update is pending.
@@ -158,4 +184,7 @@ pub enum GpuPodsMode {
     Leave,
     /// In its turn the node is cordoned, and its pods are given time to end.
     Await,
+    /// In its turn the node is cordoned, and its pods are evicted within the limits of their PodDisruptionBudgets. Pods of DaemonSets are
+    /// evicted once the device plugin is gone. The chart must allow it: `operator.evictPods: true`.
+    Evict,
 }

@@ -56,8 +56,9 @@ impl Made {
         let (parts, body) = request.into_parts();
         let body = body.collect_bytes().await.expect("a body");
         let path = parts.uri.path();
-        let subresource = ["status", "log"].into_iter().find(|name| path.ends_with(&format!("/{name}")));
-        let path = path.trim_end_matches("/status").trim_end_matches("/log").to_owned();
+        let subresource = ["status", "log", "eviction"].into_iter().find(|name| path.ends_with(&format!("/{name}")));
+        let suffix = subresource.map(|name| format!("/{name}")).unwrap_or_default();
+        let path = path.strip_suffix(&suffix).unwrap_or(path).to_owned();
         let query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
         Self {
             at: Instant::now(),
@@ -270,7 +271,7 @@ impl Api {
             Fault::Text(text) => return Ok(Response::new(Body::from(text))),
             Fault::Refused(code) => {
                 let reason = code.canonical_reason().unwrap_or_default().replace(' ', "");
-                return Ok(refuse(Refusal { code, reason, message: format!("{code} for {}", made.path) }));
+                return Ok(refuse(Refusal::new(code, &reason, format!("{code} for {}", made.path))));
             }
         }
         if made.is_watch() {
@@ -326,9 +327,10 @@ impl Api {
 }
 
 fn refuse(refusal: Refusal) -> Response<Body> {
-    let Refusal { code, reason, message } = refusal;
+    let Refusal { code, reason, message, causes } = refusal;
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message, "code": code.as_u16(),
+        "details": {"causes": causes},
     });
     let mut response = Response::new(Body::from(status.to_string()));
     *response.status_mut() = code;

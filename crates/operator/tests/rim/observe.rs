@@ -70,9 +70,10 @@ async fn only_pods_that_use_a_gpu_and_have_not_ended_are_returned() {
         ),
     ] {
         let found = observe::gpu_pods(&api.client(), "gpu-operator", &[node.clone()].into(), &asks).await;
-        let GpuPods { users, holders, plugins, bystanders } = &found[&node];
-        assert_eq!(users, expected);
-        assert!(holders.contains(&"team/gpu".to_owned()) && !holders.contains(&"team/slice".to_owned()));
+        let GpuPods { users, plugins, bystanders } = &found[&node];
+        assert_eq!(users.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>(), expected);
+        let holders: Vec<_> = found[&node].holders().map(|pod| pod.name.as_str()).collect();
+        assert!(holders.contains(&"team/gpu") && !holders.contains(&"team/slice"), "{holders:?}");
         let plugins: Vec<_> = plugins.iter().map(|pod| pod.name.as_str()).collect();
         assert_eq!(plugins, ["device-plugin"]);
         let named =

@@ -1,8 +1,8 @@
 //! The writes of one plan: their order, what they contain, and what happens if they fail.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use gpu_operator::{
     drive::{Driver, Written},
     error::Error,
@@ -18,6 +18,7 @@ use gpu_operator_plan::{
     output::{
         body::{Body, Kind, Part},
         events::{Subject, Transition},
+        write::Write,
     },
     pass::Pass,
     revision,
@@ -216,6 +217,57 @@ async fn only_the_gpu_node_that_the_plan_has_seen_is_deleted() {
     api.write("nvml-probe", &path, |gpu_node| gpu_node["metadata"]["uid"] = json!(uid));
     assert!(!apply(&api, &sim.plan()).await.iter().any(is_conflict));
     assert!(api.get(&path).is_null());
+}
+
+#[tokio::test]
+async fn evictions_respect_budgets_and_name_them() {
+    let api = Api::new();
+    for (name, app) in [("free", "free"), ("held", "held"), ("twice", "twice"), ("another", "free")] {
+        api.write("user", &format!("/api/v1/namespaces/team/pods/{name}"), |pod| {
+            *pod = json!({"metadata": {"uid": format!("uid of {name}"), "labels": {"app": app}}});
+        });
+    }
+    for (name, app, allowed) in [("open", "free", 1), ("web", "held", 0), ("one", "twice", 1), ("two", "twice", 1)] {
+        api.write("user", &format!("/apis/policy/v1/namespaces/team/poddisruptionbudgets/{name}"), |budget| {
+            let selector = json!({"matchLabels": {"app": app}});
+            *budget = json!({"spec": {"selector": selector}, "status": {"disruptionsAllowed": allowed}});
+        });
+    }
+    let evict = |name: &str, uid: &str| Write::new(format!("team/{name}"), Body::Eviction(uid.to_owned()));
+    let mut writes: Vec<_> =
+        ["free", "gone", "held", "twice"].map(|name| evict(name, &format!("uid of {name}"))).into();
+    writes.push(evict("another", "uid of its predecessor"));
+    let (plan, mut carry) = (Plan { writes, ..Plan::default() }, LoopState::default());
+    let written = carry_out(&driver(&api), &plan, &mut carry).await;
+    let made = api.take();
+    assert!(
+        made.iter()
+            .all(|made| made.method == Method::POST && made.body["deleteOptions"]["preconditions"]["uid"].is_string())
+    );
+    let pods = "/api/v1/namespaces/team/pods";
+    assert_eq!(api.paths(pods), ["another", "held", "twice"].map(|name| format!("{pods}/{name}")));
+    let classes: BTreeMap<_, _> = written
+        .iter()
+        .map(|written| (&*written.write.target.name, written.result.as_ref().err().map(Error::class)))
+        .collect();
+    let expected = [
+        ("team/another", None),
+        ("team/free", None),
+        ("team/gone", None),
+        ("team/held", Some(Class::TooManyRequests)),
+        ("team/twice", Some(Class::Refused)),
+    ];
+    assert_eq!(classes, expected.into());
+    // The next plan knows why.
+    let mut world = World::default();
+    carry.enrich(&mut world, Duration::ZERO);
+    let why = world.refused_evictions;
+    assert_eq!(why.len(), 2, "{why:?}");
+    assert!(
+        why["team/held"].ends_with("The disruption budget web needs 1 healthy pods and has 1 currently"),
+        "{why:?}"
+    );
+    assert!(why["team/twice"].contains("more than one PodDisruptionBudget"), "{why:?}");
 }
 
 #[tokio::test]

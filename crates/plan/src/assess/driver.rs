@@ -199,7 +199,7 @@ fn in_use(member: &Member<'_>, phase: Phase, loaded: &str, wanted: &str) -> Verd
         format!("{loaded} is loaded and in use, so {wanted} cannot replace it")
     };
     let advice = "stop the programs that use the GPUs, or reboot the node";
-    let pods = member.gpu_pods.iter().flat_map(|pods| pods.holders.iter().cloned());
+    let pods = member.gpu_pods.iter().flat_map(|pods| pods.holders().map(|pod| pod.name.clone()));
     let waits_on = pods.chain(Holders::of(member).names()).take(10).collect();
     Verdict { waits_on, ..Verdict::new(phase, Reason::DriverInUse, format!("{why}; {advice}")) }
 }

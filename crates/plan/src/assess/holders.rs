@@ -46,7 +46,10 @@ impl Holders {
         let (Some(holders), Some(pods)) = (holders, member.gpu_pods) else { return Self::Unknown };
         let blocker = |holder: &Holder| {
             let Holder { process, pid, pod_uid } = holder;
+            let is_user = |uid: &String| pods.users.iter().any(|pod| pod.uid == *uid);
             let (name, gives_way) = match (pod_uid, pod_uid.as_ref().and_then(|uid| pods.bystanders.get(uid))) {
+                // It ends with its pod, which counts among those that use a GPU.
+                (Some(uid), None) if is_user(uid) => return None,
                 (_, Some(Bystander::Own)) => return None,
                 (_, Some(Bystander::GivesWay(pod))) => (format!("pod {pod} (process {process})"), true),
                 (_, Some(Bystander::Stays(pod))) => (format!("pod {pod} (process {process})"), false),

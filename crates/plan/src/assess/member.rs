@@ -12,7 +12,7 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use std::ops::Deref;
+use std::{collections::BTreeMap, ops::Deref};
 
 use crate::{
     assess::health::{self, NodeHealth},
@@ -43,6 +43,8 @@ pub struct Member<'w> {
     pub contested: Option<&'w str>,
     /// The pods that use or offer its GPUs, if they were queried.
     pub gpu_pods: Option<&'w GpuPods>,
+    /// Why pods of the fleet are not evicted, by `namespace/name`.
+    pub refused_evictions: &'w BTreeMap<String, String>,
 }
 
 impl<'w> Deref for Member<'w> {
@@ -75,6 +77,7 @@ impl<'w> Member<'w> {
             health,
             contested: world.contested_nodes.get(name).map(String::as_str),
             gpu_pods: world.gpu_pods.get(name),
+            refused_evictions: &world.refused_evictions,
             desired,
         }
     }
@@ -296,7 +299,7 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn is_held_by_others(&self) -> bool {
         let Some(report) = self.report.filter(|report| report.driver.in_use) else { return false };
-        if self.gpu_pods.is_some_and(|pods| !pods.holders.is_empty()) {
+        if self.gpu_pods.is_some_and(|pods| pods.holders().next().is_some()) {
             return true;
         }
         let holds = |pod: &&PodFacts| pod.holds_driver() || pod.role == Role::Validation;

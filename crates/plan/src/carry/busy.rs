@@ -8,7 +8,7 @@ use gpu_operator_crd::NodeName;
 use crate::{
     settings::ASK_AGAIN,
     time::Uptime,
-    world::{GpuPods, World},
+    world::{GpuPod, GpuPods, World},
 };
 
 /// The maximum number of nodes whose pods are listed in one pass, and of busy nodes whose pods are listed again within
@@ -30,8 +30,7 @@ pub struct Busy {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Found {
     at: Uptime,
-    users: Vec<String>,
-    holders: Vec<String>,
+    users: Vec<GpuPod>,
 }
 
 impl Busy {
@@ -49,21 +48,21 @@ impl Busy {
             }
         }
         let is_updated = |node| world.gpu_nodes.get(node).is_some_and(|gpu_node| gpu_node.spec.rollout.is_some());
-        let known = self.found.iter().filter(|(node, _)| !is_updated(*node)).map(|(node, found)| {
-            let Found { users, holders, .. } = found.clone();
-            (node.clone(), GpuPods { users, holders, ..GpuPods::default() })
-        });
+        let known = self
+            .found
+            .iter()
+            .filter(|(node, _)| !is_updated(*node))
+            .map(|(node, found)| (node.clone(), GpuPods { users: found.users.clone(), ..GpuPods::default() }));
         world.gpu_pods = known.collect();
     }
 
     /// Records the pods that were listed.
     pub fn listed(&mut self, pods: &BTreeMap<NodeName, GpuPods>, now: Uptime) {
-        for (node, GpuPods { users, holders, .. }) in pods {
-            if holders.is_empty() {
+        for (node, pods) in pods {
+            if pods.holders().next().is_none() {
                 self.found.remove(node);
             } else {
-                let found = Found { at: now, users: users.clone(), holders: holders.clone() };
-                self.found.insert(node.clone(), found);
+                self.found.insert(node.clone(), Found { at: now, users: pods.users.clone() });
             }
         }
     }

@@ -24,6 +24,8 @@ pub enum Class {
     NotFound,
     /// The API server considers the object invalid.
     Invalid,
+    /// The API server does not carry it out at present: a PodDisruptionBudget forbids an eviction, or there are too many requests.
+    TooManyRequests,
     /// The API server returned any other error.
     Refused,
     /// The API server could not be reached.
@@ -43,12 +45,18 @@ impl Class {
         matches!(self, Self::Forbidden | Self::Invalid)
     }
 
+    /// Returns the longest pause between two attempts.
+    #[must_use]
+    pub fn retry_within(self) -> Duration {
+        Duration::from_mins(if self == Self::TooManyRequests { 1 } else { 5 })
+    }
+
     /// Returns how soon to retry: errors that only a person can fix are not retried every second.
     #[must_use]
     pub fn retry_after(self) -> Duration {
         match self {
             Self::Conflict | Self::NotFound => Duration::from_secs(1),
-            Self::Unreachable | Self::Refused => Duration::from_secs(5),
+            Self::Unreachable | Self::Refused | Self::TooManyRequests => Duration::from_secs(5),
             Self::Forbidden | Self::Invalid => Duration::from_secs(30),
         }
     }

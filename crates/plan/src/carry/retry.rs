@@ -24,8 +24,6 @@ use crate::{
     world::{Concern, HeldWrite, World},
 };
 
-/// The maximum pause between two attempts of a write that fails.
-const MAX_BACKOFF: Duration = Duration::from_mins(5);
 /// The number of repairs that are made at once …
 const AT_ONCE: u32 = 5;
 /// … the pause before the next one, which doubles with each …
@@ -81,6 +79,8 @@ struct Fight {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Failed {
     deletes: bool,
+    /// The pod that it evicts, if it does.
+    evicts: Option<String>,
     concerns: Concern,
     failure: Failure,
     pause: Duration,
@@ -90,8 +90,10 @@ struct Failed {
 impl Retry {
     /// Adds to the world what an administrator has to resolve: lasting failures and current fights.
     pub fn report(&self, world: &mut World) {
-        let failed = self.attempts.values().filter_map(|attempts| attempts.failed.as_ref());
-        let lasting = failed.filter(|failed| failed.failure.class.lasts());
+        let failed = || self.attempts.values().filter_map(|attempts| attempts.failed.as_ref());
+        let refused = |failed: &Failed| Some((failed.evicts.clone()?, failed.failure.message.clone()));
+        world.refused_evictions.extend(failed().filter_map(refused));
+        let lasting = failed().filter(|failed| failed.failure.class.lasts());
         world.held_writes.extend(lasting.map(|failed| HeldWrite {
             concerns: failed.concerns.clone(),
             reason: Reason::ApplyFailed,
@@ -159,7 +161,7 @@ impl Retry {
         let success = success.filter(|success| success.repeats(write));
         let Some(success) = success.filter(|success| success.fight.is_some() || now < success.until()) else { return };
         // A pod that is deleted again and again is not what another manager made of it.
-        let is_fought_over = write.target.kind != Kind::Pod || !deletes(write);
+        let is_fought_over = write.target.kind != Kind::Pod || matches!(write.body, Body::Pod(_));
         let generation = generation(write);
         let has_effect = is_fought_over && (generation.is_none() || generation != success.before);
         let next = if success.fight.is_some() || !has_effect { success.until() } else { now + SOON };
@@ -205,9 +207,11 @@ impl Retry {
     pub fn failed(&mut self, write: &Write, failure: Failure, now: Uptime) {
         let attempts = self.attempts.entry(key(write)).or_default();
         let before = attempts.failed.as_ref().filter(|failed| failed.deletes == deletes(write));
-        let pause = before.map_or_else(|| failure.class.retry_after(), |before| (before.pause * 2).min(MAX_BACKOFF));
+        let pause = before
+            .map_or_else(|| failure.class.retry_after(), |before| (before.pause * 2).min(failure.class.retry_within()));
         let (deletes, concerns) = (deletes(write), write.concerns());
-        attempts.failed = Some(Failed { deletes, concerns, failure, pause, until: now + pause });
+        let evicts = matches!(write.body, Body::Eviction(_)).then(|| write.target.name.clone());
+        attempts.failed = Some(Failed { deletes, evicts, concerns, failure, pause, until: now + pause });
     }
 
     /// Returns when the next attempt may be made, or a message changes.

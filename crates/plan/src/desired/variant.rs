@@ -199,6 +199,7 @@ mod tests {
             probe_pull_policy: "IfNotPresent".into(),
             image_pull_secrets: vec![],
             kubelet_root: None,
+            evicts_pods: false,
         };
         let policy = ClusterGpuPolicy::new("all", ClusterGpuPolicySpec::default());
         let container = |os: &str| DriverChoice::Container {

@@ -59,6 +59,8 @@ pub enum Part {
     Ledger,
     /// The status.
     Status,
+    /// The eviction of a pod.
+    Eviction,
 }
 
 impl fmt::Display for Target {
@@ -71,7 +73,7 @@ impl fmt::Display for Target {
             kind => kind.as_str(),
         };
         match part {
-            Part::Object => write!(f, "{kind} {name}"),
+            Part::Object | Part::Eviction => write!(f, "{kind} {name}"),
             Part::Finalizer => write!(f, "the finalizer of {kind} {name}"),
             Part::Labels => write!(f, "this operator's labels of {kind} {name}"),
             Part::Condition => write!(f, "condition {} of {kind} {name}", keys::HEALTH_CONDITION),
@@ -123,6 +125,8 @@ pub enum Body {
     Cordon(bool),
     /// Creates a pod.
     Pod(Box<Pod>),
+    /// Evicts a pod, which is named `namespace/name`, if it has this uid.
+    Eviction(String),
     /// Deletes the object, if it has this uid.
     Delete(Option<String>),
 }
@@ -210,6 +214,7 @@ impl Body {
             Self::Taint(_) => (Kind::Node, Part::Taint),
             Self::Cordon(_) => (Kind::Node, Part::Cordon),
             Self::Pod(_) | Self::Delete(_) => (Kind::Pod, Part::Object),
+            Self::Eviction(_) => (Kind::Pod, Part::Eviction),
         }
     }
 }

@@ -280,11 +280,12 @@ fn leaving_status(
     };
     let (message, waits_on) = match leaving {
         Leaving::InUse(pods) => {
+            let pods: Vec<_> = pods.iter().map(|pod| pod.name.clone()).collect();
             let message = format!(
                 "{cause}; its GPU stack is kept until no pod uses a GPU of this node; in use by {}",
-                listed(pods)
+                listed(&pods)
             );
-            (message, pods.iter().take(10).cloned().collect())
+            (message, pods.into_iter().take(10).collect())
         }
         _ => (
             format!("{cause}; its GPU stack is kept for a minute, and then until no pod uses a GPU of this node"),

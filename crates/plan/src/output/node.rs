@@ -17,7 +17,7 @@ use crate::{
         published_labels,
         write::Write,
     },
-    rollout::{decision::Decision, recreate_pods},
+    rollout::{decision::Decision, eviction::Eviction, recreate_pods},
     settings::ASK_AGAIN,
     time::later,
 };
@@ -61,6 +61,10 @@ pub fn add<'m>(
     }
     plan.writes.extend(node_health::of(member, health));
     plan.writes.extend(cordon::of(member.node, decision.cordon));
+    plan.writes.extend(decision.evictions.iter().map(|eviction| {
+        let Eviction { pod, uid } = eviction;
+        Write::new(pod, Body::Eviction(uid.clone()))
+    }));
     plan.writes.extend(recreate_pods::holders_of_a_broken_root(assessment, now).map(Write::delete_pod));
     if let Some(pod) = node_health::plugin_to_restart(member, now) {
         let event = Transition {

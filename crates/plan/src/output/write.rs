@@ -120,7 +120,7 @@ impl Write {
             Body::Ledger(_) => Step::Ledgers,
             Body::Spec(_) => Step::Records,
             Body::Labels(_) | Body::Condition(_) | Body::Taint(_) => Step::Nodes,
-            Body::Cordon(_) => Step::Cordons,
+            Body::Cordon(_) | Body::Eviction(_) => Step::Cordons,
             Body::Status(_) | Body::Pod(_) | Body::Delete(_) => Step::NodeStatuses,
             Body::PolicyStatus(_) => Step::PolicyStatuses,
             Body::Finalizer { present: false, .. } => Step::RemoveFinalizer,
@@ -189,7 +189,7 @@ impl Write {
     #[must_use]
     pub fn manager(&self) -> &'static str {
         match self.target.part {
-            Part::Object | Part::Status => keys::MANAGER,
+            Part::Object | Part::Status | Part::Eviction => keys::MANAGER,
             Part::Finalizer => keys::FINALIZER_MANAGER,
             Part::Labels => keys::LABEL_MANAGER,
             Part::Condition | Part::Taint => keys::HEALTH_MANAGER,
@@ -223,7 +223,7 @@ impl Write {
                 gpu_node.metadata.uid.clone_from(&write.uid);
                 return json!(gpu_node);
             }
-            Body::Taint(_) | Body::Cordon(_) | Body::Delete(_) => return Value::Null,
+            Body::Taint(_) | Body::Cordon(_) | Body::Eviction(_) | Body::Delete(_) => return Value::Null,
             Body::PolicyStatus(status) => ("status", json!(status)),
             Body::Status(status) => ("status", json!(status)),
             Body::Ledger(ledger) => ("status", json!({"rollout": {"slots": ledger.slots, "pools": ledger.pools}})),
@@ -261,6 +261,7 @@ impl fmt::Display for Write {
             Body::Finalizer { present: true, .. } => "add",
             Body::Finalizer { present: false, .. } => "remove",
             Body::Delete(_) => "delete",
+            Body::Eviction(_) => "evict",
             Body::Pod(_) => "create",
             _ => "apply",
         };

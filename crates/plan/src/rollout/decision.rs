@@ -12,7 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     assess::{member::Member, verdict::Verdict},
     note::Note,
-    rollout::{ledger::Content, preflight::PreflightPod},
+    rollout::{eviction::Eviction, ledger::Content, preflight::PreflightPod},
 };
 
 /// The maximum number of nodes of a pool whose GPU pods are queried in one pass to find a node without any.
@@ -42,6 +42,8 @@ pub struct Decision {
     pub report_holders: bool,
     /// Whether DaemonSets whose pods use the driver should give way; see [`gpu_operator_crd::keys::CLIENTS`].
     pub pauses_clients: bool,
+    /// The pods to evict.
+    pub evictions: Vec<Eviction>,
     /// The note beside the verdict: why the node's update is pending.
     pub note: Option<Note>,
 }

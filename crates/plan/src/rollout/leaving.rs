@@ -16,7 +16,7 @@ use crate::{
     inventory::{KnownNode, UnmanagedNode, membership::Unmanaged},
     settings::ASK_AGAIN,
     time::later,
-    world::{World, offers_gpus},
+    world::{GpuPod, World, offers_gpus},
 };
 
 /// How long a node keeps everything after it is no longer governed.
@@ -32,7 +32,7 @@ pub enum Leaving<'w> {
     /// It keeps everything: its pods have not been listed in this pass.
     Unknown,
     /// It keeps everything until these pods have ended.
-    InUse(&'w [String]),
+    InUse(&'w [GpuPod]),
     /// No pod uses its GPUs. The device plugin is removed before everything else, so that no further pod gets a GPU.
     Closing,
     /// Everything is removed.

@@ -37,7 +37,7 @@ pub fn restore_layouts(members: &[Assessment<'_>], now: Timestamp, pool: &mut Po
                     "{differs}; the layout is restored once no pod uses a GPU of this node; pods that use one: {}",
                     pods.len()
                 );
-                let waits_on = pods.iter().take(10).cloned().collect();
+                let waits_on = pods.iter().take(10).map(|pod| pod.name.clone()).collect();
                 decision.note = Some(Note { reason: Reason::MigLayoutDiffers, message, waits_on });
             }
         }

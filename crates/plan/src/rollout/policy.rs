@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, mem::take};
 use gpu_operator_crd::{ClusterGpuPolicy, PoolName, policy_status::Slot};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{budget::Budgets, decision::PolicyDecision, ledger::Ledger, pool::PoolTurns};
-use crate::{assess::Assessment, world::World};
+use super::{budget::Budgets, decision::PolicyDecision, ledger::Ledger, pool::PoolTurns, terms::Terms};
+use crate::{assess::Assessment, desired::effective_spec, world::World};
 
 /// Returns the decisions for the members of a policy.
 #[must_use]
@@ -15,13 +15,17 @@ pub fn decide<'f>(
     policy: &'f ClusterGpuPolicy,
     pools: &'f BTreeMap<PoolName, Vec<Assessment<'f>>>,
     world: &'f World,
+    may_evict: bool,
     now: Timestamp,
 ) -> PolicyDecision<'f> {
     let mut ledger = Ledger::of(policy, world, now);
-    let mut turns: BTreeMap<&PoolName, PoolTurns<'f>> = pools
-        .iter()
-        .map(|(name, members)| (name, PoolTurns::begin(policy, name, members, world, &mut ledger, now)))
-        .collect();
+    let mut begin = |name, members: &'f Vec<Assessment<'f>>| {
+        let strategy = effective_spec::rollout(policy, members.first().and_then(|assessed| assessed.member.pool.named));
+        let terms = Terms::of(policy, &strategy, may_evict, now);
+        PoolTurns::begin(policy, name, members, world, (strategy, terms), &mut ledger)
+    };
+    let mut turns: BTreeMap<&PoolName, PoolTurns<'f>> =
+        pools.iter().map(|(name, members)| (name, begin(name, members))).collect();
     let mut budgets = Budgets::of(policy, pools, &ledger);
     let mut waiting: Vec<_> = turns.values_mut().flat_map(|pool| take(&mut pool.waiting)).collect();
     waiting.sort_by_cached_key(|member| (ledger.slot_of(member).is_none(), !member.node.cordoned));

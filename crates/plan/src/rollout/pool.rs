@@ -8,7 +8,7 @@ use gpu_operator_crd::{
     policy::{OnFailure, RolloutStrategy, Stage},
     reason::Reason,
 };
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::{
     assess::{Assessment, holders, member::Member},
@@ -26,7 +26,8 @@ use crate::{
         preflight::{self, Preflight, Preflights},
         release::{must_release, waits_for_holders},
         runtime_restart::RuntimeTurn,
-        turn::{TURN, Terms, begin, continue_update, has_nothing_else, keep_or_restore, settle, users},
+        terms::Terms,
+        turn::{TURN, begin, continue_update, has_nothing_else, keep_or_restore, settle, users},
         wave::{Next, Waves},
     },
     world::World,
@@ -67,11 +68,10 @@ impl<'f> PoolTurns<'f> {
         name: &'f PoolName,
         members: &'f [Assessment<'f>],
         world: &'f World,
+        (strategy, terms): (RolloutStrategy, Terms),
         ledger: &mut Ledger<'_>,
-        now: Timestamp,
     ) -> Self {
-        let named = members.first().and_then(|assessed| assessed.member.pool.named);
-        let strategy = effective_spec::rollout(policy, named);
+        let (named, now) = (members.first().and_then(|assessed| assessed.member.pool.named), terms.now);
         let revision = effective_spec::revision(policy, named);
         ledger.enter(name, &revision);
         let goals = Goals::of(ledger.pool(name), members);
@@ -79,7 +79,7 @@ impl<'f> PoolTurns<'f> {
             name,
             members,
             world,
-            terms: Terms::of(policy, &strategy, now),
+            terms,
             waves: Waves::of(strategy.canary.as_ref(), members, &goals, &revision, now),
             strategy,
             revision,
@@ -130,7 +130,7 @@ impl<'f> PoolTurns<'f> {
     fn ask_for_waiting_drivers(&mut self) {
         let members = self.members.iter().map(|assessed| &assessed.member);
         for member in members.filter(|member| waits_for_holders(member, self.terms.now)) {
-            self.decision.ask_again |= member.gpu_pods.is_some_and(|pods| !pods.holders.is_empty());
+            self.decision.ask_again |= member.gpu_pods.is_some_and(|pods| pods.holders().next().is_some());
             if member.gpu_pods.is_none() {
                 self.decision.ask(member);
             }
@@ -308,11 +308,14 @@ impl<'f> PoolTurns<'f> {
     }
 
     /// Returns why no update in the pool begins until a user or a recovery changes that, as a message.
-    fn stopped(&self) -> Option<&'static str> {
+    fn stopped(&mut self) -> Option<&'static str> {
         if self.strategy.paused == Some(true) {
             return Some("update pending: the rollout is paused by rollout.paused");
         }
-        self.is_halted.then_some(HALTED)
+        if self.terms.lacks_right() {
+            self.decision.halted.get_or_insert_with(|| Note::new(Reason::RolloutHalted, LACKS_RIGHT));
+        }
+        (self.is_halted || self.terms.lacks_right()).then_some(HALTED)
     }
 
     /// Returns whether a node may move to a revision as far as its images are concerned, and halts the rollout if it may not.
@@ -379,6 +382,9 @@ impl<'f> PoolTurns<'f> {
         self.decision
     }
 }
+
+/// Why the rollout of a pool is halted whose pods may not be evicted.
+const LACKS_RIGHT: &str = "gpuPods.mode is Evict, and this installation may not evict pods: install the chart with operator.evictPods: true, or write mode: Await";
 
 /// The message on a node of a pool whose rollout is halted.
 const HALTED: &str = "update pending: the rollout of this pool is halted; see condition Stalled of the policy";

@@ -1,23 +1,23 @@
 //! The update of one node, step by step: await the pods and programs that use its GPUs, release them, install the new revision. Every
 //! step has a way out: it is complete, it is given up with the node as before, or its deadline passes and the update has failed.
 
-use std::time::Duration;
-
 use gpu_operator_crd::{
-    ClusterGpuPolicy, Phase,
+    Phase,
     gpunode::{DisruptionScope, Rollout, RolloutStep, StageRevisions},
     keys,
-    policy::{GpuPodsMode, RolloutStrategy, Stage},
+    policy::Stage,
     reason::Reason,
     report::NvmlState,
 };
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+
+use k8s_openapi::jiff::Timestamp;
 
 use super::{
     change::Change,
     decision::{Decision, PoolDecision, missed_a_gpu_before},
+    eviction::{self, Evictions},
     release::{must_release, waits_for_programs},
-    window::Windows,
+    terms::Terms,
 };
 use crate::{
     assess::{
@@ -27,13 +27,9 @@ use crate::{
     },
     note::Note,
     revision,
-    settings::PROGRESS_DEADLINE,
     time::{later, older},
-    world::{PodFacts, Role},
+    world::{GpuPod, PodFacts, PodOwner, Role},
 };
-
-/// The default of `gpuPods.timeout`.
-const TIMEOUT: Duration = Duration::from_hours(4);
 
 /// The beginning of a message about what still uses the driver that has to be replaced.
 const RELEASING: &str = "releasing the GPUs before the driver is replaced:";
@@ -41,74 +37,6 @@ const RELEASING: &str = "releasing the GPUs before the driver is replaced:";
 /// The message on a node without a slot. It names no other node: otherwise each turn would change the status of every node.
 pub const TURN: &str =
     "update pending: rollout.maxParallel and rollout.maxUnavailable limit how many nodes are updated at a time";
-
-/// What applies to the updates of all nodes of a pool.
-#[derive(Clone, Debug)]
-pub struct Terms {
-    /// Whether GPU pods are awaited on a cordoned node.
-    mode: GpuPodsMode,
-    /// How long they are awaited.
-    timeout: Duration,
-    /// How long every other step, and a preflight, may take.
-    pub progress_deadline: Duration,
-    /// When updates begin.
-    pub windows: Windows,
-    /// The time of the plan.
-    pub now: Timestamp,
-}
-
-impl Terms {
-    /// Returns the terms of a pool with this strategy.
-    #[must_use]
-    pub fn of(policy: &ClusterGpuPolicy, strategy: &RolloutStrategy, now: Timestamp) -> Self {
-        Self {
-            mode: strategy.gpu_pods.mode.unwrap_or_default(),
-            timeout: strategy.gpu_pods.timeout.map_or(TIMEOUT, Into::into),
-            progress_deadline: policy.spec.readiness.progress_deadline.map_or(PROGRESS_DEADLINE, Into::into),
-            windows: Windows::of(&strategy.windows, now),
-            now,
-        }
-    }
-
-    /// Returns whether nodes are cordoned while their GPU pods are awaited.
-    #[must_use]
-    pub fn cordon(&self) -> bool {
-        self.mode == GpuPodsMode::Await
-    }
-
-    /// Returns the record of an update of a node that enters this step now.
-    fn enter(&self, step: RolloutStep, scope: DisruptionScope, from: StageRevisions) -> Rollout {
-        let deadline = match step {
-            // Without a cordon a node does not wait.
-            RolloutStep::Await => self.cordon().then_some(self.timeout),
-            RolloutStep::Release | RolloutStep::Replace => Some(self.progress_deadline),
-        };
-        let deadline = deadline.map(|after| Time(later(self.now, after)));
-        Rollout { step, scope, from, since: Time(self.now), deadline }
-    }
-
-    /// Returns the record of an update that goes on with this step.
-    fn go_on(&self, rollout: &Rollout, step: RolloutStep, is_another: bool) -> Rollout {
-        if step == rollout.step && !is_another {
-            return rollout.clone();
-        }
-        self.enter(step, rollout.scope, rollout.from.clone())
-    }
-
-    /// Returns the record of an update whose step begins again.
-    #[must_use]
-    pub fn again(&self, rollout: &Rollout) -> Rollout {
-        self.go_on(rollout, rollout.step, true)
-    }
-
-    fn is_over(&self, rollout: &Rollout) -> bool {
-        let deadline = rollout.deadline.as_ref().map(|deadline| deadline.0);
-        // A record of an earlier version has none.
-        let deadline = deadline
-            .or_else(|| (rollout.step != RolloutStep::Await).then(|| later(rollout.since.0, self.progress_deadline)));
-        deadline.is_some_and(|deadline| self.now >= deadline)
-    }
-}
 
 /// Returns whether a node has no groups other than the wanted ones. Some may be missing: the node never had them, or a user
 /// removed a label. Restoring the label disrupts nothing, because a group's name includes the driver that it is for.
@@ -240,6 +168,13 @@ pub fn continue_update(
             }
             Holders::Listed(_) | Holders::Unknown => install(want),
         },
+        // The device plugin is gone, so that they get no GPU again.
+        Some(pods) if terms.evicts() && pods.iter().all(|pod| pod.owner == PodOwner::DaemonSet) => {
+            pool.ask_again = true;
+            let pods: Vec<_> = pods.iter().collect();
+            let Evictions { pods, note } = eviction::of(&pods, &terms.gpu_pods, member.refused_evictions, now);
+            Decision { evictions: pods, note: Some(note), ..releasing(String::new()) }
+        }
         // A GPU pod was started in the meantime: the node gets its groups back until the pod has terminated.
         Some(pods) => {
             pool.ask_again = true;
@@ -327,6 +262,16 @@ pub fn await_idle(
             pool.questions.insert(member.node.name.clone());
             return decision(Some(rollout), listing());
         }
+        Some(pods) if terms.evicts() => {
+            let pods: Vec<_> = eviction::before_release(pods).collect();
+            if !pods.is_empty() {
+                let Evictions { pods, note } = eviction::of(&pods, &terms.gpu_pods, member.refused_evictions, now);
+                let decision = blocked(note, pool);
+                // The record of the update and the cordon come first.
+                let may_begin = member.rollout().is_some() && member.node.cordoned && decision.rollout.is_some();
+                return Decision { evictions: if may_begin { pods } else { Vec::new() }, ..decision };
+            }
+        }
         Some(pods) if !pods.is_empty() => return blocked(in_use(pods), pool),
         Some(_) => {}
     }
@@ -374,9 +319,9 @@ fn replace(member: &Member<'_>, change: Change, rollout: &Rollout, terms: &Terms
 
 /// Returns the note on a node whose update is pending because these pods use its GPUs.
 #[must_use]
-pub fn in_use(pods: &[String]) -> Note {
+pub fn in_use(pods: &[GpuPod]) -> Note {
     let message = format!("update pending until no pod uses a GPU of this node; pods that use one: {}", pods.len());
-    Note { reason: Reason::GpuPodsInUse, message, waits_on: pods.iter().take(10).cloned().collect() }
+    Note { reason: Reason::GpuPodsInUse, message, waits_on: pods.iter().take(10).map(|pod| pod.name.clone()).collect() }
 }
 
 /// Returns which pods use the GPUs of a node, if any do, or that it is one of the nodes whose pods are not known yet.

@@ -5,22 +5,63 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_common::quantity;
 use gpu_operator_crd::{keys, policy::Stage};
-use k8s_openapi::api::core::v1::{ContainerStatus, NodeSelectorTerm, Pod};
+use k8s_openapi::{
+    api::core::v1::{ContainerStatus, NodeSelectorTerm, Pod},
+    jiff::Timestamp,
+};
 use kube::ResourceExt;
 
 use super::pod::{PodFacts, Role};
 
+/// The annotation of the pods by which kubelet shows its static pods.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// The pods of a node that use GPUs or offer them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuPods {
-    /// The pods that use a GPU or are about to, `namespace/name`.
-    pub users: Vec<String>,
-    /// Those of them that run a container: only these can have the driver open.
-    pub holders: Vec<String>,
+    /// The pods that use a GPU or are about to, by name.
+    pub users: Vec<GpuPod>,
     /// This operator's pods of the device plugin and of MPS. As long as one exists, further pods may get GPUs.
     pub plugins: Vec<PodFacts>,
     /// All other pods, by UID. They may have the driver open nevertheless.
     pub bystanders: BTreeMap<String, Bystander>,
+}
+
+/// A pod that uses a GPU, or is about to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct GpuPod {
+    /// `namespace/name`.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// Whether it runs a container: otherwise it cannot have the driver open.
+    pub runs: bool,
+    /// Who creates it again.
+    pub owner: PodOwner,
+    /// Whether it has a volume whose data is deleted with it.
+    pub has_empty_dir: bool,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// If it has been deleted, when it should have been gone.
+    pub gone_by: Option<Timestamp>,
+    /// What keeps it after its containers have ended.
+    pub finalizers: Vec<String>,
+}
+
+/// Who creates a pod again that has been deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PodOwner {
+    /// A controller that does so on any node, such as that of ReplicaSets or Jobs.
+    #[default]
+    Controller,
+    /// The controller of DaemonSets, on the same node, cordoned or not.
+    DaemonSet,
+    /// Kubelet: the pod is a static one, which the API server cannot evict.
+    Kubelet,
+    /// This operator.
+    Operator,
+    /// Nobody.
+    None,
 }
 
 /// A pod that does not request a GPU.
@@ -45,12 +86,45 @@ impl GpuPods {
             None if gives_way(pod) => Bystander::GivesWay(name(pod)),
             None => Bystander::Stays(name(pod)),
         };
+        let mut users: Vec<_> =
+            users.into_iter().map(|pod| GpuPod { owner: owner(pod, own(pod).is_some()), ..gpu_pod(pod) }).collect();
+        users.sort_by(|one, other| one.name.cmp(&other.name));
         Self {
-            users: names(users.iter().copied()),
-            holders: names(users.into_iter().filter(|pod| runs_a_container(pod))),
+            users,
             plugins: pods.iter().filter_map(own).filter(offers_gpus).collect(),
             bystanders: others.into_iter().filter_map(|pod| Some((pod.uid()?, bystander(pod)))).collect(),
         }
+    }
+
+    /// Returns those users that run a container: only these can have the driver open.
+    pub fn holders(&self) -> impl Iterator<Item = &GpuPod> {
+        self.users.iter().filter(|pod| pod.runs)
+    }
+}
+
+fn gpu_pod(pod: &Pod) -> GpuPod {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+    GpuPod {
+        name: name(pod),
+        uid: pod.uid().unwrap_or_default(),
+        runs: runs_a_container(pod),
+        owner: PodOwner::default(),
+        has_empty_dir: volumes.into_iter().flatten().any(|volume| volume.empty_dir.is_some()),
+        labels: pod.labels().clone(),
+        // The API server adds the grace period to it.
+        gone_by: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
+        finalizers: pod.finalizers().to_vec(),
+    }
+}
+
+fn owner(pod: &Pod, is_own: bool) -> PodOwner {
+    let controller = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
+    match controller.map(|owner| owner.kind.as_str()) {
+        _ if pod.annotations().contains_key(MIRROR) => PodOwner::Kubelet,
+        _ if is_own => PodOwner::Operator,
+        Some("DaemonSet") => PodOwner::DaemonSet,
+        Some(_) => PodOwner::Controller,
+        None => PodOwner::None,
     }
 }
 
@@ -78,12 +152,6 @@ fn gives_way(pod: &Pod) -> bool {
 #[must_use]
 pub fn offers_gpus(pod: &PodFacts) -> bool {
     matches!(pod.role, Role::Operand(Stage::DevicePlugin | Stage::Mps))
-}
-
-fn names<'p>(pods: impl Iterator<Item = &'p Pod>) -> Vec<String> {
-    let mut names: Vec<_> = pods.map(name).collect();
-    names.sort();
-    names
 }
 
 fn name(pod: &Pod) -> String {

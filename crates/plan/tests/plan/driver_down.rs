@@ -130,7 +130,7 @@ fn a_container_that_waits_for_a_driver_in_use_reports_its_users() {
     assert!(plan.specs()[&"a".into()].spec.release_driver);
     // A user's pod uses the driver: the node waits for the pod, and the probe continues to report the health of the
     // GPUs.
-    world.gpu_pods.insert("a".into(), GpuPods { holders: vec!["default/busy".into()], ..GpuPods::default() });
+    world.gpu_pods.insert("a".into(), GpuPods { users: vec![sim.gpu_pod("default/busy")], ..GpuPods::default() });
     let plan = sim.plan_for(world);
     assert!(plan.specs().is_empty(), "{:?}", plan.specs());
     let status = plan.node_statuses()[&"a".into()];
@@ -147,8 +147,8 @@ fn the_probe_releases_a_failing_driver_only_if_no_pod_uses_it() {
                 ContainerState::Waiting { reason: "CrashLoopBackOff".into(), message: String::new() };
             (pod.containers[0].last_failure, pod.containers[0].ready) = (Some(crash), false);
         });
-        let running = holders.iter().map(|pod| (*pod).to_owned()).collect();
-        world.gpu_pods.insert("a".into(), GpuPods { holders: running, ..GpuPods::default() });
+        let running = holders.iter().map(|pod| sim.gpu_pod(pod)).collect();
+        world.gpu_pods.insert("a".into(), GpuPods { users: running, ..GpuPods::default() });
         let plan = sim.plan_for(world);
         let spec = plan.specs().remove(&"a".into());
         assert_eq!(spec.is_some_and(|write| write.spec.release_driver), released, "{holders:?}");

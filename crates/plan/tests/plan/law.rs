@@ -2,7 +2,10 @@
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
-    GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName, PolicyName, Revision, gpunode::RolloutStep, keys, policy::Stage,
+    GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName, PolicyName, Revision,
+    gpunode::RolloutStep,
+    keys,
+    policy::{Eviction, GpuPodsMode, Stage},
     policy_status::Slot,
 };
 use gpu_operator_plan::{
@@ -11,7 +14,7 @@ use gpu_operator_plan::{
         body::{Body, Kind, LabelWrite, LedgerWrite, SpecWrite},
         write::Write,
     },
-    world::{NodeFacts, PodFacts, Role},
+    world::{NodeFacts, PodFacts, PodOwner, Role},
 };
 use kube::ResourceExt;
 
@@ -42,6 +45,7 @@ pub fn holds_late(sim: &Sim, write: &Write) -> Lawful {
     let name = write.target.name.as_str();
     match (&write.body, write.target.kind) {
         (Body::Labels(write), _) => driver_stays(sim, &name.into(), write),
+        (Body::Eviction(_), _) => is_its_turn(sim, name),
         (Body::Delete(_), Kind::DaemonSet) => nothing_uses(sim, name),
         (Body::Delete(_), Kind::Pod) => may_be_recreated(sim, name),
         (Body::Finalizer { present: false, .. }, _) => nothing_is_left_of(sim, &name.into()),
@@ -176,6 +180,34 @@ fn is_clean(node: &NodeFacts) -> Lawful {
 /// Returns whether a node is in an update after a write.
 pub fn begins_an_update(write: &Write) -> bool {
     matches!(&write.body, Body::Spec(write) if write.spec.rollout.is_some())
+}
+
+/// A pod is evicted only if its node is cordoned for its update, and its policy evicts such pods; one of a DaemonSet only if it would not
+/// come back at once.
+fn is_its_turn(sim: &Sim, pod: &str) -> Lawful {
+    let Some((node, _)) = sim.gpu_pods.iter().find(|(_, pods)| pods.iter().any(|other| other == pod)) else {
+        return Ok(());
+    };
+    let facts = sim.gpu_pod(pod);
+    let step = sim.gpu_nodes.get(node).and_then(|gpu_node| Some(gpu_node.spec.rollout.as_ref()?.step));
+    let settings = governing(sim, node).map(|policy| policy.spec.rollout.gpu_pods.clone()).unwrap_or_default();
+    let is_allowed = match facts.owner {
+        PodOwner::Controller => step == Some(RolloutStep::Await),
+        PodOwner::None => step == Some(RolloutStep::Await) && settings.bare_pods == Some(Eviction::Evict),
+        PodOwner::DaemonSet => step == Some(RolloutStep::Release) && !offers_gpus(sim, node),
+        PodOwner::Kubelet | PodOwner::Operator => false,
+    };
+    let is_kept = facts.has_empty_dir && settings.empty_dir != Some(Eviction::Evict);
+    let evicts = settings.mode == Some(GpuPodsMode::Evict) && sim.settings.evicts_pods;
+    if is_allowed && !is_kept && evicts && sim.nodes[node].cordoned {
+        return Ok(());
+    }
+    Err(format!("{pod} of node {node} is evicted in step {step:?}: {facts:?}, {settings:?}"))
+}
+
+/// Returns whether a device plugin runs on a node, so that kubelet gives GPUs to pods.
+fn offers_gpus(sim: &Sim, name: &NodeName) -> bool {
+    pod(sim, name, Stage::DevicePlugin).is_some_and(PodFacts::running)
 }
 
 /// An update begins only with a slot for it in the ledger of its policy.

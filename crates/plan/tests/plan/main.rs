@@ -8,6 +8,7 @@ mod coexistence;
 mod columns;
 mod drift;
 mod driver_down;
+mod eviction;
 mod examples;
 mod foreign_input;
 mod gfd;

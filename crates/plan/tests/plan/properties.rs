@@ -24,7 +24,7 @@ use gpu_operator_plan::{
         body::{Body, Kind},
         write::Write,
     },
-    world::Role,
+    world::{Resources, Role},
 };
 use k8s_openapi::{
     api::core::v1::{Pod, ResourceRequirements, Toleration},
@@ -299,6 +299,10 @@ fn end(sim: &Sim) -> String {
     let has_policy = |name: &NodeName| sim.gpu_nodes.get(name).is_some_and(|gpu_node| gpu_node.spec.policy.is_some());
     for mut node in sim.nodes.values().cloned() {
         node.health_condition.iter_mut().for_each(|condition| condition.since = None);
+        // Kubelet lists what a device plugin has offered earlier, with amount zero.
+        for amounts in [&mut node.allocatable, &mut node.withheld] {
+            *amounts = amounts.without(&Resources::default());
+        }
         if has_policy(&node.name) {
             add(&node);
         } else {
@@ -313,9 +317,8 @@ fn end(sim: &Sim) -> String {
         }
         let epoch = || Time(Timestamp::UNIX_EPOCH);
         gpu_node.spec.rollout.iter_mut().for_each(|rollout| rollout.since = epoch());
-        if let Some(moved) = &mut gpu_node.spec.moved {
-            (moved.rollout, moved.at) = (epoch(), moved.at.as_ref().map(|_| epoch()));
-        }
+        // A node that fails and offers no GPU is updated without a turn, and when it does depends on the time.
+        (gpu_node.spec.turns, gpu_node.spec.moved) = (0, None);
         // A healthy state is only written together with the next change.
         status.health = status.health.filter(|health| *health != HealthState::Healthy);
         status.conditions.retain(|condition| condition.type_ != "Healthy" || condition.status == "False");

@@ -83,6 +83,7 @@ impl Sim {
             Body::Condition(condition) => self.apply_condition(&node(), condition.as_ref()),
             Body::Taint(own) => self.apply_taint(&node(), own.as_ref()),
             Body::Pod(pod) => self.make_pod(name, pod),
+            Body::Eviction(uid) => self.evict(name, uid),
             Body::Delete(uid) => self.delete(*kind, name, uid.as_deref()),
         };
         if answer.is_ok() {
@@ -90,6 +91,7 @@ impl Sim {
                 (Kind::ClusterGpuPolicy, _) => "policy".to_owned(),
                 (_, Part::Condition | Part::Taint) => "health".to_owned(),
                 (_, Part::Cordon) => "cordon".to_owned(),
+                (_, Part::Eviction) => "eviction".to_owned(),
                 (Kind::GpuNode, _) if !matches!(write.body, Body::Delete(_)) => "node".to_owned(),
                 (kind, _) => kind.as_str().to_lowercase(),
             };
@@ -163,7 +165,10 @@ impl Sim {
 
     fn make_pod(&mut self, name: &str, pod: &Pod) -> Answer {
         let mut facts = PodFacts::of(pod).expect("a pod of this operator");
-        assert!(self.nodes.contains_key(&facts.node), "a pod for an unknown node");
+        if !self.nodes.contains_key(&facts.node) {
+            // The pod garbage collector deletes it.
+            return Ok(true);
+        }
         facts.created = Some(self.now.into());
         if self.pods.contains_key(name) {
             return Err(format!("409: pod {name} already exists"));

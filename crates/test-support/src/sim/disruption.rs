@@ -30,4 +30,21 @@ impl Sim {
         (node.cordoned, node.own_cordon) = (is_wanted, is_wanted);
         Ok(true)
     }
+
+    /// Evicts a pod, unless a budget forbids that: then the operator knows why when it plans again. A pod of a DaemonSet comes back at
+    /// once as long as its node offers GPUs.
+    pub(super) fn evict(&mut self, name: &str, uid: &str) -> Answer {
+        if uid != self.gpu_pod(name).uid {
+            return Err(format!("409: another pod {name}"));
+        }
+        if let Some(why) = self.budgets.get(name) {
+            self.refused_evictions.insert(name.into(), format!("failed to evict pod {name}: {why}"));
+            return Ok(true);
+        }
+        self.refused_evictions.remove(name);
+        for pods in self.gpu_pods.values_mut() {
+            pods.retain(|pod| pod != name);
+        }
+        Ok(true)
+    }
 }

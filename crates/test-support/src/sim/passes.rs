@@ -9,7 +9,7 @@ use gpu_operator_plan::{
     output::write::Write,
     pass::{Answer, Around, Pass, Planning, Request},
     time::Uptime,
-    world::{GpuPods, GpuRequests, World, offers_gpus, uses_gpu},
+    world::{GpuPod, GpuPods, GpuRequests, PodFacts, PodOwner, World, offers_gpus, uses_gpu},
 };
 use k8s_openapi::{
     api::core::v1::{Container, Pod, PodSpec, ResourceRequirements},
@@ -74,13 +74,22 @@ impl Sim {
 
     fn gpu_pods_on(&self, node: &NodeName, requests: &GpuRequests) -> GpuPods {
         let tests = self.tests_on(node).into_iter().filter(|pod| pod.end.is_none());
-        let tests = tests.map(|pod| format!("gpu-operator/{}", pod.name));
+        let test = |pod: &PodFacts| GpuPod {
+            owner: PodOwner::Operator,
+            ..self.gpu_pod(&format!("gpu-operator/{}", pod.name))
+        };
         let users = self.gpu_pods.get(node).into_iter().flatten().filter(|pod| self.is_found(pod, requests));
-        let users: Vec<_> = users.cloned().chain(tests).collect();
+        let users = users.map(|pod| self.gpu_pod(pod)).chain(tests.map(test)).collect();
         let plugins = self.pods.values().filter(|pod| pod.node == *node && offers_gpus(pod)).cloned().collect();
         let pods =
             self.programs_on(node).filter_map(|program| Some((program.holder.pod_uid.clone()?, program.pod.clone()?)));
-        GpuPods { holders: users.clone(), users, plugins, bystanders: pods.collect() }
+        GpuPods { users, plugins, bystanders: pods.collect() }
+    }
+
+    /// Returns the facts of a GPU pod.
+    pub fn gpu_pod(&self, name: &str) -> GpuPod {
+        let known = self.pod_facts.get(name).cloned().unwrap_or_default();
+        GpuPod { name: name.into(), uid: format!("uid of {name}"), runs: true, ..known }
     }
 
     /// Runs one pass of the operator and of the cluster, and returns whether anything changed.

@@ -27,7 +27,7 @@ use gpu_operator_plan::{
     plan,
     settings::Settings,
     time::Uptime,
-    world::{ContainerFacts, ContainerState, DaemonSetFacts, GpuPods, NodeFacts, PodFacts, Role, World},
+    world::{ContainerFacts, ContainerState, DaemonSetFacts, GpuPod, GpuPods, NodeFacts, PodFacts, Role, World},
 };
 use k8s_openapi::{
     api::apps::v1::DaemonSet,
@@ -109,6 +109,7 @@ impl Fleet {
             probe_pull_policy: "IfNotPresent".to_owned(),
             image_pull_secrets: Vec::new(),
             kubelet_root: None,
+            evicts_pods: false,
         };
         Ok(Self { settings, catalogue: Catalogue::builtin()?, world, now })
     }
@@ -156,8 +157,8 @@ impl Fleet {
             let mut planning = Planning::begin(world, *now, &around);
             while let Some(Request::ListPods(nodes, _)) = planning.next(&mut around) {
                 *lists += nodes.len();
-                let users = vec!["team/training".to_owned()];
-                let pods = GpuPods { holders: users.clone(), users, ..GpuPods::default() };
+                let user = GpuPod { name: "team/training".to_owned(), runs: true, ..GpuPod::default() };
+                let pods = GpuPods { users: vec![user], ..GpuPods::default() };
                 let pods = nodes.into_iter().map(|node| (node, pods.clone())).collect();
                 planning.answer(Answer::Pods(pods), &mut around);
             }

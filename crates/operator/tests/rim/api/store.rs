@@ -16,11 +16,13 @@ pub struct Refusal {
     /// The machine-readable reason.
     pub reason: String,
     pub message: String,
+    /// Its details.
+    pub causes: Vec<Value>,
 }
 
 impl Refusal {
-    fn new(code: StatusCode, reason: &str, message: String) -> Self {
-        Self { code, reason: reason.to_owned(), message }
+    pub fn new(code: StatusCode, reason: &str, message: String) -> Self {
+        Self { code, reason: reason.to_owned(), message, causes: Vec::new() }
     }
 }
 
@@ -88,6 +90,7 @@ impl Store {
                 Ok(json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items}))
             }
             Method::GET => self.get(&made.path).cloned().ok_or_else(|| missing(made)),
+            Method::POST if made.subresource == "eviction" => self.evict(made),
             Method::POST => self.create(made),
             Method::DELETE => self.delete(made),
             _ => self.patch(made),
@@ -100,6 +103,34 @@ impl Store {
             return Err(Refusal::new(StatusCode::CONFLICT, "AlreadyExists", path));
         }
         Ok(self.write(made.manager("Update"), &path, |object| object.clone_from(&made.body)))
+    }
+
+    /// Evicts a pod, unless the PodDisruptionBudgets that select it by their labels forbid that.
+    fn evict(&mut self, made: &Made) -> Answer {
+        let pod = self.objects.get(&made.path).cloned().ok_or_else(|| missing(made))?;
+        self.check(made, &made.body["deleteOptions"]["preconditions"])?;
+        let namespace = made.path.split('/').nth(4).unwrap_or_default();
+        let labels = &pod.value["metadata"]["labels"];
+        let selects = |budget: &&Value| {
+            let wanted = budget["spec"]["selector"]["matchLabels"].as_object();
+            wanted.into_iter().flatten().all(|(key, value)| labels[key] == *value)
+        };
+        let budgets = format!("/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets");
+        let budgets: Vec<_> = self.all(&budgets).filter(selects).cloned().collect();
+        if budgets.len() > 1 {
+            let message =
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+            return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message.to_owned()));
+        }
+        if let Some(budget) = budgets.first().filter(|budget| budget["status"]["disruptionsAllowed"] == 0) {
+            let message = "Cannot evict pod as it would violate the pod's disruption budget.".to_owned();
+            let name = budget["metadata"]["name"].as_str().unwrap_or_default();
+            let cause = format!("The disruption budget {name} needs 1 healthy pods and has 1 currently");
+            let causes = vec![json!({"reason": "DisruptionBudget", "message": cause})];
+            return Err(Refusal { causes, ..Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message) });
+        }
+        self.remove(&made.path, pod);
+        Ok(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
     }
 
     fn delete(&mut self, made: &Made) -> Answer {

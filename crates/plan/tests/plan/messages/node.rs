@@ -4,12 +4,12 @@ use super::{A, Attention, GpuNode, NodeEvent, Scenario, Steps};
 use crate::{
     coexistence::{beside_a_dra_driver, beside_a_static_plugin, dra_driver, label, nvidias_operator, static_plugin},
     repairs::{contested, take_label},
-    robust::{NEW, OLD, add_leaving_plugin, busy, step_until_released},
+    robust::{NEW, OLD, add_leaving_plugin, busy, step_until_released, updating_fleet},
     sim::{Faults, Program, Sim},
     validation::node,
 };
 use gpu_operator_crd::{keys, reason::Reason};
-use gpu_operator_plan::world::Bystander;
+use gpu_operator_plan::world::{Bystander, GpuPod, PodOwner};
 
 /// Returns a ready node.
 fn ready() -> Sim {
@@ -24,6 +24,11 @@ fn label_mismatch() -> Sim {
 /// The spec of a policy that selects no node.
 const ELSEWHERE: &str = "{nodeSelector: {matchLabels: {no: node}}}";
 
+/// Returns a node whose pod is evicted before an update.
+fn evicting(gpu_pods: &str) -> Sim {
+    updating_fleet(&["a"], &format!("{{gpuPods: {gpu_pods}}}")).then(|sim| busy(sim, "a"))
+}
+
 pub const SCENARIOS: &[Scenario] = &[
     (Reason::AllGpusAllocatable, A, ready),
     (Reason::ManagerConflict, A, || contested("{}", take_label)),
@@ -36,6 +41,15 @@ pub const SCENARIOS: &[Scenario] = &[
         Sim::settled_fleet(OLD, &["a", "b"]).faulty(faults).policy("all", NEW)
     }),
     (Reason::GpuPodsInUse, A, || Sim::settled_fleet(OLD, &["a"]).then(|sim| busy(sim, "a")).policy("all", NEW)),
+    (Reason::EvictingPods, A, || evicting("{mode: Evict}")),
+    (Reason::EvictionBlocked, A, || {
+        let why = "the disruption budget web needs 2 healthy pods and has 2 currently";
+        evicting("{mode: Evict}").then(|sim| drop(sim.budgets.insert("team/training".into(), why.into())))
+    }),
+    (Reason::GpuPodsInUse, A, || {
+        let bare = GpuPod { owner: PodOwner::None, ..GpuPod::default() };
+        evicting("{mode: Evict}").then(|sim| drop(sim.pod_facts.insert("team/training".into(), bare)))
+    }),
     (Reason::GpusHeld, A, || {
         let exporter = Program::of_pod("dcgm-exporter", Bystander::Stays("monitoring/dcgm-exporter-x7k2p".into()));
         let programs = vec![Program::of_host("nvidia-smi"), exporter];

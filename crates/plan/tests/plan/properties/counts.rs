@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::{ClusterGpuPolicyStatus, NodeName, PolicyName, keys, policy::Pool};
+use gpu_operator_crd::{ClusterGpuPolicyStatus, NodeName, PolicyName, keys, policy::Pool, report::Report};
 use gpu_operator_plan::{Plan, world::NodeFacts};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
@@ -54,10 +54,13 @@ fn pool<'s>(sim: &'s Sim, plan: &Plan, name: &NodeName) -> Option<&'s Pool> {
     })
 }
 
+fn last_report(sim: &Sim, name: &NodeName) -> Option<Report> {
+    sim.gpu_nodes.get(name).and_then(|gpu_node| sim.with_report(name, gpu_node).status?.report)
+}
+
 /// Returns whether the last report of a node lists the MIG devices of a GPU.
 fn reports_mig(sim: &Sim, name: &NodeName) -> bool {
-    let report = sim.gpu_nodes.get(name).and_then(|gpu_node| sim.with_report(name, gpu_node).status?.report);
-    report.is_some_and(|report| report.gpus.iter().any(|gpu| gpu.mig_devices.is_some()))
+    last_report(sim, name).is_some_and(|report| report.gpus.iter().any(|gpu| gpu.mig_devices.is_some()))
 }
 
 /// Numbers of a policy's nodes that are in service: ready, not cordoned and not being deleted.
@@ -66,7 +69,7 @@ pub struct Count {
     /// Nodes whose allocatable GPUs meet the expectation.
     pub able: u32,
     /// Those of the able nodes that are being updated, and not proven yet, whose kubelet has not reported a reboot, whose probe has
-    /// not reported the MIG devices, or on which no new GPU pod would start.
+    /// not reported the MIG devices, or anything since the GpuNode was deleted, or on which no new GPU pod would start.
     pub moving: u32,
     /// Nodes that are not able because it is their turn in a rollout.
     pub updating: u32,
@@ -103,8 +106,10 @@ pub fn count(sim: &Sim, plan: &Plan, policy: &PolicyName) -> Count {
     let is_unknown =
         |node: &NodeFacts| node.allocatable.names().any(|name| name.contains("mig-")) && !reports_mig(sim, &node.name);
     let is_broken = |node: &NodeFacts| !starts_gpu_pods(sim, &node.name);
-    let moving =
-        |node: &&&NodeFacts| sim.is_moving(&node.name) || rebooted(node) || is_unknown(node) || is_broken(node);
+    let is_unreported = |node: &NodeFacts| last_report(sim, &node.name).is_none();
+    let moving = |node: &&&NodeFacts| {
+        sim.is_moving(&node.name) || rebooted(node) || is_unknown(node) || is_unreported(node) || is_broken(node)
+    };
     let unable = serving.iter().filter(|node| !is_able(node));
     Count {
         able: few(able.len()),

@@ -31,8 +31,9 @@ const SHA256: &str = "0f23456789abcdef0123456789abcdef0123456789abcdef0123456789
 const PINNED: &str = "{driver: {version: 580.173.02}}";
 const INSTALLED: &str = "the installer leaves the driver on the host, and Auto uses a driver of the host";
 const LAYOUT: &str = "{mig: {strategy: Mixed, layout: [{profiles: [{profile: 1g.20gb, count: 1}]}]}}";
-const DURING_UPDATES: &str = "it acts during updates; see budgets.rs and canary.rs";
+const DURING_UPDATES: &str = "it acts during updates; see budgets.rs, canary.rs and eviction.rs";
 const WHEN_UPDATES_BEGIN: &str = "it decides when updates begin; see windows.rs";
+const EVICTS: &str = "{rollout: {gpuPods: {mode: Evict}}}";
 const TESTED: &str = "{readiness: {validation: {mode: OnInstall}}}";
 
 /// The row with the longest path that matches a field applies; if there are several of them, each one applies.
@@ -183,6 +184,37 @@ const ROWS: &[Row] = &[
         at: "rollout.gpuPods.timeout",
         values: &["4h", "20s"],
         with: "{rollout: {gpuPods: {mode: Await}}}",
+        no_effect: Some(DURING_UPDATES),
+        ..ANY
+    },
+    Row { at: "rollout.gpuPods.barePods", with: EVICTS, no_effect: Some(DURING_UPDATES), ..ANY },
+    Row { at: "rollout.gpuPods.emptyDir", with: EVICTS, no_effect: Some(DURING_UPDATES), ..ANY },
+    Row {
+        at: "rollout.gpuPods.waitForJobs.matchLabels.{}",
+        values: &["a", "b"],
+        with: EVICTS,
+        no_effect: Some(DURING_UPDATES),
+        ..ANY
+    },
+    Row {
+        at: "rollout.gpuPods.waitForJobs.matchExpressions.[].key",
+        values: &["a", "b"],
+        with: EVICTS,
+        no_effect: Some(DURING_UPDATES),
+        ..ANY
+    },
+    Row {
+        at: "rollout.gpuPods.waitForJobs.matchExpressions.[].operator",
+        values: &["Exists", "DoesNotExist"],
+        with: EVICTS,
+        no_effect: Some(DURING_UPDATES),
+        ..ANY
+    },
+    Row {
+        at: "rollout.gpuPods.waitForJobs.matchExpressions.[].values.[]",
+        values: &["a", "b"],
+        with: "{rollout: {gpuPods: {mode: Evict, waitForJobs: {matchExpressions: [{operator: In}]}}}}",
+        required: true,
         no_effect: Some(DURING_UPDATES),
         ..ANY
     },

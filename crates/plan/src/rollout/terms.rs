@@ -1,0 +1,107 @@
+//! The terms of updates: what the settings of a policy and a pool mean for each step of an update, at the time of the plan.
+
+use std::time::Duration;
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy,
+    gpunode::{DisruptionScope, Rollout, RolloutStep, StageRevisions},
+    policy::{GpuPodsMode, RolloutGpuPods, RolloutStrategy},
+};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+
+use super::window::Windows;
+use crate::{settings::PROGRESS_DEADLINE, time::later};
+
+/// The default of `gpuPods.timeout`.
+const TIMEOUT: Duration = Duration::from_hours(4);
+
+/// What applies to the updates of all nodes of a pool.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// What happens to GPU pods.
+    pub gpu_pods: RolloutGpuPods,
+    /// Whether the operator has the right to evict pods.
+    may_evict: bool,
+    /// How long GPU pods are awaited on a cordoned node.
+    pub timeout: Duration,
+    /// How long every other step, and a preflight, may take.
+    pub progress_deadline: Duration,
+    /// When updates begin.
+    pub windows: Windows,
+    /// The time of the plan.
+    pub now: Timestamp,
+}
+
+impl Terms {
+    /// Returns the terms of a pool with this strategy.
+    #[must_use]
+    pub fn of(policy: &ClusterGpuPolicy, strategy: &RolloutStrategy, may_evict: bool, now: Timestamp) -> Self {
+        Self {
+            gpu_pods: strategy.gpu_pods.clone(),
+            may_evict,
+            timeout: strategy.gpu_pods.timeout.map_or(TIMEOUT, Into::into),
+            progress_deadline: policy.spec.readiness.progress_deadline.map_or(PROGRESS_DEADLINE, Into::into),
+            windows: Windows::of(&strategy.windows, now),
+            now,
+        }
+    }
+
+    /// Returns whether nodes are cordoned while their GPU pods are awaited.
+    #[must_use]
+    pub fn cordon(&self) -> bool {
+        self.mode() != GpuPodsMode::Leave
+    }
+
+    /// Returns whether GPU pods are evicted.
+    #[must_use]
+    pub fn evicts(&self) -> bool {
+        self.mode() == GpuPodsMode::Evict && self.may_evict
+    }
+
+    /// Returns whether GPU pods should be evicted, and the operator does not have the right to.
+    #[must_use]
+    pub fn lacks_right(&self) -> bool {
+        self.mode() == GpuPodsMode::Evict && !self.may_evict
+    }
+
+    fn mode(&self) -> GpuPodsMode {
+        self.gpu_pods.mode.unwrap_or_default()
+    }
+
+    /// Returns the record of an update of a node that enters this step now.
+    #[must_use]
+    pub fn enter(&self, step: RolloutStep, scope: DisruptionScope, from: StageRevisions) -> Rollout {
+        let deadline = match step {
+            // Without a cordon a node does not wait.
+            RolloutStep::Await => self.cordon().then_some(self.timeout),
+            RolloutStep::Release | RolloutStep::Replace => Some(self.progress_deadline),
+        };
+        let deadline = deadline.map(|after| Time(later(self.now, after)));
+        Rollout { step, scope, from, since: Time(self.now), deadline }
+    }
+
+    /// Returns the record of an update that goes on with this step.
+    #[must_use]
+    pub fn go_on(&self, rollout: &Rollout, step: RolloutStep, is_another: bool) -> Rollout {
+        if step == rollout.step && !is_another {
+            return rollout.clone();
+        }
+        self.enter(step, rollout.scope, rollout.from.clone())
+    }
+
+    /// Returns the record of an update whose step begins again.
+    #[must_use]
+    pub fn again(&self, rollout: &Rollout) -> Rollout {
+        self.go_on(rollout, rollout.step, true)
+    }
+
+    /// Returns whether the deadline of an update's step has passed.
+    #[must_use]
+    pub fn is_over(&self, rollout: &Rollout) -> bool {
+        let deadline = rollout.deadline.as_ref().map(|deadline| deadline.0);
+        // A record of an earlier version has none.
+        let deadline = deadline
+            .or_else(|| (rollout.step != RolloutStep::Await).then(|| later(rollout.since.0, self.progress_deadline)));
+        deadline.is_some_and(|deadline| self.now >= deadline)
+    }
+}

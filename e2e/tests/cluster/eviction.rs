@@ -1,0 +1,140 @@
+//! `gpuPods.mode: Evict` on real nodes: real evictions of pods whose controllers create them again.
+
+use anyhow::{Context, Result, bail, ensure};
+use gpu_operator_crd::{ClusterGpuPolicy, Phase, keys, reason::Reason};
+use harness::wait::eventually;
+use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job, policy::v1::PodDisruptionBudget};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::support::{DEFAULT_DRIVER, Fixture, HOSTNAME, READY, everywhere};
+
+const OTHER: &str = "590.10.01";
+
+async fn apply(nodes: &[Fixture], driver: &str) -> Result<()> {
+    let names: Vec<String> = nodes.iter().map(|f| f.host.name()).collect();
+    let spec = json!({
+        "deletionPolicy": "Now",
+        "images": {"registry": "localhost:5999"},
+        "nodeSelector": {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": names}]},
+        "defaults": {"driver": {"version": driver}},
+        "rollout": {"maxParallel": 3, "maxUnavailable": "100%", "gpuPods": {"mode": "Evict"}},
+    });
+    let policy = ClusterGpuPolicy::new("fleet", serde_json::from_value(spec)?);
+    nodes[0].policies().patch("fleet", &PatchParams::apply("test").force(), &Patch::Apply(&policy)).await?;
+    Ok(())
+}
+
+/// Returns the template of a pod with a GPU of a node, with this label. It fails when it is evicted.
+fn template(f: &Fixture, app: &str) -> Value {
+    let mut pod = f.gpu_pod(app, &["nvidia-smi", "--loop=1"]);
+    pod["metadata"] = json!({"labels": {"app": app}});
+    pod
+}
+
+/// Returns the name of the running pod with this label.
+async fn running(f: &Fixture, app: &str) -> Result<String> {
+    let pods = f.pods(&f.users()).list(&kube::api::ListParams::default().labels(&format!("app={app}"))).await?;
+    let runs = |pod: &&k8s_openapi::api::core::v1::Pod| {
+        pod.metadata.deletion_timestamp.is_none()
+            && pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
+    };
+    Ok(pods.iter().find(runs).context("no running pod")?.name_any())
+}
+
+#[test]
+fn evicted_pods_come_back_and_a_bare_pod_stays() {
+    everywhere(async |nodes| {
+        let [served, training, bare, ..] = nodes.as_slice() else { bail!("too few nodes") };
+        let all = &nodes[..3];
+        apply(all, DEFAULT_DRIVER).await?;
+        for f in all {
+            f.wait_for_status("a ready node", |status| {
+                ensure!(status.phase == Phase::Ready && status.gpus.allocatable > 0, "{status:?}");
+                Ok(())
+            })
+            .await?;
+        }
+        let client = || served.cluster.client();
+        let users = served.users();
+        let deployment = json!({
+            "metadata": {"name": "web"},
+            "spec": {
+                "replicas": 1,
+                "selector": {"matchLabels": {"app": "web"}},
+                "template": template(served, "web"),
+            },
+        });
+        let mut deployment: Deployment = serde_json::from_value(deployment)?;
+        if let Some(pod) = deployment.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()) {
+            pod.restart_policy = Some("Always".to_owned());
+        }
+        Api::namespaced(client(), &users).create(&PostParams::default(), &deployment).await?;
+        let budget = json!({"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}});
+        let budgets = Api::<PodDisruptionBudget>::namespaced(client(), &users);
+        budgets.create(&PostParams::default(), &serde_json::from_value(budget)?).await?;
+        let ignore = json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]});
+        let job = json!({
+            "metadata": {"name": "training"},
+            "spec": {
+                "backoffLimit": 0,
+                "podFailurePolicy": {"rules": [ignore]},
+                "template": template(training, "training"),
+            },
+        });
+        let jobs = Api::<Job>::namespaced(client(), &training.users());
+        jobs.create(&PostParams::default(), &serde_json::from_value(job)?).await?;
+        bare.run_gpu_pod("bare").await?;
+        let pods = || async { Ok([running(served, "web").await?, running(training, "training").await?]) };
+        let before: [String; 2] = eventually(READY, "running pods", pods).await?;
+        eventually(READY, "a budget that allows no disruption", || async {
+            let status = budgets.get("web").await?.status.context("no status")?;
+            ensure!(status.current_healthy == 1 && status.disruptions_allowed == 0, "{status:?}");
+            Ok(())
+        })
+        .await?;
+
+        apply(all, OTHER).await?;
+        let loaded = |f: &Fixture| f.host.standin().loaded_driver();
+        let updated = async |f: &Fixture| {
+            eventually(READY, "the other driver and no cordon", || async {
+                ensure!(loaded(f).as_deref() == Some(OTHER), "{:?}: {:?}", loaded(f), f.status().await?.message);
+                let node = f.node().await?;
+                ensure!(!node.annotations().contains_key(keys::CORDON), "{:?}", f.status().await?.message);
+                Ok(())
+            })
+            .await
+        };
+        // The Job's pod is evicted, which is no failure of the Job.
+        updated(training).await?;
+        let job = eventually(READY, "another pod of the Job", || async {
+            ensure!(running(training, "training").await? != before[1], "the pod was not evicted");
+            Ok(jobs.get("training").await?)
+        })
+        .await?;
+        let failed = job.status.and_then(|status| status.failed).unwrap_or_default();
+        ensure!(failed == 0, "{failed} failures");
+        // The bare pod is named and stays.
+        bare.wait_for_reason(Reason::GpuPodsInUse).await?;
+        let status = bare.status().await?;
+        ensure!(status.waits_on == [format!("{}/bare", bare.users())], "{status:?}");
+        ensure!(status.message.contains("gpuPods.barePods: Evict"), "{}", status.message);
+        // The budget is named.
+        served.wait_for_reason(Reason::EvictionBlocked).await?;
+        let message = served.status().await?.message;
+        ensure!(message.contains("The disruption budget web needs 1 healthy pods and has 1 currently"), "{message}");
+        ensure!(running(served, "web").await? == before[0] && loaded(served).as_deref() == Some(DEFAULT_DRIVER));
+        budgets.delete("web", &kube::api::DeleteParams::default()).await?;
+        updated(served).await?;
+        eventually(READY, "another pod of the Deployment", || async {
+            ensure!(running(served, "web").await? != before[0], "the pod was not evicted");
+            Ok(())
+        })
+        .await?;
+        bare.cluster.kubectl(&["delete", "pod", "bare", "-n", &bare.users()])?;
+        updated(bare).await
+    });
+}
