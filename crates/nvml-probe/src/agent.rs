@@ -8,6 +8,7 @@ pub mod metrics;
 
 use std::{
     borrow::Cow,
+    collections::BTreeSet,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -43,12 +44,15 @@ use crate::{
     report::{
         build::{build_report, with_health},
         gpu_node::{GpuNodeView, Requests},
+        gpu_pods::gpu_pods,
         publish::{PublishError, Published, Publisher},
     },
 };
 
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// The longest pause while the operator waits for the pods that have GPUs to end.
+const LONGEST_PAUSE_FOR_PODS: Duration = Duration::from_secs(10);
 /// Time that one round may take beyond its pauses and NVML's answer: a write, ending the child, a slow node.
 const SLACK: Duration = Duration::from_mins(1);
 
@@ -65,6 +69,8 @@ pub struct Settings {
     pub host: HostRoot,
     /// Path of the kernel log, as this process sees it.
     pub kernel_log: PathBuf,
+    /// Kubelet's directory on the host. Without it, the usual ones are searched.
+    pub kubelet_root: Option<String>,
     /// Pause between two looks at the host.
     pub interval: Duration,
     /// Whether the NVML child changes root into the driver's root.
@@ -79,6 +85,7 @@ pub struct Agent {
     gpu_node: watch::Receiver<GpuNodeView>,
     telemetry: Telemetry,
     errors: ErrorLog,
+    pod_errors: ErrorLog,
     log: KernelLog,
     deduplicator: XidDeduplicator,
     /// `None` until the GpuNode has been read, because it may hold the health from before this process started.
@@ -112,14 +119,15 @@ impl Agent {
         telemetry: Telemetry,
     ) -> Self {
         let (log, deduplicator) = (KernelLog::default(), XidDeduplicator::default());
-        let errors = ErrorLog::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let errors = || ErrorLog::new(FIRST_PAUSE, LONGEST_PAUSE);
         Self {
             settings,
             supervisor,
             publisher,
             gpu_node,
             telemetry,
-            errors,
+            errors: errors(),
+            pod_errors: errors(),
             log,
             deduplicator,
             health: None,
@@ -163,7 +171,7 @@ impl Agent {
         };
         let looked = Instant::now();
         self.telemetry.heartbeat.look_succeeded(looked);
-        let pause = self.next_pause(&gpu_node.rules());
+        let pause = self.next_pause(&gpu_node.rules(), requests);
         loop {
             let gpu_node = self.gpu_node.borrow().clone();
             if let Err(error) = self.publish(&gpu_node, &report).await {
@@ -220,9 +228,10 @@ impl Agent {
     }
 
     /// Returns the pause until the host is looked at again or the GPUs have to be read.
-    fn next_pause(&self, rules: &Rules) -> Duration {
+    fn next_pause(&self, rules: &Rules, requests: Requests) -> Duration {
         let elapsed = self.last.as_ref().map_or(Duration::ZERO, |last| last.at.elapsed());
-        rules.interval().saturating_sub(elapsed).min(self.settings.interval)
+        let longest = if requests.holders { LONGEST_PAUSE_FOR_PODS } else { Duration::MAX };
+        rules.interval().saturating_sub(elapsed).min(self.settings.interval).min(longest)
     }
 
     async fn look(&mut self, gpu_node: &GpuNodeView, requests: Requests) -> Result<Report, FactError> {
@@ -244,7 +253,8 @@ impl Agent {
             // NVML was queried recently, and nothing has happened since except perhaps XIDs.
             (None, Some(last)) if self.is_current(&last, &target) => {
                 self.evaluate_new_xids(&rules);
-                let report = self.report(start, &libraries, bus, &last.nvml, requests);
+                let pods = self.gpu_pods(gpu_node, requests).await;
+                let report = self.report(start, &libraries, bus, &last.nvml, requests, pods);
                 self.last = Some(last);
                 return report;
             }
@@ -268,7 +278,8 @@ impl Agent {
         let look = NodeLook { start: &start, on_bus: &bus.gpus, nvml: &nvml, events: &events };
         health.step(&rules, &look, this_second);
         self.telemetry.metrics.show(&bus.gpus, &nvml, health, &events.xids);
-        let report = self.report(start, &libraries, bus, &nvml, requests);
+        let pods = self.gpu_pods(gpu_node, requests).await;
+        let report = self.report(start, &libraries, bus, &nvml, requests, pods);
         self.last = Some(LastQuery { at: now, target, nvml });
         report
     }
@@ -278,6 +289,24 @@ impl Agent {
         last.target == *target && matches!(last.nvml, NvmlStatus::Answering(_)) && !self.log.driver_was_loaded()
     }
 
+    /// Returns the pods with GPUs if they are requested. They are optional: without kubelet's socket, the operator finds out otherwise.
+    async fn gpu_pods(&mut self, gpu_node: &GpuNodeView, requests: Requests) -> Option<BTreeSet<String>> {
+        if !requests.holders {
+            self.pod_errors.clear();
+            return None;
+        }
+        match facts::assignments(&self.settings.host, self.settings.kubelet_root.as_deref()).await {
+            Ok(assignments) => {
+                self.pod_errors.clear();
+                Some(gpu_pods(&assignments?, gpu_node.offered_resources()))
+            }
+            Err(error) => {
+                self.pod_errors.record("cannot list the pods that have GPUs", &error);
+                None
+            }
+        }
+    }
+
     fn report(
         &self,
         start: DriverStart,
@@ -285,8 +314,9 @@ impl Agent {
         bus: Bus,
         nvml: &NvmlStatus,
         requests: Requests,
+        pods: Option<BTreeSet<String>>,
     ) -> Result<Report, FactError> {
-        let facts = facts::collect(&self.settings.host, start, libraries, bus, requests)?;
+        let facts = facts::collect(&self.settings.host, start, libraries, bus, requests, pods)?;
         Ok(build_report(&facts, nvml, &self.known_health()))
     }
 

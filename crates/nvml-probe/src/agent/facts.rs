@@ -1,6 +1,6 @@
 //! Collects the facts of the host for the report.
 
-use std::io;
+use std::{collections::BTreeSet, io};
 
 use gpu_host::{
     observe::{
@@ -9,6 +9,7 @@ use gpu_host::{
         holders::{HoldersError, holders},
         host_runtimes, os,
         pci::{Bus, PciError},
+        pod_resources::{self, Assignment, PodResourcesError},
     },
     process::error_chain,
     root::HostRoot,
@@ -60,6 +61,7 @@ pub(super) fn collect(
     libraries: &[Library],
     bus: Bus,
     requests: Requests,
+    gpu_pods: Option<BTreeSet<String>>,
 ) -> Result<Facts, FactError> {
     Ok(Facts {
         boot_id: start.boot_id,
@@ -72,6 +74,7 @@ pub(super) fn collect(
         load_id: start.load_id,
         in_use: driver::in_use(host)?,
         holders: requests.holders.then(|| listed(host)).flatten(),
+        gpu_pods,
         installed: libraries.iter().map(|library| installed(host, library)).collect(),
         waits: host.read_if_present(WAITS_FILE).ok().flatten().filter(|text| !text.is_empty()),
         runtimes: host_runtimes::runtimes(host),
@@ -85,6 +88,20 @@ fn listed(host: &HostRoot) -> Option<Vec<Holder>> {
         tracing::warn!(error = %error_chain(error), "cannot list the programs that hold the GPUs");
     };
     holders(host).inspect_err(warn).ok()
+}
+
+/// Returns the devices that kubelet has assigned to containers, or `None` if it does not serve them.
+///
+/// # Errors
+/// Returns an error if kubelet's socket cannot be found or does not answer.
+pub(super) async fn assignments(
+    host: &HostRoot,
+    kubelet_root: Option<&str>,
+) -> Result<Option<Vec<Assignment>>, PodResourcesError> {
+    match pod_resources::socket(host, kubelet_root)? {
+        Some(socket) => pod_resources::list(socket).await.map(Some),
+        None => Ok(None),
+    }
 }
 
 /// Returns a driver with what its root lacks. Device nodes are checked only in a container's root: a host creates its

@@ -37,6 +37,10 @@ pub struct Run {
     /// NVML only.
     #[arg(long, env = "KERNEL_LOG", default_value = "/dev/kmsg")]
     kernel_log: PathBuf,
+    /// Kubelet's directory on the host, with its pod resources socket. Without it, the default directory and those of k0s and MicroK8s are
+    /// searched.
+    #[arg(long)]
+    kubelet_root: Option<String>,
     /// Load NVML without changing root into the driver's root. For a probe that does not run in a container.
     #[arg(long)]
     no_chroot: bool,
@@ -62,6 +66,7 @@ impl Run {
         let settings = Settings {
             host: HostRoot::new(self.host_root),
             kernel_log: self.kernel_log,
+            kubelet_root: self.kubelet_root,
             interval: self.interval,
             chroot: !self.no_chroot,
         };

@@ -1,12 +1,14 @@
 //! Builds the report from the facts. Pure.
 
+use std::collections::BTreeSet;
+
 use gpu_host::{
     nvml::{inventory::Inventory, supervisor::NvmlStatus},
     observe::pci::{Bus, PciGpu},
 };
 use gpu_operator_crd::report::{
-    DriverFacts, Gpu, Holder, HostRuntime, InstalledDriver, MigAttributes, MigDevices, NvmlFacts, OsRelease, Report,
-    VirtualGpus,
+    DriverFacts, Gpu, GpuPods, Holder, HostRuntime, InstalledDriver, MigAttributes, MigDevices, NvmlFacts, OsRelease,
+    Report, VirtualGpus,
 };
 
 use crate::health::node::NodeHealth;
@@ -34,6 +36,8 @@ pub struct Facts {
     pub in_use: bool,
     /// The programs that hold the GPUs, if they are requested.
     pub holders: Option<Vec<Holder>>,
+    /// The pods with GPUs as `<namespace>/<name>`, if they are requested and known.
+    pub gpu_pods: Option<BTreeSet<String>>,
     /// The user-space drivers found.
     pub installed: Vec<InstalledDriver>,
     /// What the driver's container waits for before it starts.
@@ -48,6 +52,8 @@ const MAX_ADDRESS: usize = 32;
 const MAX_INSTALLED: usize = 8;
 const MAX_DEVICES: usize = 8;
 const MAX_HOLDERS: usize = 10;
+const MAX_PODS: usize = 10;
+const MAX_POD: usize = 317;
 const MAX_PRODUCT: usize = 128;
 const MAX_MACHINE: usize = 128;
 const MAX_UUID: usize = 96;
@@ -86,6 +92,7 @@ pub fn build_report(facts: &Facts, look: &NvmlStatus, health: &NodeHealth) -> Re
                 .and_then(|inventory| inventory.cuda_version.as_deref())
                 .map(|version| bounded(version, MAX_SHORT)),
         },
+        gpu_pods: facts.gpu_pods.as_ref().map(gpu_pods),
         nvml: nvml(look, facts.bus.gpus.len()),
         runtimes: facts.runtimes.clone(),
     }
@@ -128,6 +135,13 @@ fn mig_devices(devices: &[MigDevices]) -> Vec<MigDevices> {
         MigDevices { profile: bounded(profile, MAX_PROFILE), count: *count, attributes }
     };
     devices.iter().take(MAX_PROFILES).map(bounded).collect()
+}
+
+fn gpu_pods(names: &BTreeSet<String>) -> GpuPods {
+    GpuPods {
+        count: u32::try_from(names.len()).unwrap_or(u32::MAX),
+        names: names.iter().take(MAX_PODS).map(|name| bounded(name, MAX_POD)).collect(),
+    }
 }
 
 fn virtual_gpus(known: &VirtualGpus) -> VirtualGpus {
