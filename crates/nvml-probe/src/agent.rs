@@ -5,6 +5,7 @@ mod error_log;
 pub mod facts;
 pub mod heartbeat;
 pub mod metrics;
+pub mod pod_metrics;
 
 use std::{
     borrow::Cow,
