@@ -43,7 +43,7 @@ use crate::{
         xid_deduplicator::XidDeduplicator,
     },
     report::{
-        build::{build_report, with_health},
+        build::{build_report, with_gpu_pods, with_health},
         gpu_node::{GpuNodeView, Requests},
         gpu_pods::gpu_pods,
         publish::{PublishError, Published, Publisher},
@@ -167,7 +167,7 @@ impl Agent {
         let outcome = self.look(&gpu_node, requests).await;
         self.telemetry.metrics.count_look(outcome.is_ok());
         let mut report = match outcome {
-            Ok(report) => report,
+            Ok(report) => with_gpu_pods(report, self.gpu_pods(&gpu_node, requests).await),
             Err(error) => return sleep(self.failed("cannot read the host", &error)).await,
         };
         let looked = Instant::now();
@@ -254,8 +254,7 @@ impl Agent {
             // NVML was queried recently, and nothing has happened since except perhaps XIDs.
             (None, Some(last)) if self.is_current(&last, &target) => {
                 self.evaluate_new_xids(&rules);
-                let pods = self.gpu_pods(gpu_node, requests).await;
-                let report = self.report(start, &libraries, bus, &last.nvml, requests, pods);
+                let report = self.report(start, &libraries, bus, &last.nvml, requests);
                 self.last = Some(last);
                 return report;
             }
@@ -279,8 +278,7 @@ impl Agent {
         let look = NodeLook { start: &start, on_bus: &bus.gpus, nvml: &nvml, events: &events };
         health.step(&rules, &look, this_second);
         self.telemetry.metrics.show(&bus.gpus, &nvml, health, &events.xids);
-        let pods = self.gpu_pods(gpu_node, requests).await;
-        let report = self.report(start, &libraries, bus, &nvml, requests, pods);
+        let report = self.report(start, &libraries, bus, &nvml, requests);
         self.last = Some(LastQuery { at: now, target, nvml });
         report
     }
@@ -315,9 +313,8 @@ impl Agent {
         bus: Bus,
         nvml: &NvmlStatus,
         requests: Requests,
-        pods: Option<BTreeSet<String>>,
     ) -> Result<Report, FactError> {
-        let facts = facts::collect(&self.settings.host, start, libraries, bus, requests, pods)?;
+        let facts = facts::collect(&self.settings.host, start, libraries, bus, requests)?;
         Ok(build_report(&facts, nvml, &self.known_health()))
     }
 

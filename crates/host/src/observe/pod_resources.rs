@@ -1,7 +1,7 @@
 //! The devices that kubelet has assigned to containers, from its pod resources socket.
 //!
-//! Kubelet lists pods that are bound to the node and have not ended. Versions before 1.34 may list ended pods until these are deleted, and no
-//! version lists init containers that are not sidecars.
+//! Kubelet's documentation does not define which pods it lists. Versions differ in whether they list ended pods until these are deleted
+//! (issue 119423 of Kubernetes), and in whether they list init containers.
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -61,7 +61,7 @@ pub struct Assignment {
 pub enum Source {
     /// An extended resource of a device plugin, such as `nvidia.com/gpu`.
     Resource(String),
-    /// A ResourceClaim; the name is that of the DRA driver, such as `gpu.nvidia.com`.
+    /// A claim; the name is that of the DRA driver, such as `gpu.nvidia.com`.
     Claim(String),
 }
 

@@ -1,6 +1,6 @@
 //! Collects the facts of the host for the report.
 
-use std::{collections::BTreeSet, io};
+use std::io;
 
 use gpu_host::{
     observe::{
@@ -61,7 +61,6 @@ pub(super) fn collect(
     libraries: &[Library],
     bus: Bus,
     requests: Requests,
-    gpu_pods: Option<BTreeSet<String>>,
 ) -> Result<Facts, FactError> {
     Ok(Facts {
         boot_id: start.boot_id,
@@ -74,7 +73,6 @@ pub(super) fn collect(
         load_id: start.load_id,
         in_use: driver::in_use(host)?,
         holders: requests.holders.then(|| listed(host)).flatten(),
-        gpu_pods,
         installed: libraries.iter().map(|library| installed(host, library)).collect(),
         waits: host.read_if_present(WAITS_FILE).ok().flatten().filter(|text| !text.is_empty()),
         runtimes: host_runtimes::runtimes(host),

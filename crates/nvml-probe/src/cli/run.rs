@@ -39,8 +39,7 @@ pub struct Run {
     /// NVML only.
     #[arg(long, env = "KERNEL_LOG", default_value = "/dev/kmsg")]
     kernel_log: PathBuf,
-    /// Kubelet's directory on the host, with its pod resources socket. Without it, the default directory and those of k0s and MicroK8s are
-    /// searched.
+    /// Kubelet's directory on the host, with its pod resources socket. Without it, the directories of known distributions are searched.
     #[arg(long)]
     kubelet_root: Option<String>,
     /// Serve metrics that name the pods that have GPUs.

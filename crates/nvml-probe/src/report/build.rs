@@ -36,8 +36,6 @@ pub struct Facts {
     pub in_use: bool,
     /// The programs that hold the GPUs, if they are requested.
     pub holders: Option<Vec<Holder>>,
-    /// The pods with GPUs as `<namespace>/<name>`, if they are requested and known.
-    pub gpu_pods: Option<BTreeSet<String>>,
     /// The user-space drivers found.
     pub installed: Vec<InstalledDriver>,
     /// What the driver's container waits for before it starts.
@@ -92,7 +90,7 @@ pub fn build_report(facts: &Facts, look: &NvmlStatus, health: &NodeHealth) -> Re
                 .and_then(|inventory| inventory.cuda_version.as_deref())
                 .map(|version| bounded(version, MAX_SHORT)),
         },
-        gpu_pods: facts.gpu_pods.as_ref().map(gpu_pods),
+        gpu_pods: None,
         nvml: nvml(look, facts.bus.gpus.len()),
         runtimes: facts.runtimes.clone(),
     }
@@ -105,6 +103,16 @@ pub fn with_health(mut report: Report, health: &NodeHealth) -> Report {
         gpu.health = health.of(&gpu.pci_address);
     }
     report
+}
+
+/// Returns the report with the pods that have GPUs, as `<namespace>/<name>`.
+#[must_use]
+pub fn with_gpu_pods(report: Report, names: Option<BTreeSet<String>>) -> Report {
+    let gpu_pods = names.map(|names| GpuPods {
+        count: u32::try_from(names.len()).unwrap_or(u32::MAX),
+        names: names.iter().take(MAX_PODS).map(|name| bounded(name, MAX_POD)).collect(),
+    });
+    Report { gpu_pods, ..report }
 }
 
 fn merge(gpu: &PciGpu, bus: &Bus, inventory: Option<&Inventory>, health: &NodeHealth) -> Gpu {
@@ -135,13 +143,6 @@ fn mig_devices(devices: &[MigDevices]) -> Vec<MigDevices> {
         MigDevices { profile: bounded(profile, MAX_PROFILE), count: *count, attributes }
     };
     devices.iter().take(MAX_PROFILES).map(bounded).collect()
-}
-
-fn gpu_pods(names: &BTreeSet<String>) -> GpuPods {
-    GpuPods {
-        count: u32::try_from(names.len()).unwrap_or(u32::MAX),
-        names: names.iter().take(MAX_PODS).map(|name| bounded(name, MAX_POD)).collect(),
-    }
 }
 
 fn virtual_gpus(known: &VirtualGpus) -> VirtualGpus {

@@ -6,6 +6,8 @@ use gpu_host::{
     grpc::GrpcError,
     observe::pod_resources::{Assignment, KUBELET_ROOTS, PodResourcesError, Source, decode, list, socket},
 };
+use gpu_operator_crd::Report;
+use nvml_probe::report::{build::with_gpu_pods, gpu_pods::gpu_pods};
 use proptest::prelude::*;
 use prost::Message;
 use test_support::{
@@ -13,6 +15,8 @@ use test_support::{
     host::Host,
     kubelet::{Answer, Kubelet, ListPodResourcesResponse, Pod, claimant, pod},
 };
+
+use crate::foreign_input::fits_the_api;
 
 const SOCKET: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
 
@@ -92,13 +96,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn a_damaged_list_never_panics_and_stays_in_bounds(
+    fn a_damaged_list_never_panics_and_its_report_fits_the_api(
         bytes in damaged::bytes(vec![ListPodResourcesResponse { pod_resources: pods() }.encode_to_vec()])
     ) {
         if let Ok(assignments) = decode(&bytes) {
             let devices: usize = assignments.iter().map(|of| of.devices.len()).sum();
             // Each device and each assignment takes at least two bytes.
             prop_assert!(devices + assignments.len() <= bytes.len());
+            fits_the_api(&with_gpu_pods(Report::default(), Some(gpu_pods(&assignments, &[]))));
         }
     }
 }

@@ -18,6 +18,15 @@ pub(super) struct Gpu<'a> {
     pub mig: &'a [MigId],
 }
 
+/// What a device is of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Part<'a> {
+    /// The GPU itself.
+    Whole,
+    /// One of its MIG devices.
+    Mig(&'a MigId),
+}
+
 /// Returns the labels of a series for each container and device of a GPU: of the GPU itself, or of one of its MIG devices. Replicas of a
 /// shared device are counted in a label.
 pub(super) fn containers(gpu: Gpu<'_>, assignments: &[Assignment]) -> Vec<Vec<(&'static str, String)>> {
@@ -25,17 +34,17 @@ pub(super) fn containers(gpu: Gpu<'_>, assignments: &[Assignment]) -> Vec<Vec<(&
     for Assignment { namespace, pod, container, source, devices } in assignments {
         // The names that DRA drivers choose for their devices do not identify a GPU.
         let Source::Resource(resource) = source else { continue };
-        let mut replicas: BTreeMap<Option<&MigId>, u32> = BTreeMap::new();
+        let mut replicas: BTreeMap<Part<'_>, u32> = BTreeMap::new();
         for id in devices {
             let (device, shared) = without_replica(id);
             if let Some(part) = part(gpu, resource, device) {
                 *replicas.entry(part).or_default() += u32::from(shared);
             }
         }
-        for (mig, replicas) in replicas {
+        for (part, replicas) in replicas {
             let of = [("namespace", namespace), ("pod", pod), ("container", container), ("resource", resource)];
             let mut labels: Vec<_> = of.map(|(name, value)| (name, value.clone())).into();
-            if let Some(mig) = mig {
+            if let Part::Mig(mig) = part {
                 labels.push(("mig_uuid", mig.uuid.clone()));
                 labels.push(("mig_profile", mig.profile.clone()));
             }
@@ -54,13 +63,13 @@ fn without_replica(id: &str) -> (&str, bool) {
     split.map_or((id, false), |(device, _)| (device, true))
 }
 
-/// Returns whether a device is this GPU (`Some(None)`) or one of its MIG devices.
-fn part<'a>(gpu: Gpu<'a>, resource: &str, device: &str) -> Option<Option<&'a MigId>> {
+/// Returns what a device is of this GPU; `None` if it belongs to another one.
+fn part<'a>(gpu: Gpu<'a>, resource: &str, device: &str) -> Option<Part<'a>> {
     if device == gpu.uuid && !device.is_empty() {
-        return Some(None);
+        return Some(Part::Whole);
     }
     if let Some(mig) = gpu.mig.iter().find(|mig| mig.uuid == device) {
-        return Some(Some(mig));
+        return Some(Part::Mig(mig));
     }
     // Google's plugin has this resource only.
     let device = device.strip_prefix("nvidia").filter(|_| resource == "nvidia.com/gpu")?;
@@ -68,7 +77,7 @@ fn part<'a>(gpu: Gpu<'a>, resource: &str, device: &str) -> Option<Option<&'a Mig
     if minor.parse().ok() != Some(gpu.minor?) {
         return None;
     }
-    let Some(instance) = instance else { return Some(None) };
+    let Some(instance) = instance else { return Some(Part::Whole) };
     let instance = instance.parse().ok()?;
-    gpu.mig.iter().find(|mig| mig.gpu_instance == Some(instance)).map(Some)
+    gpu.mig.iter().find(|mig| mig.gpu_instance == Some(instance)).map(Part::Mig)
 }
