@@ -1,13 +1,25 @@
 //! Kubelet's pod resources socket, served by a stand-in.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use gpu_host::{
     grpc::GrpcError,
-    observe::pod_resources::{Assignment, KUBELET_ROOTS, PodResourcesError, Source, decode, list, socket},
+    nvml::{
+        inventory::{Inventory, NvmlGpu},
+        supervisor::NvmlStatus,
+    },
+    observe::{
+        pci::PciGpu,
+        pod_resources::{Assignment, KUBELET_ROOTS, PodResourcesError, Source, decode, list, socket},
+        xids::XidsByGpu,
+    },
 };
 use gpu_operator_crd::Report;
-use nvml_probe::report::{build::with_gpu_pods, gpu_pods::gpu_pods};
+use nvml_probe::{
+    agent::{metrics::Metrics, pod_metrics::follow},
+    health::node::NodeHealth,
+    report::{build::with_gpu_pods, gpu_pods::gpu_pods},
+};
 use proptest::prelude::*;
 use prost::Message;
 use test_support::{
@@ -16,7 +28,7 @@ use test_support::{
     kubelet::{Answer, Kubelet, ListPodResourcesResponse, Pod, claimant, pod},
 };
 
-use crate::foreign_input::fits_the_api;
+use crate::{foreign_input::fits_the_api, running::soon};
 
 const SOCKET: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
 
@@ -74,6 +86,31 @@ async fn a_socket_that_fails_is_an_error_within_the_deadline() {
     }
     let undecodable = request(Answer::Message(vec![0x0a, 0xff])).await;
     assert_eq!(undecodable, "cannot decode the list of the pods' resources");
+}
+
+#[tokio::test]
+async fn pods_are_in_the_metrics_until_they_end() {
+    let host = Host::new();
+    let kubelet = Kubelet::serve(&host.path(SOCKET), Answer::Pods(pods()));
+    let metrics = Arc::new(Metrics::new("n1"));
+    let gpu = PciGpu { address: "0000:06:00.0".into(), ..PciGpu::default() };
+    let known = NvmlGpu { pci_address: gpu.address.clone(), uuid: Some("GPU-six".into()), ..NvmlGpu::default() };
+    let answer = NvmlStatus::Answering(Inventory { gpus: vec![known], ..Inventory::default() });
+    metrics.show(&[gpu], &answer, &NodeHealth::default(), &XidsByGpu::new());
+    let follower = tokio::spawn(follow(host.root(), None, Arc::clone(&metrics)));
+    let shows = async |count| {
+        soon(async {
+            while metrics.text().unwrap().matches("nvml_probe_gpu_pod_info{").count() != count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    };
+    shows(1).await;
+    assert!(metrics.text().unwrap().contains(r#"namespace="team",pod="train",container="main""#));
+    kubelet.answers(Answer::Pods(Vec::new()));
+    shows(0).await;
+    follower.abort();
 }
 
 #[tokio::test]
