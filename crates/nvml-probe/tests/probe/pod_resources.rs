@@ -39,6 +39,11 @@ fn pods() -> Vec<Pod> {
     ]
 }
 
+/// Returns more pods than a report lists, with longer names than it stores.
+fn long() -> Vec<Pod> {
+    (0..12).map(|number| pod(&format!("team/{number}{}", "x".repeat(400)), "nvidia.com/gpu", &["GPU-six"])).collect()
+}
+
 fn assigned(pod: &str, source: Source, devices: &[&str]) -> Assignment {
     let devices = devices.iter().map(|id| (*id).to_owned()).collect();
     Assignment { namespace: "team".into(), pod: pod.into(), container: "main".into(), source, devices }
@@ -134,7 +139,7 @@ proptest! {
 
     #[test]
     fn a_damaged_list_never_panics_and_its_report_fits_the_api(
-        bytes in damaged::bytes(vec![ListPodResourcesResponse { pod_resources: pods() }.encode_to_vec()])
+        bytes in damaged::bytes([pods(), long()].map(|pods| ListPodResourcesResponse { pod_resources: pods }.encode_to_vec()).into())
     ) {
         if let Ok(assignments) = decode(&bytes) {
             let devices: usize = assignments.iter().map(|of| of.devices.len()).sum();
