@@ -60,6 +60,10 @@ pub struct Report {
     /// The driver's state on the host.
     #[serde(default)]
     pub driver: DriverFacts,
+    /// The pods to which kubelet has assigned GPUs. Absent unless `GpuNode.spec.reportHolders` requests them, and if kubelet does not serve
+    /// its pod resources socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_pods: Option<GpuPods>,
     /// The state of NVML.
     #[serde(default)]
     pub nvml: NvmlFacts,
@@ -68,6 +72,21 @@ pub struct Report {
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub runtimes: Vec<HostRuntime>,
+}
+
+/// The pods to which kubelet has assigned GPUs: devices of resources that begin with `nvidia.com/`, of those in
+/// `GpuNode.status.offeredResources`, and of claims that the DRA driver `gpu.nvidia.com` has allocated.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuPods {
+    /// The number of pods.
+    #[serde(default)]
+    pub count: u32,
+    /// The first ten pods by name, as `<namespace>/<name>`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10), inner(length(max = 317)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub names: Vec<String>,
 }
 
 /// An NVIDIA runtime in the configuration of a container runtime whose program is part of the host.

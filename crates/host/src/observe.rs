@@ -7,5 +7,6 @@ pub mod host_runtimes;
 pub mod kernel_log;
 pub mod os;
 pub mod pci;
+pub mod pod_resources;
 pub mod vgpu;
 pub mod xids;

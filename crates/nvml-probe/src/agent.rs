@@ -5,9 +5,11 @@ mod error_log;
 pub mod facts;
 pub mod heartbeat;
 pub mod metrics;
+pub mod pod_metrics;
 
 use std::{
     borrow::Cow,
+    collections::BTreeSet,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -41,14 +43,17 @@ use crate::{
         xid_deduplicator::XidDeduplicator,
     },
     report::{
-        build::{build_report, with_health},
+        build::{build_report, with_gpu_pods, with_health},
         gpu_node::{GpuNodeView, Requests},
+        gpu_pods::gpu_pods,
         publish::{PublishError, Published, Publisher},
     },
 };
 
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// The longest pause while the operator waits for the pods that have GPUs to end.
+const LONGEST_PAUSE_FOR_PODS: Duration = Duration::from_secs(10);
 /// Time that one round may take beyond its pauses and NVML's answer: a write, ending the child, a slow node.
 const SLACK: Duration = Duration::from_mins(1);
 
@@ -65,6 +70,8 @@ pub struct Settings {
     pub host: HostRoot,
     /// Path of the kernel log, as this process sees it.
     pub kernel_log: PathBuf,
+    /// Kubelet's directory on the host. Without it, the usual ones are searched.
+    pub kubelet_root: Option<String>,
     /// Pause between two looks at the host.
     pub interval: Duration,
     /// Whether the NVML child changes root into the driver's root.
@@ -79,6 +86,7 @@ pub struct Agent {
     gpu_node: watch::Receiver<GpuNodeView>,
     telemetry: Telemetry,
     errors: ErrorLog,
+    pod_errors: ErrorLog,
     log: KernelLog,
     deduplicator: XidDeduplicator,
     /// `None` until the GpuNode has been read, because it may hold the health from before this process started.
@@ -112,14 +120,15 @@ impl Agent {
         telemetry: Telemetry,
     ) -> Self {
         let (log, deduplicator) = (KernelLog::default(), XidDeduplicator::default());
-        let errors = ErrorLog::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let errors = || ErrorLog::new(FIRST_PAUSE, LONGEST_PAUSE);
         Self {
             settings,
             supervisor,
             publisher,
             gpu_node,
             telemetry,
-            errors,
+            errors: errors(),
+            pod_errors: errors(),
             log,
             deduplicator,
             health: None,
@@ -158,12 +167,12 @@ impl Agent {
         let outcome = self.look(&gpu_node, requests).await;
         self.telemetry.metrics.count_look(outcome.is_ok());
         let mut report = match outcome {
-            Ok(report) => report,
+            Ok(report) => with_gpu_pods(report, self.gpu_pods(&gpu_node, requests).await),
             Err(error) => return sleep(self.failed("cannot read the host", &error)).await,
         };
         let looked = Instant::now();
         self.telemetry.heartbeat.look_succeeded(looked);
-        let pause = self.next_pause(&gpu_node.rules());
+        let pause = self.next_pause(&gpu_node.rules(), requests);
         loop {
             let gpu_node = self.gpu_node.borrow().clone();
             if let Err(error) = self.publish(&gpu_node, &report).await {
@@ -220,9 +229,10 @@ impl Agent {
     }
 
     /// Returns the pause until the host is looked at again or the GPUs have to be read.
-    fn next_pause(&self, rules: &Rules) -> Duration {
+    fn next_pause(&self, rules: &Rules, requests: Requests) -> Duration {
         let elapsed = self.last.as_ref().map_or(Duration::ZERO, |last| last.at.elapsed());
-        rules.interval().saturating_sub(elapsed).min(self.settings.interval)
+        let longest = if requests.holders { LONGEST_PAUSE_FOR_PODS } else { Duration::MAX };
+        rules.interval().saturating_sub(elapsed).min(self.settings.interval).min(longest)
     }
 
     async fn look(&mut self, gpu_node: &GpuNodeView, requests: Requests) -> Result<Report, FactError> {
@@ -276,6 +286,24 @@ impl Agent {
     /// Returns whether the result of the last query is still valid.
     fn is_current(&self, last: &LastQuery, target: &Result<Target, Option<String>>) -> bool {
         last.target == *target && matches!(last.nvml, NvmlStatus::Answering(_)) && !self.log.driver_was_loaded()
+    }
+
+    /// Returns the pods with GPUs if they are requested. They are optional: without kubelet's socket, the operator finds out otherwise.
+    async fn gpu_pods(&mut self, gpu_node: &GpuNodeView, requests: Requests) -> Option<BTreeSet<String>> {
+        if !requests.holders {
+            self.pod_errors.clear();
+            return None;
+        }
+        match facts::assignments(&self.settings.host, self.settings.kubelet_root.as_deref()).await {
+            Ok(assignments) => {
+                self.pod_errors.clear();
+                Some(gpu_pods(&assignments?, gpu_node.offered_resources()))
+            }
+            Err(error) => {
+                self.pod_errors.record("cannot list the pods that have GPUs", &error);
+                None
+            }
+        }
     }
 
     fn report(

@@ -2,4 +2,5 @@
 
 pub mod build;
 pub mod gpu_node;
+pub mod gpu_pods;
 pub mod publish;

@@ -7,6 +7,7 @@
 //! | `faults` | faults of the stand-in NVML, and the health that the probe derives from them |
 //! | `planned` | the writes of a plan by what they write |
 //! | `host` | a host in a temporary directory, with the stand-in for NVML (feature `host`) |
+//! | `kubelet` | kubelet's pod resources socket (feature `host`) |
 //! | `random` | the configuration of random tests |
 //! | `rejected` | invalid policies, their messages and the corrections |
 //! | `yaml_blocks` | the YAML in README, docs and examples |
@@ -26,6 +27,8 @@ pub mod damaged;
 pub mod faults;
 #[cfg(feature = "host")]
 pub mod host;
+#[cfg(feature = "host")]
+pub mod kubelet;
 pub mod planned;
 pub mod random;
 pub mod rejected;

@@ -45,8 +45,24 @@ pub struct NvmlGpu {
     pub mig: Option<MigGpu>,
     /// Its MIG devices, if MIG is enabled.
     pub mig_devices: Option<Vec<MigDevices>>,
+    /// The number in `/dev/nvidia<number>`.
+    pub minor: Option<u32>,
+    /// The ids of its MIG devices, if MIG is enabled.
+    pub mig_ids: Vec<MigId>,
     /// Its current readings.
     pub readings: Readings,
+}
+
+/// What identifies a MIG device.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MigId {
+    /// `MIG-…`.
+    pub uuid: String,
+    /// NVML's id of its GPU instance.
+    pub gpu_instance: Option<u32>,
+    /// The name of its profile; empty if it cannot be read.
+    pub profile: String,
 }
 
 /// A GPU on the bus that NVML does not open.

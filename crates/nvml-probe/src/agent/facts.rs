@@ -9,6 +9,7 @@ use gpu_host::{
         holders::{HoldersError, holders},
         host_runtimes, os,
         pci::{Bus, PciError},
+        pod_resources::{self, Assignment, PodResourcesError},
     },
     process::error_chain,
     root::HostRoot,
@@ -85,6 +86,20 @@ fn listed(host: &HostRoot) -> Option<Vec<Holder>> {
         tracing::warn!(error = %error_chain(error), "cannot list the programs that hold the GPUs");
     };
     holders(host).inspect_err(warn).ok()
+}
+
+/// Returns the devices that kubelet has assigned to containers, or `None` if it does not serve them.
+///
+/// # Errors
+/// Returns an error if kubelet's socket cannot be found or does not answer.
+pub(super) async fn assignments(
+    host: &HostRoot,
+    kubelet_root: Option<&str>,
+) -> Result<Option<Vec<Assignment>>, PodResourcesError> {
+    match pod_resources::socket(host, kubelet_root)? {
+        Some(socket) => pod_resources::list(socket).await.map(Some),
+        None => Ok(None),
+    }
 }
 
 /// Returns a driver with what its root lacks. Device nodes are checked only in a container's root: a host creates its

@@ -4,12 +4,13 @@
 //! Labels are bounded: by the GPUs of one node, by names defined here and by NVML, and by a number of XIDs.
 
 mod gpu;
+mod pods;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_host::{
     nvml::supervisor::NvmlStatus,
-    observe::{pci::PciGpu, xids::XidsByGpu},
+    observe::{pci::PciGpu, pod_resources::Assignment, xids::XidsByGpu},
 };
 use gpu_operator_common::build_info;
 use prometheus_client::{
@@ -106,6 +107,12 @@ impl Metrics {
     /// Counts new XIDs, and shows the resulting health.
     pub fn add_xids(&self, health: &NodeHealth, xids: &XidsByGpu) {
         self.gpus.add_xids(health, xids);
+    }
+
+    /// Shows the containers that have GPUs, in place of those before.
+    pub fn show_pods(&self, assignments: Vec<Assignment>) {
+        let _no_scrape = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        self.gpus.show_pods(assignments);
     }
 
     /// Counts a look.

@@ -12,7 +12,9 @@ use tokio::{net::TcpListener, sync::watch};
 
 use super::error::CliError;
 use crate::{
-    agent::{Agent, Settings, endpoints::Telemetry, heartbeat::Heartbeat, metrics::Metrics, stall_timeout},
+    agent::{
+        Agent, Settings, endpoints::Telemetry, heartbeat::Heartbeat, metrics::Metrics, pod_metrics, stall_timeout,
+    },
     report::{
         gpu_node::{GpuNodeView, watch_gpu_node},
         publish::{Publisher, client},
@@ -37,6 +39,12 @@ pub struct Run {
     /// NVML only.
     #[arg(long, env = "KERNEL_LOG", default_value = "/dev/kmsg")]
     kernel_log: PathBuf,
+    /// Kubelet's directory on the host, with its pod resources socket. Without it, the directories of known distributions are searched.
+    #[arg(long)]
+    kubelet_root: Option<String>,
+    /// Serve metrics that name the pods that have GPUs.
+    #[arg(long)]
+    pod_metrics: bool,
     /// Load NVML without changing root into the driver's root. For a probe that does not run in a container.
     #[arg(long)]
     no_chroot: bool,
@@ -59,15 +67,23 @@ impl Run {
         let supervisor = Supervisor::new(child_command(std::env::current_exe()?), limits);
         let (sender, seen) = watch::channel(GpuNodeView::Unknown);
         let follower = tokio::spawn(watch_gpu_node(client.clone(), self.node_name.clone(), sender));
+        let host = HostRoot::new(self.host_root);
+        let pods = self.pod_metrics.then(|| {
+            tokio::spawn(pod_metrics::follow(host.clone(), self.kubelet_root.clone(), Arc::clone(&telemetry.metrics)))
+        });
         let settings = Settings {
-            host: HostRoot::new(self.host_root),
+            host,
             kernel_log: self.kernel_log,
+            kubelet_root: self.kubelet_root,
             interval: self.interval,
             chroot: !self.no_chroot,
         };
         let publisher = Publisher::new(client, &self.node_name);
         Agent::new(settings, supervisor, publisher, seen, telemetry).run(shutdown.requested()).await;
         follower.abort();
+        if let Some(pods) = pods {
+            pods.abort();
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

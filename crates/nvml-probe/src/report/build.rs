@@ -1,12 +1,14 @@
 //! Builds the report from the facts. Pure.
 
+use std::collections::BTreeSet;
+
 use gpu_host::{
     nvml::{inventory::Inventory, supervisor::NvmlStatus},
     observe::pci::{Bus, PciGpu},
 };
 use gpu_operator_crd::report::{
-    DriverFacts, Gpu, Holder, HostRuntime, InstalledDriver, MigAttributes, MigDevices, NvmlFacts, OsRelease, Report,
-    VirtualGpus,
+    DriverFacts, Gpu, GpuPods, Holder, HostRuntime, InstalledDriver, MigAttributes, MigDevices, NvmlFacts, OsRelease,
+    Report, VirtualGpus,
 };
 
 use crate::health::node::NodeHealth;
@@ -48,6 +50,8 @@ const MAX_ADDRESS: usize = 32;
 const MAX_INSTALLED: usize = 8;
 const MAX_DEVICES: usize = 8;
 const MAX_HOLDERS: usize = 10;
+const MAX_PODS: usize = 10;
+const MAX_POD: usize = 317;
 const MAX_PRODUCT: usize = 128;
 const MAX_MACHINE: usize = 128;
 const MAX_UUID: usize = 96;
@@ -86,6 +90,7 @@ pub fn build_report(facts: &Facts, look: &NvmlStatus, health: &NodeHealth) -> Re
                 .and_then(|inventory| inventory.cuda_version.as_deref())
                 .map(|version| bounded(version, MAX_SHORT)),
         },
+        gpu_pods: None,
         nvml: nvml(look, facts.bus.gpus.len()),
         runtimes: facts.runtimes.clone(),
     }
@@ -98,6 +103,16 @@ pub fn with_health(mut report: Report, health: &NodeHealth) -> Report {
         gpu.health = health.of(&gpu.pci_address);
     }
     report
+}
+
+/// Returns the report with the pods that have GPUs, as `<namespace>/<name>`.
+#[must_use]
+pub fn with_gpu_pods(report: Report, names: Option<BTreeSet<String>>) -> Report {
+    let gpu_pods = names.map(|names| GpuPods {
+        count: u32::try_from(names.len()).unwrap_or(u32::MAX),
+        names: names.iter().take(MAX_PODS).map(|name| bounded(name, MAX_POD)).collect(),
+    });
+    Report { gpu_pods, ..report }
 }
 
 fn merge(gpu: &PciGpu, bus: &Bus, inventory: Option<&Inventory>, health: &NodeHealth) -> Gpu {

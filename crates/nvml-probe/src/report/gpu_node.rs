@@ -37,6 +37,8 @@ pub struct GpuNodeFields {
     pub driver_root: Option<String>,
     /// `spec.health`; the defaults if absent or not readable by this version.
     pub rules: HealthRules,
+    /// `status.offeredResources`: the resources by which the node has offered GPUs.
+    pub offered_resources: Vec<String>,
     /// Whether it has an owner: the operator has seen its Node.
     pub owned: bool,
     /// `status.report`; `None` if absent or not readable by this version.
@@ -48,7 +50,7 @@ pub struct GpuNodeFields {
 pub struct Requests {
     /// To release the driver: `spec.releaseDriver`.
     pub release: bool,
-    /// To list the programs that hold the GPUs: `spec.reportHolders`.
+    /// To list the programs that hold the GPUs, and the pods that have them: `spec.reportHolders`.
     pub holders: bool,
 }
 
@@ -87,6 +89,15 @@ impl GpuNodeView {
         }
     }
 
+    /// Returns the resources by which the node has offered GPUs.
+    #[must_use]
+    pub fn offered_resources(&self) -> &[String] {
+        match self {
+            Self::Unknown | Self::Absent => &[],
+            Self::Present(fields) => &fields.offered_resources,
+        }
+    }
+
     /// Returns the last report.
     #[must_use]
     pub fn report(&self) -> Option<&Report> {
@@ -105,6 +116,10 @@ impl From<DynamicObject> for GpuNodeFields {
             requests: Requests { release: requests("/spec/releaseDriver"), holders: requests("/spec/reportHolders") },
             driver_root: data.pointer("/spec/driverRoot").and_then(serde_json::Value::as_str).map(str::to_owned),
             rules: data.pointer("/spec/health").map(parse_rules).unwrap_or_default(),
+            offered_resources: data
+                .pointer("/status/offeredResources")
+                .and_then(|names| serde_json::from_value(names.clone()).ok())
+                .unwrap_or_default(),
             owned: object.metadata.owner_references.is_some_and(|owners| !owners.is_empty()),
             report: data.pointer("/status/report").and_then(|report| serde_json::from_value(report.clone()).ok()),
         }

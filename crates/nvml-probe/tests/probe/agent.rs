@@ -15,8 +15,9 @@ use gpu_host::{
     nvml::supervisor::{ChildCommand, Limits, Supervisor, child_command},
     observe::driver::CONTAINER_ROOT,
 };
-use gpu_operator_crd::report::{Holder, NvmlState};
+use gpu_operator_crd::report::{Holder, NvmlState, Report};
 use nvml_probe::report::gpu_node::GpuNodeView;
+use test_support::kubelet::{Answer, Kubelet, pod};
 use tokio::process::Command;
 
 use crate::{
@@ -75,6 +76,36 @@ async fn programs_that_hold_the_gpus_are_listed_on_request() {
     assert_eq!(listed.driver.holders, Some(vec![holder]));
     agent.lists_holders(false);
     agent.awaits(|report| report.driver.holders.is_none()).await;
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn pods_with_gpus_are_listed_on_request_until_they_end() {
+    let host = node();
+    let socket = host.path("var/lib/kubelet/pod-resources/kubelet.sock");
+    let names = |pods: &[&str]| pods.iter().map(|name| pod(name, "nvidia.com/gpu", &["GPU-six::0"])).collect();
+    let kubelet = Kubelet::serve(&socket, Answer::Pods(names(&["team/b", "team/a"])));
+    let agent = Running::start(&host, existing(false, None), patient());
+    assert_eq!(agent.reports(|_| true).await.gpu_pods, None);
+    agent.lists_holders(true);
+    let listed = agent.awaits(|report| report.gpu_pods.is_some()).await.gpu_pods.unwrap();
+    assert_eq!((listed.count, listed.names), (2, vec!["team/a".to_owned(), "team/b".to_owned()]));
+    // Ten names are enough for a message; the number is exact.
+    let many: Vec<_> = (10..22).map(|number| format!("team/{number}")).collect();
+    kubelet.answers(Answer::Pods(names(&many.iter().map(String::as_str).collect::<Vec<_>>())));
+    let pods = |count| move |report: &Report| report.gpu_pods.as_ref().is_some_and(|pods| pods.count == count);
+    assert_eq!(agent.awaits(pods(12)).await.gpu_pods.unwrap().names, many[..10]);
+    kubelet.answers(Answer::Pods(Vec::new()));
+    agent.awaits(pods(0)).await;
+    // Without an answer, nothing is known; the rest of the report is current.
+    kubelet.answers(Answer::Status("14"));
+    agent.awaits(|report| report.gpu_pods.is_none() && report.driver.holders.is_some()).await;
+    // Kubelet restarts, with a new socket.
+    drop(kubelet);
+    let _kubelet = Kubelet::serve(&socket, Answer::Pods(names(&["team/c"])));
+    agent.awaits(pods(1)).await;
+    agent.lists_holders(false);
+    agent.awaits(|report| report.gpu_pods.is_none()).await;
     agent.end().await;
 }
 

@@ -15,7 +15,7 @@ fn samples(kind: &str) -> Vec<Vec<u8>> {
 }
 
 /// Fails unless the API server would accept a report.
-fn fits_the_api(report: &Report) {
+pub fn fits_the_api(report: &Report) {
     static SCHEMA: LazyLock<Validator> = LazyLock::new(|| {
         let (_, crd) = gpu_operator_crd::crds().swap_remove(1);
         let crd = serde_json::to_value(crd).unwrap();

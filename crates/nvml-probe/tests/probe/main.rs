@@ -10,6 +10,7 @@ mod gates;
 mod health;
 mod kernel_log;
 mod mig;
+mod pod_resources;
 mod process;
 mod publish;
 mod readings;

@@ -77,15 +77,21 @@ fn divisions(host: &Host) -> Value {
     fs::read_to_string(file).map_or(Value::Null, |text| serde_json::from_str(&text).unwrap())
 }
 
-/// Returns the report's GPUs.
-async fn gpus(host: &Host) -> Vec<Gpu> {
+/// Returns NVML's answer.
+async fn look(host: &Host) -> NvmlStatus {
     let limits = Limits { answer: Duration::from_mins(1), ..Limits::default() };
     let mut supervisor = Supervisor::new(child_command(PathBuf::from(PROBE)), limits);
     let root = host.root();
     let target = Target::choose(&root, false, "boot", Some(VERSION), &all_libraries(&root, None).unwrap());
     let look = supervisor.query(target, &GPUS.map(|(address, _)| address.to_owned()), Instant::now()).await;
     assert!(matches!(look, NvmlStatus::Answering(_)), "{look:?}");
-    let bus = gpu_host::observe::pci::bus(&root).unwrap();
+    look
+}
+
+/// Returns the report's GPUs.
+async fn gpus(host: &Host) -> Vec<Gpu> {
+    let look = look(host).await;
+    let bus = gpu_host::observe::pci::bus(&host.root()).unwrap();
     build_report(&Facts { bus, ..Facts::default() }, &look, &NodeHealth::default()).gpus
 }
 
@@ -96,6 +102,24 @@ async fn reported(host: &Host) -> Vec<Option<String>> {
         Some(devices.iter().map(|device| format!("{}x{}", device.count, device.profile)).collect::<Vec<_>>().join(" "))
     };
     gpus(host).await.iter().map(devices).collect()
+}
+
+#[tokio::test]
+async fn mig_devices_are_identified_by_uuid_and_gpu_instance() {
+    let host = host(&json!({}), None);
+    assert_eq!(apply_to_all(&host, &json!({"1g.10gb": 1, "3g.40gb": 1})), Ok(()));
+    let look = look(&host).await;
+    let gpu = &look.inventory().unwrap().gpus[0];
+    let mut made: Vec<_> =
+        divisions(&host)[GPUS[0].0]["instances"].as_array().unwrap().iter().map(|one| one["id"].as_u64()).collect();
+    made.sort_unstable();
+    let mut found: Vec<_> = gpu.mig_ids.iter().map(|id| id.gpu_instance.map(u64::from)).collect();
+    found.sort_unstable();
+    assert_eq!(found, made);
+    let mut profiles: Vec<_> = gpu.mig_ids.iter().map(|id| (id.profile.as_str(), &id.uuid[..4])).collect();
+    profiles.sort_unstable();
+    assert_eq!(profiles, [("1g.10gb", "MIG-"), ("3g.40gb", "MIG-")]);
+    assert_eq!(gpu.minor, Some(0));
 }
 
 #[tokio::test]

@@ -65,7 +65,13 @@ impl Running {
         }
         let (sender, receiver) = watch::channel(seen);
         let (stop, stopped) = oneshot::channel::<()>();
-        let settings = Settings { host: host.root(), kernel_log: host.path(KERNEL_LOG), interval, chroot: false };
+        let settings = Settings {
+            host: host.root(),
+            kernel_log: host.path(KERNEL_LOG),
+            kubelet_root: None,
+            interval,
+            chroot: false,
+        };
         let heartbeat = Heartbeat::new(Duration::from_mins(1));
         let telemetry = Telemetry { heartbeat: Arc::new(heartbeat), metrics: Arc::new(Metrics::new("n1")) };
         let publisher = Publisher::new(server.client(), "n1");

@@ -9,6 +9,7 @@ use gpu_host::{
     nvml::{inventory::Inventory, supervisor::NvmlStatus},
     observe::{
         pci::PciGpu,
+        pod_resources::{Assignment, Source},
         xids::{XidCount, XidSource, XidsByGpu},
     },
 };
@@ -72,7 +73,8 @@ fn probe() -> String {
     let inventory: Inventory = serde_json::from_value(json!({
         "driverVersion": "580.173.02",
         "cudaVersion": "13.1",
-        "gpus": [{"pciAddress": GPU, "uuid": "GPU-six", "name": "NVIDIA H100", "readings": {
+        "gpus": [{"pciAddress": GPU, "uuid": "GPU-six", "name": "NVIDIA H100",
+            "migIds": [{"uuid": "MIG-six", "gpuInstance": 1, "profile": "1g.10gb"}], "readings": {
             "thermal": {"gpu": 41, "memory": 46, "slowdownAt": 87, "shutdownAt": 92, "margin": 46},
             "powerMilliwatts": 71_000, "powerLimitMilliwatts": 700_000, "energyMillijoules": 5_000_000,
             "smClockMhz": 1980, "memoryClockMhz": 2619, "clockReasons": 0, "performanceState": 0,
@@ -103,6 +105,13 @@ fn probe() -> String {
         NvmlStatus::Absent(None),
     ];
     let xids = XidsByGpu::from([(GPU.to_owned(), vec![seen])]);
+    metrics.show_pods(vec![Assignment {
+        namespace: "team".to_owned(),
+        pod: "train".to_owned(),
+        container: "main".to_owned(),
+        source: Source::Resource("nvidia.com/gpu".to_owned()),
+        devices: vec!["MIG-six::0".to_owned()],
+    }]);
     let mut text = String::new();
     for (nvml, state) in nvml.iter().zip([Unhealthy, Degraded, Recovering, Healthy]) {
         let health = json!({"state": state, "causes": causes});

@@ -1,7 +1,10 @@
-//! Counts a GPU's MIG devices by profile.
+//! A GPU's MIG devices: their numbers by profile, and their ids.
 
 use gpu_operator_crd::report::{MigAttributes, MigDevices};
 use nvml_wrapper::{Device, error::NvmlError, struct_wrappers::device::DeviceAttributes};
+
+use super::raw;
+use crate::nvml::inventory::MigId;
 
 /// NVML's value for MIG mode being enabled.
 const ENABLED: u32 = 1;
@@ -20,13 +23,35 @@ pub fn is_capable(gpu: &Device<'_>) -> Option<bool> {
 /// Returns the MIG devices of a GPU; `None` if MIG is disabled or the driver reports none.
 #[must_use]
 pub fn devices(gpu: &Device<'_>) -> Option<Vec<MigDevices>> {
+    Some(counted(found(gpu)?.map(|device| (device.name(), move || device.attributes().ok()))))
+}
+
+/// Returns the ids of the MIG devices of a GPU. Devices whose UUID cannot be read are skipped.
+#[must_use]
+pub fn ids(gpu: &Device<'_>) -> Vec<MigId> {
+    let id = |device: Device<'_>| {
+        let name = device.name().ok();
+        Some(MigId {
+            uuid: device.uuid().ok()?,
+            gpu_instance: raw::gpu_instance_id(&device).ok(),
+            profile: name.as_deref().and_then(profile).unwrap_or_default(),
+        })
+    };
+    found(gpu).into_iter().flatten().filter_map(id).collect()
+}
+
+fn found<'a>(gpu: &'a Device<'_>) -> Option<impl Iterator<Item = Device<'a>>> {
     if gpu.mig_mode().ok()?.current != ENABLED {
         return None;
     }
     let places = gpu.mig_device_count().ok()?;
     // Indices without a device return an error.
-    let found = (0..places).filter_map(|place| gpu.mig_device_by_index(place).ok());
-    Some(counted(found.map(|device| (device.name(), move || device.attributes().ok()))))
+    Some((0..places).filter_map(|place| gpu.mig_device_by_index(place).ok()))
+}
+
+/// Returns the profile in the name of a MIG device.
+fn profile(name: &str) -> Option<String> {
+    Some(name.rsplit_once("MIG ")?.1.trim().to_owned())
 }
 
 /// Counts devices by the profile in their names, with the attributes of the first of each profile; all of a profile are
@@ -36,7 +61,7 @@ fn counted<A: FnOnce() -> Option<DeviceAttributes>>(
 ) -> Vec<MigDevices> {
     let mut counted: Vec<MigDevices> = Vec::new();
     for (name, attributes) in found {
-        let Some(profile) = name.ok().and_then(|name| Some(name.rsplit_once("MIG ")?.1.trim().to_owned())) else {
+        let Some(profile) = name.ok().as_deref().and_then(profile) else {
             continue;
         };
         if let Some(known) = counted.iter_mut().find(|known| known.profile == profile) {

@@ -66,6 +66,15 @@ pub fn remapped_rows(device: &Device<'_>) -> Result<RemappedRows, NvmlError> {
     })
 }
 
+/// Returns the id of a MIG device's GPU instance.
+pub fn gpu_instance_id(device: &Device<'_>) -> Result<u32, NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstanceId.as_ref())?;
+    let mut id = 0;
+    // SAFETY: the handle is the library's own, and the number outlives the call.
+    nvml_try(unsafe { call(handle(device), &raw mut id) })?;
+    Ok(id)
+}
+
 /// Returns the reasons for the current clocks, as bits.
 pub fn clock_reasons(device: &Device<'_>) -> Result<u64, NvmlError> {
     let lib = device.nvml().lib();

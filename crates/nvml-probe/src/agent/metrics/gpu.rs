@@ -9,11 +9,12 @@ use std::{
 
 use gpu_host::{
     nvml::{
-        inventory::Inventory,
+        inventory::{Inventory, MigId},
         readings::{Pcie, Readings, Thermal, clocks},
     },
     observe::{
         pci::PciGpu,
+        pod_resources::Assignment,
         xids::{XidSource, XidsByGpu},
     },
 };
@@ -25,6 +26,7 @@ use prometheus_client::{
     registry::Unit,
 };
 
+use super::pods;
 use crate::health::node::NodeHealth;
 
 /// The most numbers of XIDs that are counted separately for one GPU.
@@ -32,7 +34,11 @@ const MAX_XIDS: usize = 64;
 
 /// The GPUs of the node by PCI address, as of the last look.
 #[derive(Debug, Default)]
-pub(super) struct Gpus(Mutex<BTreeMap<String, GpuSeries>>);
+pub(super) struct Gpus {
+    gpus: Mutex<BTreeMap<String, GpuSeries>>,
+    /// What kubelet has assigned to containers.
+    assignments: Mutex<Vec<Assignment>>,
+}
 
 /// One GPU.
 #[derive(Debug, Default)]
@@ -40,6 +46,9 @@ struct GpuSeries {
     /// UUID and model are kept while NVML does not report them: a lost GPU remains the same series.
     uuid: String,
     model: String,
+    /// As the UUID, the minor and the MIG devices are kept: their containers still have them.
+    minor: Option<u32>,
+    mig: Vec<MigId>,
     /// `None` if it could not be read.
     readings: Option<Readings>,
     health: GpuHealth,
@@ -58,6 +67,10 @@ impl Gpus {
             gpu.readings = reported.map(|reported| reported.readings.clone());
             let (uuid, model) =
                 reported.map(|reported| (reported.uuid.as_deref(), reported.name.as_deref())).unwrap_or_default();
+            if let Some(reported) = reported {
+                gpu.minor = reported.minor;
+                gpu.mig.clone_from(&reported.mig_ids);
+            }
             if let Some(uuid) = uuid.filter(|uuid| *uuid != gpu.uuid) {
                 // Another card at the same address starts over.
                 if !gpu.uuid.is_empty() {
@@ -71,6 +84,11 @@ impl Gpus {
                 None => {}
             }
         }
+    }
+
+    /// Replaces what kubelet has assigned to containers.
+    pub(super) fn show_pods(&self, assignments: Vec<Assignment>) {
+        *self.assignments() = assignments;
     }
 
     /// Counts new XIDs, and updates the health.
@@ -92,7 +110,27 @@ impl Gpus {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, GpuSeries>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.gpus.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn assignments(&self) -> MutexGuard<'_, Vec<Assignment>> {
+        self.assignments.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn encode_pods(&self, gpus: &BTreeMap<String, GpuSeries>, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let assignments = self.assignments();
+        let mut samples = gpus.iter().flat_map(|(address, gpu)| {
+            let of = pods::Gpu { uuid: &gpu.uuid, minor: gpu.minor, mig: &gpu.mig };
+            let containers = pods::containers(of, &assignments).into_iter();
+            containers.map(move |labels| (gpu.labels(address, labels), 1.0))
+        });
+        let Some(first) = samples.next() else { return Ok(()) };
+        let help = "A container to which kubelet has assigned the GPU or one of its MIG devices. Always 1.";
+        let mut metric = encoder.encode_descriptor("gpu_pod_info", help, None, MetricType::Gauge)?;
+        for (labels, value) in std::iter::once(first).chain(samples) {
+            ConstGauge::new(value).encode(metric.encode_family(&labels)?)?;
+        }
+        Ok(())
     }
 }
 
@@ -118,7 +156,7 @@ impl Collector for Gpus {
                 }
             }
         }
-        Ok(())
+        self.encode_pods(&gpus, &mut encoder)
     }
 }
 

@@ -1,0 +1,98 @@
+//! Requests by gRPC to servers on the node, over their unix sockets: one message out, one message back.
+
+use std::time::Duration;
+
+use h2::RecvStream;
+use http::{HeaderMap, Request};
+use tokio::{net::UnixStream, task::JoinSet, time::timeout};
+
+/// The byte and the length before each message.
+const PREFIX: usize = 5;
+
+/// A request by gRPC failed.
+#[derive(Debug, thiserror::Error)]
+pub enum GrpcError {
+    /// The connection broke.
+    #[error("the connection broke")]
+    Http(#[from] h2::Error),
+    /// The request cannot be built.
+    #[error("cannot build the request")]
+    Request(#[from] http::Error),
+    /// The server rejected the request, with gRPC's status code.
+    #[error("the server answered with gRPC status {0}")]
+    Status(String),
+    /// The server took too long.
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+    /// The response is larger than allowed, in bytes.
+    #[error("the response is larger than {0} bytes")]
+    TooLarge(usize),
+    /// The response is not one uncompressed message.
+    #[error("the response is not one gRPC message")]
+    Malformed,
+}
+
+impl GrpcError {
+    /// Returns whether the server does not implement the method.
+    #[must_use]
+    pub fn is_unimplemented(&self) -> bool {
+        matches!(self, Self::Status(code) if code == "12")
+    }
+}
+
+/// Sends an empty message to a method such as `/v1.PodResourcesLister/List`, and returns the encoded message of the response.
+///
+/// # Errors
+/// Returns an error if the whole exchange takes longer than `deadline`, if the response is larger than `limit` bytes, and if the server
+/// answers with an error or breaks the protocol.
+pub async fn call(stream: UnixStream, method: &str, limit: usize, deadline: Duration) -> Result<Vec<u8>, GrpcError> {
+    timeout(deadline, exchange(stream, method, limit)).await.unwrap_or(Err(GrpcError::Late(deadline)))
+}
+
+async fn exchange(stream: UnixStream, method: &str, limit: usize) -> Result<Vec<u8>, GrpcError> {
+    let (client, connection) = h2::client::Builder::new().handshake::<_, &'static [u8]>(stream).await?;
+    // The task ends with this set, even if the request is cancelled.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(connection);
+    let request = Request::post(format!("http://localhost{method}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(())?;
+    let (response, mut body) = client.ready().await?.send_request(request, false)?;
+    // An empty message: not compressed, of zero bytes.
+    body.send_data(&[0; PREFIX], true)?;
+    let (head, body) = response.await?.into_parts();
+    // A server without a message for the client sends the status with the headers.
+    check(&head.headers)?;
+    if !head.status.is_success() {
+        return Err(GrpcError::Malformed);
+    }
+    message(body, limit).await
+}
+
+/// Reads the message of a response up to the trailers.
+async fn message(mut body: RecvStream, limit: usize) -> Result<Vec<u8>, GrpcError> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = body.data().await.transpose()? {
+        if bytes.len() + chunk.len() > limit + PREFIX {
+            return Err(GrpcError::TooLarge(limit));
+        }
+        body.flow_control().release_capacity(chunk.len())?;
+        bytes.extend_from_slice(&chunk);
+    }
+    // A response without trailers is not complete.
+    check(&body.trailers().await?.ok_or(GrpcError::Malformed)?)?;
+    let Some((&[0, a, b, c, d], message)) = bytes.split_first_chunk() else { return Err(GrpcError::Malformed) };
+    let length = u32::from_be_bytes([a, b, c, d]);
+    if usize::try_from(length) == Ok(message.len()) { Ok(message.to_vec()) } else { Err(GrpcError::Malformed) }
+}
+
+/// Fails if headers or trailers contain a status other than success.
+fn check(headers: &HeaderMap) -> Result<(), GrpcError> {
+    match headers.get("grpc-status") {
+        Some(status) if status.as_bytes() != b"0" => {
+            Err(GrpcError::Status(String::from_utf8_lossy(status.as_bytes()).into_owned()))
+        }
+        Some(_) | None => Ok(()),
+    }
+}

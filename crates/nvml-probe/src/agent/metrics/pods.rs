@@ -1,0 +1,83 @@
+//! Which containers have a GPU, by the ids of the devices that kubelet has assigned to them. Pure.
+
+use std::collections::BTreeMap;
+
+use gpu_host::{
+    nvml::inventory::MigId,
+    observe::pod_resources::{Assignment, Source},
+};
+
+/// What identifies a GPU among the ids of device plugins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gpu<'a> {
+    /// Its UUID.
+    pub uuid: &'a str,
+    /// The number in `/dev/nvidia<number>`.
+    pub minor: Option<u32>,
+    /// Its MIG devices.
+    pub mig: &'a [MigId],
+}
+
+/// What a device is of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Part<'a> {
+    /// The GPU itself.
+    Whole,
+    /// One of its MIG devices.
+    Mig(&'a MigId),
+}
+
+/// Returns the labels of a series for each container and device of a GPU: of the GPU itself, or of one of its MIG devices. Replicas of a
+/// shared device are counted in a label.
+pub(super) fn containers(gpu: Gpu<'_>, assignments: &[Assignment]) -> Vec<Vec<(&'static str, String)>> {
+    let mut series = Vec::new();
+    for Assignment { namespace, pod, container, source, devices } in assignments {
+        // The names that DRA drivers choose for their devices do not identify a GPU.
+        let Source::Resource(resource) = source else { continue };
+        let mut replicas: BTreeMap<Part<'_>, u32> = BTreeMap::new();
+        for id in devices {
+            let (device, shared) = without_replica(id);
+            if let Some(part) = part(gpu, resource, device) {
+                *replicas.entry(part).or_default() += u32::from(shared);
+            }
+        }
+        for (part, replicas) in replicas {
+            let of = [("namespace", namespace), ("pod", pod), ("container", container), ("resource", resource)];
+            let mut labels: Vec<_> = of.map(|(name, value)| (name, value.clone())).into();
+            if let Part::Mig(mig) = part {
+                labels.push(("mig_uuid", mig.uuid.clone()));
+                labels.push(("mig_profile", mig.profile.clone()));
+            }
+            if replicas > 0 {
+                labels.push(("replicas", replicas.to_string()));
+            }
+            series.push(labels);
+        }
+    }
+    series
+}
+
+/// Splits off the number of a replica: `GPU-…::2` of NVIDIA's device plugin, `nvidia0/vgpu2` of Google's. Returns whether there was one.
+fn without_replica(id: &str) -> (&str, bool) {
+    let split = id.split_once("::").or_else(|| id.split_once("/vgpu"));
+    split.map_or((id, false), |(device, _)| (device, true))
+}
+
+/// Returns what a device is of this GPU; `None` if it belongs to another one.
+fn part<'a>(gpu: Gpu<'a>, resource: &str, device: &str) -> Option<Part<'a>> {
+    if device == gpu.uuid && !device.is_empty() {
+        return Some(Part::Whole);
+    }
+    if let Some(mig) = gpu.mig.iter().find(|mig| mig.uuid == device) {
+        return Some(Part::Mig(mig));
+    }
+    // Google's plugin has this resource only.
+    let device = device.strip_prefix("nvidia").filter(|_| resource == "nvidia.com/gpu")?;
+    let (minor, instance) = device.split_once("/gi").map_or((device, None), |(minor, id)| (minor, Some(id)));
+    if minor.parse().ok() != Some(gpu.minor?) {
+        return None;
+    }
+    let Some(instance) = instance else { return Some(Part::Whole) };
+    let instance = instance.parse().ok()?;
+    gpu.mig.iter().find(|mig| mig.gpu_instance == Some(instance)).map(Part::Mig)
+}
