@@ -77,9 +77,9 @@ pub struct Sim {
     pub gpu_pods: BTreeMap<NodeName, Vec<String>>,
     /// Facts of GPU pods by name, for those that differ from pods of ReplicaSets.
     pub pod_facts: BTreeMap<String, GpuPod>,
-    /// Why the API server refuses to evict pods.
+    /// Why the API server rejects the eviction of pods.
     pub budgets: BTreeMap<String, String>,
-    /// The pods whose eviction it has refused, and why.
+    /// The pods whose eviction it has rejected, and why.
     pub refused_evictions: BTreeMap<String, String>,
     /// The programs that use the driver of each node without a GPU pod.
     pub programs: BTreeMap<NodeName, Vec<Program>>,

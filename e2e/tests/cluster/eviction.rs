@@ -45,6 +45,41 @@ async fn running(f: &Fixture, app: &str) -> Result<String> {
     Ok(pods.iter().find(runs).context("no running pod")?.name_any())
 }
 
+/// Creates a Deployment of one pod with a budget that allows no disruption, and a Job for which evictions are no failures.
+async fn create(served: &Fixture, training: &Fixture) -> Result<(Api<PodDisruptionBudget>, Api<Job>)> {
+    let client = || served.cluster.client();
+    let users = served.users();
+    let deployment = json!({
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": template(served, "web"),
+        },
+    });
+    let mut deployment: Deployment = serde_json::from_value(deployment)?;
+    if let Some(pod) = deployment.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()) {
+        pod.restart_policy = Some("Always".to_owned());
+    }
+    Api::namespaced(client(), &users).create(&PostParams::default(), &deployment).await?;
+    let budget =
+        json!({"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}});
+    let budgets = Api::<PodDisruptionBudget>::namespaced(client(), &users);
+    budgets.create(&PostParams::default(), &serde_json::from_value(budget)?).await?;
+    let ignore = json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]});
+    let job = json!({
+        "metadata": {"name": "training"},
+        "spec": {
+            "backoffLimit": 0,
+            "podFailurePolicy": {"rules": [ignore]},
+            "template": template(training, "training"),
+        },
+    });
+    let jobs = Api::<Job>::namespaced(client(), &training.users());
+    jobs.create(&PostParams::default(), &serde_json::from_value(job)?).await?;
+    Ok((budgets, jobs))
+}
+
 #[test]
 fn evicted_pods_come_back_and_a_bare_pod_stays() {
     everywhere(async |nodes| {
@@ -58,35 +93,7 @@ fn evicted_pods_come_back_and_a_bare_pod_stays() {
             })
             .await?;
         }
-        let client = || served.cluster.client();
-        let users = served.users();
-        let deployment = json!({
-            "metadata": {"name": "web"},
-            "spec": {
-                "replicas": 1,
-                "selector": {"matchLabels": {"app": "web"}},
-                "template": template(served, "web"),
-            },
-        });
-        let mut deployment: Deployment = serde_json::from_value(deployment)?;
-        if let Some(pod) = deployment.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()) {
-            pod.restart_policy = Some("Always".to_owned());
-        }
-        Api::namespaced(client(), &users).create(&PostParams::default(), &deployment).await?;
-        let budget = json!({"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}});
-        let budgets = Api::<PodDisruptionBudget>::namespaced(client(), &users);
-        budgets.create(&PostParams::default(), &serde_json::from_value(budget)?).await?;
-        let ignore = json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]});
-        let job = json!({
-            "metadata": {"name": "training"},
-            "spec": {
-                "backoffLimit": 0,
-                "podFailurePolicy": {"rules": [ignore]},
-                "template": template(training, "training"),
-            },
-        });
-        let jobs = Api::<Job>::namespaced(client(), &training.users());
-        jobs.create(&PostParams::default(), &serde_json::from_value(job)?).await?;
+        let (budgets, jobs) = create(served, training).await?;
         bare.run_gpu_pod("bare").await?;
         let pods = || async { Ok([running(served, "web").await?, running(training, "training").await?]) };
         let before: [String; 2] = eventually(READY, "running pods", pods).await?;

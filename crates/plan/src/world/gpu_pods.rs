@@ -60,7 +60,7 @@ pub enum PodOwner {
     Kubelet,
     /// This operator.
     Operator,
-    /// Nobody.
+    /// No controller.
     None,
 }
 

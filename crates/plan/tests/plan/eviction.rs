@@ -30,7 +30,7 @@ fn add(sim: &mut Sim, node: &str, name: &str, facts: GpuPod) {
     sim.pod_facts.insert(name.into(), facts);
 }
 
-/// Returns the pods that were evicted or were to be, in their order.
+/// Returns the pods that the operator has tried to evict, in their order.
 fn evicted(sim: &Sim) -> Vec<&str> {
     let writes = sim.plans.iter().flat_map(|plan| &plan.writes);
     let mut pods: Vec<_> = writes
