@@ -130,6 +130,8 @@ impl Cli {
 async fn client() -> Result<Client, CliError> {
     let mut config = Config::infer().await?;
     let agent = format!("gpu-operator/{}", env!("CARGO_PKG_VERSION"));
+    // The loop decides when to try again, and needs the answer for that: an eviction that a budget forbids is answered with 429.
+    config.default_retry = false;
     config.headers.push((http::header::USER_AGENT, agent.parse()?));
     Ok(Client::try_from(config)?)
 }

@@ -123,7 +123,7 @@ fn node_of(sim: &Sim, name: &str) -> GpuNode {
 /// Returns a node in each state.
 pub fn gpu_nodes() -> Vec<(&'static str, GpuNode)> {
     let ready = || Sim::settled_fleet("{}", &["a"]);
-    let states = [
+    let states = vec![
         ("without a report", {
             ready().faulty(Faults { mute_probe: true, ..Faults::default() }).then(|sim| {
                 sim.gpu_nodes.clear();

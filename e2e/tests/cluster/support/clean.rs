@@ -31,7 +31,9 @@ impl Fixture {
             cluster.kubectl(&["create", "namespace", users])?;
         }
         // Deleted before the policy, because they keep its driver from being unloaded.
-        cluster.kubectl(&["delete", "pods", "--all", "--namespace", users, "--grace-period=1", "--timeout=60s"])?;
+        // What creates pods again goes first.
+        let workloads = "deployments,jobs,poddisruptionbudgets,pods";
+        cluster.kubectl(&["delete", workloads, "--all", "--namespace", users, "--grace-period=1", "--timeout=60s"])?;
         // The policy of the installation example does not have the node in its name, and its nodes leave after a minute.
         let (successor, example) = (fixture.successor().policy, "fleet");
         let policies = [fixture.policy.as_str(), &successor, example];
