@@ -60,3 +60,13 @@ fn keeps_driver_loaded(member: &Member<'_>, to: &StageRevisions, world: &World) 
 fn driver_container<'w>(groups: &StageRevisions, world: &'w World) -> Option<&'w Container> {
     revision::pod_spec(world, Stage::Driver, groups.driver.as_ref()?)?.containers.first()
 }
+
+/// Returns whether the DaemonSets of these groups exist. A running revision is not given up for one that the API server
+/// rejects.
+#[must_use]
+pub fn daemon_sets_exist(want: &StageRevisions, world: &World) -> bool {
+    Stage::ALL.into_iter().all(|stage| {
+        let name = want.get(stage).map(|group| revision::daemon_set_name(stage, group));
+        name.is_none_or(|name| world.daemon_sets.contains_key(&name))
+    })
+}

@@ -22,7 +22,7 @@ pub fn decide<'f>(
     let mut begin = |name, members: &'f Vec<Assessment<'f>>| {
         let strategy = effective_spec::rollout(policy, members.first().and_then(|assessed| assessed.member.pool.named));
         let terms = Terms::of(policy, &strategy, may_evict, now);
-        PoolTurns::begin(policy, name, members, world, (strategy, terms), &mut ledger)
+        PoolTurns::begin(policy, name, members, world, terms, &mut ledger)
     };
     let mut turns: BTreeMap<&PoolName, PoolTurns<'f>> =
         pools.iter().map(|(name, members)| (name, begin(name, members))).collect();

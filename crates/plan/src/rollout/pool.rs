@@ -5,7 +5,7 @@ use gpu_operator_crd::{
     ClusterGpuPolicy, PoolName,
     gpunode::{DisruptionScope, Moved, RolloutStep, StageRevisions},
     keys,
-    policy::{OnFailure, RolloutStrategy, Stage},
+    policy::{OnFailure, RolloutStrategy},
     reason::Reason,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -14,10 +14,9 @@ use crate::{
     assess::{Assessment, holders, member::Member},
     desired::effective_spec,
     note::Note,
-    revision,
     rollout::{
         budget::Budgets,
-        change::Change,
+        change::{Change, daemon_sets_exist},
         decision::{Decision, PoolDecision},
         failures::{self, problems},
         goal::Goals,
@@ -68,10 +67,11 @@ impl<'f> PoolTurns<'f> {
         name: &'f PoolName,
         members: &'f [Assessment<'f>],
         world: &'f World,
-        (strategy, terms): (RolloutStrategy, Terms),
+        terms: Terms,
         ledger: &mut Ledger<'_>,
     ) -> Self {
         let (named, now) = (members.first().and_then(|assessed| assessed.member.pool.named), terms.now);
+        let strategy = effective_spec::rollout(policy, named);
         let revision = effective_spec::revision(policy, named);
         ledger.enter(name, &revision);
         let goals = Goals::of(ledger.pool(name), members);
@@ -392,12 +392,3 @@ const HALTED: &str = "update pending: the rollout of this pool is halted; see co
 /// The message on a node that has returned to its previous revision.
 const ROLLED_BACK: &str =
     "update pending: the rollout of this pool was rolled back; see condition Stalled of the policy";
-
-/// Returns whether the DaemonSets of these groups exist. A running revision is not given up for one that the API server
-/// rejects.
-fn daemon_sets_exist(want: &StageRevisions, world: &World) -> bool {
-    Stage::ALL.into_iter().all(|stage| {
-        let name = want.get(stage).map(|group| revision::daemon_set_name(stage, group));
-        name.is_none_or(|name| world.daemon_sets.contains_key(&name))
-    })
-}
