@@ -82,8 +82,8 @@ pub struct GpuNodeSpec {
     /// Whether the probe must release the driver. The probe confirms the release with `status.report.nvml.state: Released`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub release_driver: bool,
-    /// Whether the probe must list the programs that hold the GPUs, in `status.report.driver.holders`. It is requested while an
-    /// update is waiting for them.
+    /// Whether the probe must list the programs that hold the GPUs, in `status.report.driver.holders`, and the pods that have GPUs, in
+    /// `status.report.gpuPods`. It is requested while an update is waiting for them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub report_holders: bool,
     /// A directory on the host that contains the driver, in addition to the directories that the probe searches anyway.

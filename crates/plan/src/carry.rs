@@ -66,8 +66,14 @@ impl LoopState {
     }
 
     /// Records the pods of nodes that were listed.
-    pub fn listed(&mut self, pods: &BTreeMap<NodeName, GpuPods>, now: Uptime) {
-        self.busy.listed(pods, now);
+    pub fn listed(&mut self, pods: &BTreeMap<NodeName, GpuPods>, world: &World, now: Uptime) {
+        self.busy.listed(pods, world, now);
+    }
+
+    /// Returns the number of nodes without an update whose pods may be listed at present.
+    #[must_use]
+    pub fn lists_left(&self) -> usize {
+        self.busy.left()
     }
 
     /// Records for how many nodes whose pods are needed the pass had no request left.

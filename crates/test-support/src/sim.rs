@@ -75,6 +75,8 @@ pub struct Sim {
     pub templates: BTreeMap<String, PodSpec>,
     pub refusals: BTreeMap<String, Refusal>,
     pub gpu_pods: BTreeMap<NodeName, Vec<String>>,
+    /// Whether kubelets serve their pod resources, so that probes report GPU pods.
+    pub serves_pod_resources: bool,
     /// Facts of GPU pods by name, for those that differ from pods of ReplicaSets.
     pub pod_facts: BTreeMap<String, GpuPod>,
     /// Why the API server rejects the eviction of pods.
@@ -131,6 +133,7 @@ impl Sim {
             templates: BTreeMap::new(),
             refusals: BTreeMap::new(),
             gpu_pods: BTreeMap::new(),
+            serves_pod_resources: true,
             pod_facts: BTreeMap::new(),
             budgets: BTreeMap::new(),
             refused_evictions: BTreeMap::new(),

@@ -3,7 +3,11 @@
 
 use std::time::Duration;
 
-use gpu_operator_crd::{keys, reason::Reason, report::Holder};
+use gpu_operator_crd::{
+    keys,
+    reason::Reason,
+    report::{GpuPods, Holder},
+};
 
 use crate::{
     assess::member::Member,
@@ -85,6 +89,14 @@ pub fn is_requested(member: &Member<'_>) -> bool {
 #[must_use]
 pub fn can_be_listed(member: &Member<'_>) -> bool {
     member.report.is_some() && member.probe_pod().is_some_and(PodFacts::running)
+}
+
+/// Returns the pods that have GPUs of a node, as its probe reports them at present, if there are any. That there are none is not reported
+/// in time: a pod may have been given a GPU since, or may be about to start.
+#[must_use]
+pub fn reported_pods<'w>(member: &Member<'w>) -> Option<&'w GpuPods> {
+    let is_current = is_requested(member) && can_be_listed(member);
+    member.report?.gpu_pods.as_ref().filter(|pods| is_current && pods.count > 0)
 }
 
 /// Returns the note on a node whose update does not begin, or was given up, because of these programs.

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::request::{Answer, Around, Request};
 use crate::{
-    carry::busy::MAX_LISTS,
+    carry::busy::{MAX_LISTS, is_updated},
     output::plan::Plan,
     plan::plan,
     settings::ASK_AGAIN,
@@ -71,8 +71,12 @@ impl Planning {
         // as it is.
         let nodes = take(&mut self.plan.questions.gpu_pods);
         let most = if around.uptime < self.until { self.lists_left } else { 0 };
-        let now = self.some_of(&nodes, most);
-        around.carry.postpone(nodes.len() - now.len());
+        let asked = nodes.len();
+        let (updated, waiting): (BTreeSet<_>, BTreeSet<_>) =
+            nodes.into_iter().partition(|node| is_updated(&self.world, node));
+        let mut now = self.some_of(&updated, most);
+        now.extend(self.some_of(&waiting, around.carry.lists_left().min(most - now.len())));
+        around.carry.postpone(asked - now.len());
         self.asked = now.len();
         self.lists_left -= now.len();
         (!now.is_empty()).then(|| Request::ListPods(now, self.requests.clone()))
@@ -90,7 +94,7 @@ impl Planning {
                 if pods.len() < self.asked {
                     self.lists_left = 0;
                 }
-                around.carry.listed(&pods, around.uptime);
+                around.carry.listed(&pods, &self.world, around.uptime);
                 self.world.gpu_pods.extend(pods);
                 self.plan(around);
             }

@@ -241,7 +241,7 @@ impl<'f> PoolTurns<'f> {
         if member.was_failing() && member.allocatable() == 0 && member.external.by_claims().is_none() {
             let users = change.needs_idle_gpus.then(|| users(member, &mut self.decision)).flatten();
             return match users {
-                Some(note) => Decision { note: Some(note), ..settle(member.have.clone()) },
+                Some(note) => Decision { note: Some(note), report_holders: true, ..settle(member.have.clone()) },
                 None => Decision { release: change.reloads_driver || must_release(member, now), ..settle(change.to) },
             };
         }
@@ -281,7 +281,8 @@ impl<'f> PoolTurns<'f> {
             && !self.terms.cordon()
             && let Some(note) = users(member, &mut self.decision)
         {
-            return Decision { note: Some(note), ..settle(member.have.clone()) };
+            // From now on the probe reports when they have ended.
+            return Decision { note: Some(note), report_holders: true, ..settle(member.have.clone()) };
         }
         let decision = begin(member, change, &self.terms, &mut self.decision);
         if decision.rollout.is_none() {

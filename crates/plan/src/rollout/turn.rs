@@ -178,7 +178,7 @@ pub fn continue_update(
         // A GPU pod was started in the meantime: the node gets its groups back until the pod has terminated.
         Some(pods) => {
             pool.ask_again = true;
-            Decision { labels: from, note: Some(in_use(pods)), ..Decision::default() }
+            Decision { labels: from, note: Some(in_use_by(pods)), ..Decision::default() }
         }
     }
 }
@@ -257,6 +257,9 @@ pub fn await_idle(
         let message = format!("{}; the node is cordoned until then, or until {latest} at the latest", note.message);
         decision(Some(rollout), Note { message, ..note })
     };
+    if let Some(pods) = holders::reported_pods(member).filter(|_| !terms.evicts()) {
+        return blocked(in_use(pods.count, pods.names.iter()), pool);
+    }
     match member.gpu_pods.map(|pods| &pods.users) {
         None => {
             pool.questions.insert(member.node.name.clone());
@@ -272,7 +275,7 @@ pub fn await_idle(
                 return Decision { evictions: if may_begin { pods } else { Vec::new() }, ..decision };
             }
         }
-        Some(pods) if !pods.is_empty() => return blocked(in_use(pods), pool),
+        Some(pods) if !pods.is_empty() => return blocked(in_use_by(pods), pool),
         Some(_) => {}
     }
     match Holders::of(member) {
@@ -317,19 +320,26 @@ fn replace(member: &Member<'_>, change: Change, rollout: &Rollout, terms: &Terms
     }
 }
 
-/// Returns the note on a node whose update is pending because these pods use its GPUs.
-#[must_use]
-pub fn in_use(pods: &[GpuPod]) -> Note {
-    let message = format!("update pending until no pod uses a GPU of this node; pods that use one: {}", pods.len());
-    Note { reason: Reason::GpuPodsInUse, message, waits_on: pods.iter().take(10).map(|pod| pod.name.clone()).collect() }
+/// Returns the note on a node whose update is pending because pods use its GPUs: this number, and these are the first.
+fn in_use<'p>(count: u32, names: impl Iterator<Item = &'p String>) -> Note {
+    let message = format!("update pending until no pod uses a GPU of this node; pods that use one: {count}");
+    Note { reason: Reason::GpuPodsInUse, message, waits_on: names.take(10).cloned().collect() }
 }
 
-/// Returns which pods use the GPUs of a node, if any do, or that it is one of the nodes whose pods are not known yet.
+fn in_use_by(pods: &[GpuPod]) -> Note {
+    in_use(u32::try_from(pods.len()).unwrap_or(u32::MAX), pods.iter().map(|pod| &pod.name))
+}
+
+/// Returns which pods use the GPUs of a node, if any do, or that it is one of the nodes whose pods are not known yet. As long as the probe
+/// reports pods, the API server is not asked; that there are none, it has to confirm.
 pub fn users(member: &Member<'_>, pool: &mut PoolDecision) -> Option<Note> {
+    if let Some(pods) = holders::reported_pods(member) {
+        return Some(in_use(pods.count, pods.names.iter()));
+    }
     let Some(pods) = member.gpu_pods.map(|pods| &pods.users) else {
         pool.ask(member);
         return Some(Note::new(Reason::RolloutPending, TURN));
     };
     pool.ask_again |= !pods.is_empty();
-    (!pods.is_empty()).then(|| in_use(pods))
+    (!pods.is_empty()).then(|| in_use_by(pods))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{NodeName, policy::Stage};
+use gpu_operator_crd::{NodeName, policy::Stage, reason::Reason};
 use gpu_operator_plan::{
     carry::{Class, Failure, LoopState},
     output::body::Part,
@@ -72,6 +72,7 @@ fn an_error_is_remembered_and_its_log_not_read_by_the_next_pass() {
 #[test]
 fn pods_that_cannot_be_listed_stop_only_updates() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
+    sim.serves_pod_resources = false;
     sim.apply_policy("all", "{defaults: {driver: {version: 580.105.08}}}");
     sim.gpu_pods.insert("a".into(), vec!["team/training".into()]);
     sim.run(5);
@@ -100,9 +101,10 @@ fn listed_in_a_pass(sim: &Sim, carry: &mut LoopState, uptime: Uptime, round: Upt
     listed
 }
 
-/// Returns a fleet of busy nodes whose policy wants another driver.
-fn busy_fleet(nodes: usize) -> Sim {
+/// Returns a fleet of busy nodes whose policy wants another driver. `reports` is whether their probes report the pods.
+fn busy_fleet(nodes: usize, reports: bool) -> Sim {
     let mut sim = Sim::new().policy("all", "{}");
+    sim.serves_pod_resources = reports;
     let names: Vec<_> = (0..nodes).map(|node| format!("n{node:03}")).collect();
     for name in &names {
         sim.join(name.as_str(), "2330", 8);
@@ -117,27 +119,22 @@ fn busy_fleet(nodes: usize) -> Sim {
 }
 
 #[test]
-fn pods_of_busy_nodes_are_listed_in_rotation() {
-    let (mut sim, mut carry) = (busy_fleet(100), LoopState::default());
-    let mut listed = Vec::new();
-    for second in 0..4 {
-        let pass = listed_in_a_pass(&sim, &mut carry, Uptime::from_secs(second), Uptime::ZERO);
-        assert_eq!(pass.len(), [32, 32, 32, 4][listed.len() / 32], "as few as possible");
-        assert_eq!(carry.next(Uptime::from_secs(second)).is_some(), second < 3, "the others follow soon");
-        listed.extend(pass);
+fn without_pod_resources_busy_nodes_are_listed_in_rotation() {
+    let mut sim = busy_fleet(100, false);
+    let mut carry = LoopState::default();
+    let mut minutes: Vec<Vec<NodeName>> = vec![Vec::new(); 8];
+    for second in 0..480 {
+        let minute = usize::try_from(second / 60).expect("a minute");
+        minutes[minute].extend(listed_in_a_pass(&sim, &mut carry, Uptime::from_secs(second), Uptime::ZERO));
         sim.sleep(1);
     }
-    assert_eq!(listed.iter().collect::<BTreeSet<_>>().len(), 100, "each node once");
-    let mut again = Vec::new();
-    for second in 10..110 {
-        again.extend(listed_in_a_pass(&sim, &mut carry, Uptime::from_secs(second), Uptime::ZERO));
-        sim.sleep(1);
-    }
-    assert!((288..=320).contains(&again.len()), "32 in 10 s: {}", again.len());
-    assert_eq!(again.iter().collect::<BTreeSet<_>>().len(), 100, "no node is left out");
+    let counts: Vec<_> = minutes.iter().map(Vec::len).collect();
+    assert!(counts.iter().all(|count| *count <= 30), "{counts:?}");
+    assert_eq!(minutes[..4].concat().iter().collect::<BTreeSet<_>>().len(), 100, "no node is left out: {counts:?}");
+    assert_eq!(minutes[4..].concat().iter().collect::<BTreeSet<_>>().len(), 100, "in rotation: {counts:?}");
     // A node that becomes idle is found, and its update begins.
     sim.gpu_pods.remove(&NodeName::from("n042"));
-    let begins = (110..160).find(|second| {
+    let begins = (480..800).find(|second| {
         sim.pass(&mut carry, Uptime::from_secs(*second));
         sim.sleep(1);
         sim.is_moving("n042")
@@ -146,8 +143,45 @@ fn pods_of_busy_nodes_are_listed_in_rotation() {
 }
 
 #[test]
+fn the_reports_of_busy_nodes_replace_requests() {
+    let (mut sim, mut carry, mut lists, mut writes) =
+        (busy_fleet(200, true), LoopState::default(), Vec::new(), Vec::new());
+    for second in 0..600 {
+        let now = Uptime::from_secs(second);
+        let (mut pass, mut requests) = Pass::begin(sim.world(), sim.now, &mut sim.around(&mut carry, now));
+        while let Some(question @ Request::ListPods(nodes, _)) = requests.first() {
+            lists.extend(nodes.iter().map(|node| (second, node.clone())));
+            requests = pass.step(sim.read(question), &mut sim.around(&mut carry, now));
+        }
+        sim.drive(pass, requests, &mut carry, now, |sim, write| {
+            writes.push((second, write.to_string()));
+            sim.write(write).is_ok()
+        });
+        sim.surroundings();
+        sim.sleep(1);
+    }
+    assert!(lists.len() <= 60, "{}", lists.len());
+    assert!(lists.iter().all(|(second, _)| *second < 60), "{lists:?}");
+    let late: Vec<_> = writes.iter().filter(|(second, _)| *second > 60).collect();
+    assert!(late.is_empty(), "{late:?}");
+    let status = sim.status("n150");
+    assert_eq!(
+        (status.reason(), &status.waits_on[..]),
+        (Some(Reason::GpuPodsInUse), &["team/training".to_owned()][..])
+    );
+    // The report of its end begins the turn.
+    sim.gpu_pods.remove(&NodeName::from("n150"));
+    let begins = (600..605).find(|second| {
+        sim.pass(&mut carry, Uptime::from_secs(*second));
+        sim.sleep(1);
+        sim.is_moving("n150")
+    });
+    assert!(begins.is_some(), "{:#?}", sim.status("n150"));
+}
+
+#[test]
 fn a_pass_whose_questions_are_answered_slowly_ends() {
-    let (sim, mut carry) = (busy_fleet(32), LoopState::default());
+    let (sim, mut carry) = (busy_fleet(32, false), LoopState::default());
     let listed = listed_in_a_pass(&sim, &mut carry, Uptime::ZERO, Uptime::from_secs(3));
     assert_eq!(listed.len(), 16, "two rounds");
     // What is decided by then is written, if it is not too old.

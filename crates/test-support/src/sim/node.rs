@@ -6,7 +6,7 @@ use gpu_operator_crd::{
     health::HealthState,
     keys,
     policy::Stage,
-    report::{MigAttributes, MigDevices, NvmlState, Report},
+    report::{GpuPods, MigAttributes, MigDevices, NvmlState, Report},
 };
 use gpu_operator_plan::world::{
     ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, PodFacts, Refusal, Resources, Role,
@@ -194,8 +194,14 @@ impl Sim {
         let release = spec.is_some_and(|spec| spec.release_driver);
         let lists = spec.is_some_and(|spec| spec.report_holders);
         let holders = lists.then(|| self.programs_on(node).map(|program| program.holder.clone()).collect());
+        let assigned = self.gpu_pods.get(node).into_iter().flatten();
+        let mut names: Vec<String> = assigned.filter(|_| self.serves_pod_resources).cloned().collect();
+        names.sort_unstable();
+        let pods = GpuPods { count: u32::try_from(names.len()).expect("few pods"), names };
+        let pods = (lists && self.serves_pod_resources).then_some(pods);
         let used = self.is_used(node);
         let report = self.report(node);
+        report.gpu_pods = pods;
         report.nvml.state = match (&report.driver.loaded, release || !faults.probe_reports()) {
             (_, true) => NvmlState::Released,
             (Some(_), false) => NvmlState::Answering,
