@@ -170,8 +170,8 @@ proptest! {
     ) {
         let ends = [&[][..], &kills].map(|kills| {
             let (mut sim, mut oracle) = (Sim::new(), Oracle::with_kills(kills));
-            let later = policies.iter().chain(&events).filter(|event| is_independent_of_time(event));
-            for event in machines.iter().chain(later) {
+            let all = machines.iter().chain(&policies).chain(&events);
+            for event in all.filter(|event| is_independent_of_time(event)) {
                 apply_event(&mut sim, &mut oracle, event);
             }
             heal(&mut sim);
@@ -264,7 +264,7 @@ fn is_independent_of_time(event: &Event) -> bool {
         _ => false,
     };
     // A node that fails for good uses up maxUnavailable, from the time at which its failure is known.
-    !matches!(event, Event::Joins(machine) if machine.has_host_driver())
+    !matches!(event, Event::Joins(machine) if machine.may_fail())
         && !matches!(event, Event::PolicyDeleted(_) | Event::Killed(..))
         && !matches!(event, Event::Node(_, what) if of_node(what))
 }

@@ -8,6 +8,9 @@ use crate::sim::{Faults, Sim};
 /// PCI ids of H100, T4, K80, P100, V100, both A100, L4 and B200, and of an unknown model.
 const MODELS: [&str; 10] = ["2330", "1eb8", "102d", "15f9", "1db6", "20b0", "20b2", "27b8", "2901", "ffff"];
 
+/// An operating system without a driver.
+const PLAN_9: (&str, &str) = ("plan9", "4");
+
 /// The labels on which policies select nodes, and those with which clouds, NFD and users announce GPUs.
 const LABELS: [(&str, &[&str]); 9] = [
     ("cloud.google.com/gke-nodepool", &["gpus"]),
@@ -64,9 +67,9 @@ impl Machine {
         }
     }
 
-    /// Returns whether its host has a driver.
-    pub fn has_host_driver(&self) -> bool {
-        self.host_driver.is_some()
+    /// Returns whether it can fail for good: its host's driver may never work, and there is no driver for its operating system.
+    pub fn may_fail(&self) -> bool {
+        self.host_driver.is_some() || self.os == PLAN_9
     }
 
     /// Returns the machine without a host driver.
@@ -101,7 +104,7 @@ pub fn label() -> BoxedStrategy<(&'static str, &'static str)> {
 
 pub fn machine() -> BoxedStrategy<Machine> {
     let common = ("ubuntu", "22.04");
-    let os = prop_oneof![6 => Just(common), 2 => Just(("ubuntu", "24.04")), 1 => Just(("rhel", "9.4")), 1 => Just(("cos", "117")), 1 => Just(("plan9", "4"))];
+    let os = prop_oneof![6 => Just(common), 2 => Just(("ubuntu", "24.04")), 1 => Just(("rhel", "9.4")), 1 => Just(("cos", "117")), 1 => Just(PLAN_9)];
     let arch = prop_oneof![4 => Just("amd64"), 1 => Just("arm64")];
     let runtime = prop_oneof![
         6 => Just("containerd://2.1.4"),
