@@ -1,9 +1,13 @@
 //! The command line, and the wiring of the process.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, process::ExitCode, sync::Arc};
 
 use clap::{Parser, Subcommand};
 use futures::future::join_all;
+use gpu_operator_cli::{
+    images::{Images, ImagesError},
+    plan::{Plan, PlanError},
+};
 use gpu_operator_common::admin::serve;
 use gpu_operator_plan::{
     catalogue::{Catalogue, CatalogueError},
@@ -20,12 +24,14 @@ use crate::{
     drive::Driver,
     error::Error as RequestError,
     events::Publisher,
-    images::{Images, ImagesError},
     metrics::Metrics,
     progress::Progress,
     reconcile::Loop,
     watch::{self, Mirrors},
 };
+
+/// The exit code of `plan` if the policies would change something.
+const CHANGES: u8 = 2;
 
 /// Kubernetes operator for the NVIDIA GPU node stack of a mixed fleet.
 #[derive(Debug, Parser)]
@@ -47,6 +53,8 @@ enum Command {
     },
     /// List the images that the nodes of policies may pull, one per line; needs no cluster.
     Images(Images),
+    /// Report which nodes the policies in a file would disrupt, in which order and for which pods; changes nothing.
+    Plan(Plan),
 }
 
 #[derive(Debug, clap::Args)]
@@ -104,26 +112,33 @@ pub enum CliError {
     /// The images of policies cannot be listed.
     #[error(transparent)]
     Images(#[from] ImagesError),
+    /// It is not known what policies would do.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
 }
 
 impl Cli {
     /// Runs the command until it ends; `run` ends on SIGTERM or Ctrl-C.
     ///
     /// # Errors
-    /// Returns why the operator cannot start.
-    pub async fn run(self) -> Result<(), CliError> {
+    /// Returns why the operator cannot start, or the command fails.
+    pub async fn run(self) -> Result<ExitCode, CliError> {
         match self.command {
-            Command::Run(run) => run.run().await,
-            Command::Images(images) => Ok(images.run()?),
+            Command::Run(run) => run.run().await?,
+            Command::Images(images) => images.run()?,
+            Command::Plan(plan) => {
+                let client = if plan.needs_cluster() { Some(client().await?) } else { None };
+                return Ok(if plan.run(client).await? { ExitCode::from(CHANGES) } else { ExitCode::SUCCESS });
+            }
             Command::Check { namespace } => {
                 let faults = check::faults(&client().await?, &namespace).await?;
                 if !faults.is_empty() {
                     return Err(CliError::Faults(faults));
                 }
                 tracing::info!("operator and probes are ready");
-                Ok(())
             }
         }
+        Ok(ExitCode::SUCCESS)
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! [`watch`] mirrors facts and wakes the loop, which is [`reconcile`]. A [`gpu_operator_plan::pass::Pass`] decides what to read and
 //! what to write; [`drive`] carries out its requests: [`observe`] reads what no mirror holds, and [`apply`] writes. Only this crate
-//! does I/O (`watch`, `observe`, `apply`, `events`, `advise`, `admin`, `check`, `images`); time is an argument of the pass.
+//! does I/O (`watch`, `observe`, `apply`, `events`, `advise`, `admin`, `check`); time is an argument of the pass.
 
 pub mod admin;
 pub mod advise;
@@ -18,10 +18,8 @@ pub mod cli;
 pub mod drive;
 pub mod error;
 pub mod events;
-pub mod images;
 pub mod metrics;
 pub mod observe;
-pub mod policy_file;
 pub mod progress;
 pub mod reconcile;
 pub mod watch;

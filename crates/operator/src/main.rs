@@ -16,7 +16,7 @@ async fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     match Cli::parse().run().await {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             tracing::error!(%error, "gpu-operator failed");
             ExitCode::FAILURE

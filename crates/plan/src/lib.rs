@@ -9,6 +9,8 @@
 //! Every step may use [`catalogue`] and [`world`] (the facts), [`settings`], [`time`], [`note`], [`revision`],
 //! [`container_names`] and [`int_or_percent`]. Otherwise a step uses only the steps before it.
 //!
+//! [`forecast`] reports what would happen if a policy were applied: the steps above, computed repeatedly.
+//!
 //! The loop around the plan is as pure: a [`pass`] requests what to read and what to write, and [`carry`] is what one pass leaves for
 //! the next.
 
@@ -17,6 +19,7 @@ pub mod carry;
 pub mod catalogue;
 pub mod container_names;
 pub mod desired;
+pub mod forecast;
 pub mod image_list;
 pub mod int_or_percent;
 pub mod inventory;

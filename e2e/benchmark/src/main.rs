@@ -3,11 +3,13 @@
 //!
 //! ```text
 //!   measure ── a fleet is installed ──▶ figures ─┐
-//!      ├─▶ update ── another driver ─────────────┼─▶ row, table ──▶ page, plot
+//!      ├─▶ update ── another driver ─────────────┤
+//!      ├─▶ busy ── another driver, GPU pods ─────┼─▶ row, table ──▶ page, plot
 //!      └─▶ health ── random faults of GPUs ──────┤
 //!           probe ── one node, no operator ──────┘
 //! ```
 
+mod busy;
 mod fake_host;
 mod figures;
 mod health;
@@ -68,6 +70,9 @@ struct Subject {
     /// Measure the operator while the driver of the fleet is updated.
     #[arg(long)]
     update: bool,
+    /// Measure the operator while an update of the driver waits for GPU pods on all nodes.
+    #[arg(long)]
+    busy: bool,
     /// Measure the probe.
     #[arg(long, conflicts_with = "nodes")]
     probe: bool,
@@ -78,7 +83,7 @@ struct Subject {
 struct Options {
     #[command(flatten)]
     subject: Subject,
-    /// The sizes of the fleets, in nodes; each gets a new cluster [default: 100,1000,3000; with --health 1000, with --update 100,1000].
+    /// The sizes of the fleets, in nodes; each gets a new cluster [default: 100,1000,3000; with --health and --busy 1000, with --update 100,1000].
     #[arg(long, value_delimiter = ',')]
     nodes: Vec<u32>,
     /// How long the settled fleet, or the idle probe, is measured.
@@ -126,6 +131,7 @@ fn run(paths: &Paths, options: &Options) -> Result<()> {
         let measure = match options.subject {
             Subject { health: true, .. } => health,
             Subject { update: true, .. } => update,
+            Subject { busy: true, .. } => busy,
             Subject { probe: true, .. } => probe,
             Subject { .. } => fleets,
         };
@@ -178,6 +184,20 @@ fn update(paths: &Paths, options: &Options) -> Result<()> {
     }
     if options.write {
         page::write(paths, Section::Update, &update::circumstances(), &update::tables(&all))?;
+    }
+    Ok(())
+}
+
+fn busy(paths: &Paths, options: &Options) -> Result<()> {
+    let mut all = Vec::new();
+    for nodes in options.sizes(&[1_000]) {
+        let measure =
+            async |cluster: &Cluster, operator: &Path| Box::pin(busy::measure(cluster, operator, nodes)).await;
+        all.push(on_fleet(paths, options, nodes, measure)?);
+        show(&all.last().map(busy::exceeded).unwrap_or_default(), &busy::tables(&all));
+    }
+    if options.write {
+        page::write(paths, Section::Busy, &busy::circumstances(), &busy::tables(&all))?;
     }
     Ok(())
 }
@@ -247,6 +267,7 @@ mod tests {
         for line in [
             "--health --probe",
             "--health --update",
+            "--busy --update",
             "--probe --nodes 5",
             "--health --changes 0",
             "--operator f --write",

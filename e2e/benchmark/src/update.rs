@@ -16,7 +16,7 @@ use super::{
 };
 
 /// A version that all models of the fleet support, and that is no model's default.
-const DRIVER: &str = "580.105.08";
+pub(super) const DRIVER: &str = "580.105.08";
 
 /// The figures of one fleet.
 #[derive(Clone, Debug, Default)]

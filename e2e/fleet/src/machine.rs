@@ -111,7 +111,8 @@ impl Machine {
         pods.flat_map(|pod| &pod.main).map(|container| &container.program)
     }
 
-    fn is_running(&self, pod: &PlacedPod) -> bool {
+    /// Returns whether a pod runs its main containers.
+    pub fn is_running(&self, pod: &PlacedPod) -> bool {
         self.pods.get(&pod.uid).is_some_and(PodState::is_running)
     }
 

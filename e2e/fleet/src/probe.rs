@@ -2,7 +2,7 @@
 
 use gpu_operator_crd::{
     health::{GpuHealth, HealthState},
-    report::{DriverFacts, Gpu, InstalledDriver, NvmlFacts, NvmlState, Report},
+    report::{DriverFacts, Gpu, GpuPods, InstalledDriver, NvmlFacts, NvmlState, Report},
 };
 
 use super::machine::{Inputs, Machine};
@@ -61,8 +61,19 @@ pub(super) fn report(machine: &Machine, inputs: &Inputs<'_>) -> Report {
             gpus: answering.then(|| u32::try_from(node.gpus.len()).unwrap_or(u32::MAX)),
         },
         runtimes: node.host_runtimes.clone(),
+        gpu_pods: inputs.requests.holders.then(|| gpu_pods(machine, inputs)),
         ..Report::default()
     }
+}
+
+/// Returns the pods that have GPUs, as kubelet lists them.
+fn gpu_pods(machine: &Machine, inputs: &Inputs<'_>) -> GpuPods {
+    let users = inputs.staying().filter(|pod| pod.uses_gpu && machine.is_running(pod));
+    let mut names: Vec<_> = users.map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect();
+    names.sort();
+    let count = u32::try_from(names.len()).unwrap_or(u32::MAX);
+    names.truncate(10);
+    GpuPods { count, names }
 }
 
 fn healthy() -> GpuHealth {

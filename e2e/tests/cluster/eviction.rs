@@ -1,9 +1,14 @@
 //! `gpuPods.mode: Evict` on real nodes: real evictions of pods whose controllers create them again.
 
 use anyhow::{Context, Result, bail, ensure};
+use gpu_operator_cli::{objects::Objects, plan::report};
 use gpu_operator_crd::{ClusterGpuPolicy, Phase, keys, reason::Reason};
+use gpu_operator_plan::forecast::Outcome;
 use harness::wait::eventually;
-use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job, policy::v1::PodDisruptionBudget};
+use k8s_openapi::{
+    api::{apps::v1::Deployment, batch::v1::Job, policy::v1::PodDisruptionBudget},
+    jiff::Timestamp,
+};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams, PostParams},
@@ -14,7 +19,8 @@ use crate::support::{DEFAULT_DRIVER, Fixture, HOSTNAME, READY, everywhere};
 
 const OTHER: &str = "590.10.01";
 
-async fn apply(nodes: &[Fixture], driver: &str) -> Result<()> {
+/// Returns a policy with this driver for some nodes.
+fn policy(nodes: &[Fixture], driver: &str) -> Result<ClusterGpuPolicy> {
     let names: Vec<String> = nodes.iter().map(|f| f.host.name()).collect();
     let spec = json!({
         "deletionPolicy": "Now",
@@ -23,7 +29,11 @@ async fn apply(nodes: &[Fixture], driver: &str) -> Result<()> {
         "defaults": {"driver": {"version": driver}},
         "rollout": {"maxParallel": 3, "maxUnavailable": "100%", "gpuPods": {"mode": "Evict"}},
     });
-    let policy = ClusterGpuPolicy::new("fleet", serde_json::from_value(spec)?);
+    Ok(ClusterGpuPolicy::new("fleet", serde_json::from_value(spec)?))
+}
+
+async fn apply(nodes: &[Fixture], driver: &str) -> Result<()> {
+    let policy = policy(nodes, driver)?;
     nodes[0].policies().patch("fleet", &PatchParams::apply("test").force(), &Patch::Apply(&policy)).await?;
     Ok(())
 }
@@ -103,6 +113,21 @@ fn evicted_pods_come_back_and_a_bare_pod_stays() {
             Ok(())
         })
         .await?;
+
+        // What is about to happen is known beforehand.
+        let objects = Objects::of_cluster(&served.cluster.client(), served.cluster.namespace()).await?;
+        let planned = report(&objects, &[policy(all, OTHER)?], Timestamp::now())?;
+        let planned = planned.policies.first().context("no plan")?;
+        let of = |f: &Fixture| {
+            let update = planned.updates.iter().find(|update| update.node == f.host.name().as_str());
+            let update = update.with_context(|| format!("no update of {}: {planned:#?}", f.host.name()))?;
+            let pods: Vec<_> = update.pods.iter().map(|pod| (pod.pod.clone(), pod.outcome)).collect();
+            anyhow::Ok((update.wave, pods))
+        };
+        let pod = |f: &Fixture, pod: &str, outcome| (Some(1), vec![(format!("{}/{pod}", f.users()), outcome)]);
+        ensure!(of(served)? == pod(served, &before[0], Outcome::Blocked), "{planned:#?}");
+        ensure!(of(training)? == pod(training, &before[1], Outcome::Evicted), "{planned:#?}");
+        ensure!(of(bare)? == pod(bare, "bare", Outcome::Kept), "{planned:#?}");
 
         apply(all, OTHER).await?;
         let loaded = |f: &Fixture| f.host.standin().loaded_driver();

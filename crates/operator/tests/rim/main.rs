@@ -6,6 +6,7 @@ mod check;
 mod cluster;
 mod faults;
 mod observe;
+mod plan;
 mod writes;
 
 use test_support::sim;

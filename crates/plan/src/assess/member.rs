@@ -299,7 +299,7 @@ impl<'w> Member<'w> {
     #[must_use]
     pub fn is_held_by_others(&self) -> bool {
         let Some(report) = self.report.filter(|report| report.driver.in_use) else { return false };
-        if self.gpu_pods.is_some_and(|pods| pods.holders().next().is_some()) {
+        if self.gpu_pods.is_some_and(GpuPods::is_held) {
             return true;
         }
         let holds = |pod: &&PodFacts| pod.holds_driver() || pod.role == Role::Validation;

@@ -74,11 +74,11 @@ impl Busy {
     /// Records the pods that were listed. A node that is being updated is asked for in each pass, and not counted.
     pub fn listed(&mut self, pods: &BTreeMap<NodeName, GpuPods>, world: &World, now: Uptime) {
         for (node, pods) in pods {
-            if pods.holders().next().is_none() {
-                self.found.remove(node);
-            } else {
+            if pods.is_held() {
                 self.count += usize::from(!is_updated(world, node));
                 self.found.insert(node.clone(), Found { at: now, users: pods.users.clone() });
+            } else {
+                self.found.remove(node);
             }
         }
     }

@@ -46,6 +46,38 @@ pub fn before_release(users: &[GpuPod]) -> impl Iterator<Item = &GpuPod> {
     users.iter().filter(|pod| pod.owner != PodOwner::DaemonSet)
 }
 
+/// What becomes of a pod that uses the GPUs of a node whose turn has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate<'p> {
+    /// It has been deleted already, and its end is awaited.
+    Leaving,
+    /// The policy selects it to be awaited (`gpuPods.waitForJobs`).
+    Awaited,
+    /// It is never evicted; for this reason, which includes what to do.
+    Kept(&'static str),
+    /// It is evicted.
+    Evicted,
+    /// It should be evicted, and the API server does not allow it, for this reason.
+    Refused(&'p str),
+}
+
+/// Returns what becomes of a pod. `refused` has why pods are not evicted.
+#[must_use]
+pub fn fate<'p>(pod: &GpuPod, settings: &RolloutGpuPods, refused: &'p BTreeMap<String, String>) -> Fate<'p> {
+    let jobs = settings.wait_for_jobs.as_ref();
+    if pod.gone_by.is_some() {
+        Fate::Leaving
+    } else if jobs.is_some_and(|jobs| jobs.matches(|key| pod.labels.get(key).map(String::as_str))) {
+        Fate::Awaited
+    } else if let Some(why) = kept(pod, settings) {
+        Fate::Kept(why)
+    } else if let Some(why) = refused.get(&pod.name) {
+        Fate::Refused(why)
+    } else {
+        Fate::Evicted
+    }
+}
+
 /// Returns what to do about some pods of a node. `refused` has why pods are not evicted.
 #[must_use]
 pub fn of(
@@ -54,45 +86,43 @@ pub fn of(
     refused: &BTreeMap<String, String>,
     now: Timestamp,
 ) -> Evictions {
-    let (leaving, users): (Vec<&GpuPod>, Vec<&GpuPod>) = users.iter().partition(|pod| pod.gone_by.is_some());
-    let kept: Vec<_> = users.iter().filter_map(|pod| Some((*pod, kept(pod, settings)?))).collect();
-    if let Some((_, advice)) = kept.first() {
-        let names: Vec<_> = kept.iter().map(|(pod, _)| pod.name.clone()).collect();
+    let fates: Vec<_> = users.iter().map(|pod| (*pod, fate(pod, settings, refused))).collect();
+    let of_fate = |is_it: fn(Fate<'_>) -> bool| -> Vec<String> {
+        fates.iter().filter(|(_, fate)| is_it(*fate)).map(|(pod, _)| pod.name.clone()).collect()
+    };
+    let advice = fates.iter().find_map(|(_, fate)| if let Fate::Kept(advice) = fate { Some(advice) } else { None });
+    if let Some(advice) = advice {
+        let names = of_fate(|fate| matches!(fate, Fate::Kept(_)));
         let message =
             format!("update pending until pods that are not evicted have ended: {}; {advice}", listed(&names));
         return Evictions { pods: Vec::new(), note: note(Reason::GpuPodsInUse, message, names) };
     }
-    let is_awaited = |pod: &&&GpuPod| {
-        let awaited = settings.wait_for_jobs.as_ref();
-        awaited.is_some_and(|jobs| jobs.matches(|key| pod.labels.get(key).map(String::as_str)))
-    };
-    let jobs: Vec<_> = users.iter().filter(is_awaited).map(|pod| pod.name.clone()).collect();
+    let jobs = of_fate(|fate| fate == Fate::Awaited);
     if !jobs.is_empty() {
         let message =
             format!("update pending until the pods selected by gpuPods.waitForJobs have ended: {}", listed(&jobs));
         return Evictions { pods: Vec::new(), note: note(Reason::GpuPodsInUse, message, jobs) };
     }
-    let pods = users.iter().map(|pod| Eviction { pod: pod.name.clone(), uid: pod.uid.clone() }).collect();
-    let is_refused = |pod: &&&GpuPod| refused.contains_key(&pod.name);
-    let blocked: Vec<_> = users.iter().filter(is_refused).map(|pod| pod.name.clone()).collect();
-    let names = || users.iter().chain(&leaving).map(|pod| pod.name.clone()).collect();
-    let lingers = |pod: &&&GpuPod| pod.gone_by.is_some_and(|by| now >= later(by, LINGERS));
-    let note = if let Some(why) = blocked.first().and_then(|pod| refused.get(pod)) {
+    let is_evicted: fn(Fate<'_>) -> bool = |fate| matches!(fate, Fate::Evicted | Fate::Refused(_));
+    let evicted = fates.iter().filter(|(_, fate)| is_evicted(*fate));
+    let pods = evicted.map(|(pod, _)| Eviction { pod: pod.name.clone(), uid: pod.uid.clone() }).collect();
+    let blocked = of_fate(|fate| matches!(fate, Fate::Refused(_)));
+    let why = fates.iter().find_map(|(_, fate)| if let Fate::Refused(why) = fate { Some(why) } else { None });
+    let lingers = |(pod, _): &&(&GpuPod, _)| pod.gone_by.is_some_and(|by| now >= later(by, LINGERS));
+    let note = if let Some(why) = why {
         let more = match blocked.len() {
             1 => String::new(),
             pods => format!(" (and {} more pods)", pods - 1),
         };
         let message = format!("update pending: {why}{more}");
         note(Reason::EvictionBlocked, message, blocked)
-    } else if let Some(pod) = leaving.iter().find(lingers) {
+    } else if let Some((pod, _)) = fates.iter().find(lingers) {
         note(Reason::EvictionBlocked, terminating(pod), vec![pod.name.clone()])
     } else {
-        let left = users.len() + leaving.len();
-        note(
-            Reason::EvictingPods,
-            format!("evicting the pods that use the GPUs of this node; not ended yet: {left}"),
-            names(),
-        )
+        let message = format!("evicting the pods that use the GPUs of this node; not ended yet: {}", fates.len());
+        // Those that have not been deleted yet come first.
+        let names = of_fate(is_evicted).into_iter().chain(of_fate(|fate| fate == Fate::Leaving)).collect();
+        note(Reason::EvictingPods, message, names)
     };
     Evictions { pods, note }
 }

@@ -7,7 +7,7 @@ use gpu_operator_crd::{ClusterGpuPolicy, PoolName, policy_status::Slot};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{budget::Budgets, decision::PolicyDecision, ledger::Ledger, pool::PoolTurns, terms::Terms};
-use crate::{assess::Assessment, desired::effective_spec, world::World};
+use crate::{assess::Assessment, world::World};
 
 /// Returns the decisions for the members of a policy.
 #[must_use]
@@ -20,8 +20,8 @@ pub fn decide<'f>(
 ) -> PolicyDecision<'f> {
     let mut ledger = Ledger::of(policy, world, now);
     let mut begin = |name, members: &'f Vec<Assessment<'f>>| {
-        let strategy = effective_spec::rollout(policy, members.first().and_then(|assessed| assessed.member.pool.named));
-        let terms = Terms::of(policy, &strategy, may_evict, now);
+        let named = members.first().and_then(|assessed| assessed.member.pool.named);
+        let terms = Terms::of(policy, named, may_evict, now);
         PoolTurns::begin(policy, name, members, world, terms, &mut ledger)
     };
     let mut turns: BTreeMap<&PoolName, PoolTurns<'f>> =

@@ -5,7 +5,7 @@ use gpu_operator_crd::{
     ClusterGpuPolicy, PoolName,
     gpunode::{DisruptionScope, Moved, RolloutStep, StageRevisions},
     keys,
-    policy::{OnFailure, RolloutStrategy},
+    policy::OnFailure,
     reason::Reason,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -29,7 +29,7 @@ use crate::{
         turn::{TURN, begin, continue_update, has_nothing_else, keep_or_restore, settle, users},
         wave::{Next, Waves},
     },
-    world::World,
+    world::{GpuPods, World},
 };
 
 /// A pool whose nodes are being decided on.
@@ -38,7 +38,6 @@ pub struct PoolTurns<'f> {
     pub name: &'f PoolName,
     members: &'f [Assessment<'f>],
     world: &'f World,
-    strategy: RolloutStrategy,
     terms: Terms,
     /// The hash of the settings that are rolled out.
     revision: String,
@@ -71,7 +70,6 @@ impl<'f> PoolTurns<'f> {
         ledger: &mut Ledger<'_>,
     ) -> Self {
         let (named, now) = (members.first().and_then(|assessed| assessed.member.pool.named), terms.now);
-        let strategy = effective_spec::rollout(policy, named);
         let revision = effective_spec::revision(policy, named);
         ledger.enter(name, &revision);
         let goals = Goals::of(ledger.pool(name), members);
@@ -79,9 +77,8 @@ impl<'f> PoolTurns<'f> {
             name,
             members,
             world,
+            waves: Waves::of(terms.strategy.canary.as_ref(), members, &goals, &revision, now),
             terms,
-            waves: Waves::of(strategy.canary.as_ref(), members, &goals, &revision, now),
-            strategy,
             revision,
             goals,
             preflights: Preflights::default(),
@@ -104,12 +101,12 @@ impl<'f> PoolTurns<'f> {
     fn count_failures(&mut self, ledger: &mut Ledger<'_>) {
         let failures = failures::of(self.name, self.members, &self.goals, &self.revision, ledger);
         self.decision.failed = failures.len();
-        let most = usize::try_from(self.strategy.max_failures.unwrap_or(1)).unwrap_or(usize::MAX);
+        let most = usize::try_from(self.terms.strategy.max_failures.unwrap_or(1)).unwrap_or(usize::MAX);
         self.is_halted = failures.len() >= most;
         let cause = failures.into_values().next().filter(|_| self.is_halted);
         let is_back = self.goals.rolled_back;
         let has_moved = || self.members.iter().any(|assessed| self.goals.moved(&assessed.member).is_some());
-        let turns_back = |_: &_| self.strategy.on_failure == Some(OnFailure::RollBack) && !is_back && has_moved();
+        let turns_back = |_: &_| self.terms.strategy.on_failure == Some(OnFailure::RollBack) && !is_back && has_moved();
         if let Some(cause) = cause.as_ref().filter(turns_back) {
             ledger.roll_back(self.name, &self.revision, cause);
         } else if let Some(cause) = cause {
@@ -130,7 +127,7 @@ impl<'f> PoolTurns<'f> {
     fn ask_for_waiting_drivers(&mut self) {
         let members = self.members.iter().map(|assessed| &assessed.member);
         for member in members.filter(|member| waits_for_holders(member, self.terms.now)) {
-            self.decision.ask_again |= member.gpu_pods.is_some_and(|pods| pods.holders().next().is_some());
+            self.decision.ask_again |= member.gpu_pods.is_some_and(GpuPods::is_held);
             if member.gpu_pods.is_none() {
                 self.decision.ask(member);
             }
@@ -181,7 +178,7 @@ impl<'f> PoolTurns<'f> {
 
     /// Returns whether no update begins, whichever node it is of.
     fn is_stopped(&self) -> bool {
-        self.is_halted || self.strategy.paused == Some(true)
+        self.is_halted || self.terms.strategy.paused == Some(true)
     }
 
     /// Returns the part of a decision that applies while the node's container runtime may not be restarted.
@@ -310,7 +307,7 @@ impl<'f> PoolTurns<'f> {
 
     /// Returns why no update in the pool begins until a user or a recovery changes that, as a message.
     fn stopped(&mut self) -> Option<&'static str> {
-        if self.strategy.paused == Some(true) {
+        if self.terms.strategy.paused == Some(true) {
             return Some("update pending: the rollout is paused by rollout.paused");
         }
         if self.terms.lacks_right() {

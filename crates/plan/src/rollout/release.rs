@@ -29,7 +29,7 @@ pub fn waits_for_holders(member: &Member<'_>, now: Timestamp) -> bool {
 /// Returns whether the driver's container waits for programs other than those of GPU pods.
 #[must_use]
 pub fn waits_for_programs(member: &Member<'_>, now: Timestamp) -> bool {
-    waits_for_holders(member, now) && member.gpu_pods.is_some_and(|pods| pods.holders().next().is_none())
+    waits_for_holders(member, now) && member.gpu_pods.is_some_and(|pods| !pods.is_held())
 }
 
 /// Returns whether the probe blocks a driver of this operator: a module is loaded, and either another version has to replace
@@ -47,7 +47,7 @@ fn probe_blocks_driver(member: &Member<'_>, now: Timestamp) -> bool {
     };
     let asked = member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.release_driver);
     // While pods use the GPUs, a release does not help, and the health of the GPUs would not be monitored.
-    let wins = member.gpu_pods.map_or(asked, |pods| pods.holders().next().is_none());
+    let wins = member.gpu_pods.map_or(asked, |pods| !pods.is_held());
     let up = member.pod(Stage::Driver).is_some_and(PodFacts::running) && !member.driver_waits();
     !up && wins && (asked || waits_for_holders(member, now))
         || (!choice.fits(loaded) && !member.driver_waits_for_its_turn())

@@ -5,12 +5,12 @@ use std::time::Duration;
 use gpu_operator_crd::{
     ClusterGpuPolicy,
     gpunode::{DisruptionScope, Rollout, RolloutStep, StageRevisions},
-    policy::{GpuPodsMode, RolloutGpuPods, RolloutStrategy},
+    policy::{GpuPodsMode, Pool, RolloutStrategy},
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::window::Windows;
-use crate::{settings::PROGRESS_DEADLINE, time::later};
+use crate::{desired::effective_spec, settings::PROGRESS_DEADLINE, time::later};
 
 /// The default of `gpuPods.timeout`.
 const TIMEOUT: Duration = Duration::from_hours(4);
@@ -18,8 +18,8 @@ const TIMEOUT: Duration = Duration::from_hours(4);
 /// What applies to the updates of all nodes of a pool.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// What happens to GPU pods.
-    pub gpu_pods: RolloutGpuPods,
+    /// How nodes of the pool are updated.
+    pub strategy: RolloutStrategy,
     /// Whether the operator has the right to evict pods.
     may_evict: bool,
     /// How long GPU pods are awaited on a cordoned node.
@@ -33,15 +33,16 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Returns the terms of a pool with this strategy.
+    /// Returns the terms of a pool.
     #[must_use]
-    pub fn of(policy: &ClusterGpuPolicy, strategy: &RolloutStrategy, may_evict: bool, now: Timestamp) -> Self {
+    pub fn of(policy: &ClusterGpuPolicy, pool: Option<&Pool>, may_evict: bool, now: Timestamp) -> Self {
+        let strategy = effective_spec::rollout(policy, pool);
         Self {
-            gpu_pods: strategy.gpu_pods.clone(),
             may_evict,
             timeout: strategy.gpu_pods.timeout.map_or(TIMEOUT, Into::into),
             progress_deadline: policy.spec.readiness.progress_deadline.map_or(PROGRESS_DEADLINE, Into::into),
             windows: Windows::of(&strategy.windows, now),
+            strategy,
             now,
         }
     }
@@ -65,7 +66,7 @@ impl Terms {
     }
 
     fn mode(&self) -> GpuPodsMode {
-        self.gpu_pods.mode.unwrap_or_default()
+        self.strategy.gpu_pods.mode.unwrap_or_default()
     }
 
     /// Returns the record of an update of a node that enters this step now.

@@ -172,7 +172,7 @@ pub fn continue_update(
         Some(pods) if terms.evicts() && pods.iter().all(|pod| pod.owner == PodOwner::DaemonSet) => {
             pool.ask_again = true;
             let pods: Vec<_> = pods.iter().collect();
-            let Evictions { pods, note } = eviction::of(&pods, &terms.gpu_pods, member.refused_evictions, now);
+            let Evictions { pods, note } = eviction::of(&pods, &terms.strategy.gpu_pods, member.refused_evictions, now);
             Decision { evictions: pods, note: Some(note), ..releasing(String::new()) }
         }
         // A GPU pod was started in the meantime: the node gets its groups back until the pod has terminated.
@@ -268,7 +268,8 @@ pub fn await_idle(
         Some(pods) if terms.evicts() => {
             let pods: Vec<_> = eviction::before_release(pods).collect();
             if !pods.is_empty() {
-                let Evictions { pods, note } = eviction::of(&pods, &terms.gpu_pods, member.refused_evictions, now);
+                let Evictions { pods, note } =
+                    eviction::of(&pods, &terms.strategy.gpu_pods, member.refused_evictions, now);
                 let decision = blocked(note, pool);
                 // The record of the update and the cordon come first.
                 let may_begin = member.rollout().is_some() && member.node.cordoned && decision.rollout.is_some();

@@ -100,6 +100,12 @@ impl GpuPods {
     pub fn holders(&self) -> impl Iterator<Item = &GpuPod> {
         self.users.iter().filter(|pod| pod.runs)
     }
+
+    /// Returns whether one of them may have the driver open.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.holders().next().is_some()
+    }
 }
 
 fn gpu_pod(pod: &Pod) -> GpuPod {

@@ -10,6 +10,7 @@ mod drift;
 mod driver_down;
 mod eviction;
 mod examples;
+mod forecast;
 mod foreign_input;
 mod gfd;
 mod gitops;

@@ -72,7 +72,8 @@ impl Sim {
         }
     }
 
-    fn gpu_pods_on(&self, node: &NodeName, requests: &GpuRequests) -> GpuPods {
+    /// Returns the pods on a node that use or offer GPUs, as the API server lists them.
+    pub fn gpu_pods_on(&self, node: &NodeName, requests: &GpuRequests) -> GpuPods {
         let tests = self.tests_on(node).into_iter().filter(|pod| pod.end.is_none());
         let test = |pod: &PodFacts| GpuPod {
             owner: PodOwner::Operator,

@@ -2,8 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs, io,
-    io::{Read, Write},
+    io::{self, Write},
 };
 
 use gpu_operator_crd::ClusterGpuPolicy;
@@ -14,7 +13,7 @@ use gpu_operator_plan::{
 };
 use thiserror::Error;
 
-use crate::policy_file::{self, PolicyFileError};
+use crate::policy_file::{self, FileError};
 
 /// Which policies and nodes the list is for.
 #[derive(Debug, clap::Args)]
@@ -44,12 +43,9 @@ pub struct Images {
 /// A reason why no images are listed.
 #[derive(Debug, Error)]
 pub enum ImagesError {
-    /// The file cannot be read.
-    #[error("cannot read {0}: {1}")]
-    Read(String, #[source] io::Error),
-    /// Its policies cannot be read.
-    #[error("{0}: {1}")]
-    Policy(String, #[source] PolicyFileError),
+    /// The policies cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The catalogue lacks a model.
     #[error(
         "--model {0} is neither in the catalogue nor in spec.models; write a value of the label gpu.nodestack.dev/model"
@@ -80,21 +76,14 @@ impl Images {
     /// # Errors
     /// Returns why there is none.
     pub fn run(&self) -> Result<(), ImagesError> {
-        let read = if self.filename == "-" {
-            let mut text = String::new();
-            io::stdin().read_to_string(&mut text).map(|_| text)
-        } else {
-            fs::read_to_string(&self.filename)
-        };
-        let text = read.map_err(|error| ImagesError::Read(self.filename.clone(), error))?;
-        let mut lines = self.list(&text)?.into_iter().collect::<Vec<_>>().join("\n");
+        let policies = policy_file::read(&self.filename)?;
+        let mut lines = self.list(policies)?.into_iter().collect::<Vec<_>>().join("\n");
         lines.push('\n');
         io::stdout().write_all(lines.as_bytes()).map_err(ImagesError::Write)
     }
 
-    /// Returns the images of all policies in a text, and logs what is noteworthy.
-    fn list(&self, text: &str) -> Result<BTreeSet<String>, ImagesError> {
-        let policies = policy_file::parse(text).map_err(|error| ImagesError::Policy(self.filename.clone(), error))?;
+    /// Returns the images of all policies, and logs what is noteworthy.
+    fn list(&self, policies: Vec<ClusterGpuPolicy>) -> Result<BTreeSet<String>, ImagesError> {
         let catalogue = catalogue(&policies)?;
         let fleet = self.fleet(&catalogue)?;
         // The list depends on no other setting.
@@ -170,7 +159,8 @@ mod tests {
     fn list(flags: &str, text: &str) -> Result<Vec<String>, String> {
         let line =
             Line::try_parse_from(format!("images -f - {flags}").split_whitespace()).map_err(|e| e.to_string())?;
-        line.images.list(text).map(|images| images.into_iter().collect()).map_err(|error| error.to_string())
+        let policies = policy_file::policies("-", text).map_err(|error| error.to_string())?;
+        line.images.list(policies).map(|images| images.into_iter().collect()).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -1,6 +1,11 @@
 //! Policies in a file, checked without a cluster as far as their schema reaches: fields, types and values, but not the rules
 //! that relate fields to each other.
 
+use std::{
+    fs,
+    io::{self, Read},
+};
+
 use gpu_operator_crd::{ClusterGpuPolicy, GROUP, VERSION, crds};
 use serde::Deserialize;
 use serde_json::Value;
@@ -10,7 +15,40 @@ const KIND: &str = "ClusterGpuPolicy";
 /// How alike an unknown field and a known one are, from 0 to 1, if the unknown one is taken for a misspelling.
 const ALIKE: f64 = 0.8;
 
-/// A reason why a file's policies cannot be read.
+/// A reason why policies cannot be read from a file.
+#[derive(Debug, Error)]
+pub enum FileError {
+    /// The file cannot be read.
+    #[error("cannot read {0}: {1}")]
+    Read(String, #[source] io::Error),
+    /// Its policies are invalid.
+    #[error("{0}: {1}")]
+    Policy(String, #[source] PolicyFileError),
+}
+
+/// Returns the policies in a file; `-` is standard input.
+///
+/// # Errors
+/// Returns the first error, with what to write instead.
+pub fn read(filename: &str) -> Result<Vec<ClusterGpuPolicy>, FileError> {
+    let read = if filename == "-" {
+        let mut text = String::new();
+        io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        fs::read_to_string(filename)
+    };
+    policies(filename, &read.map_err(|error| FileError::Read(filename.to_owned(), error))?)
+}
+
+/// Returns the policies in the text of a file with this name.
+///
+/// # Errors
+/// Returns the first error, with what to write instead.
+pub fn policies(filename: &str, text: &str) -> Result<Vec<ClusterGpuPolicy>, FileError> {
+    parse(text).map_err(|error| FileError::Policy(filename.to_owned(), error))
+}
+
+/// A reason why a file's policies are invalid.
 #[derive(Debug, Error)]
 pub enum PolicyFileError {
     /// It is not YAML.

@@ -1,0 +1,122 @@
+//! `gpu-operator plan`: reports what applying a policy would do, and changes nothing.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+};
+
+use gpu_operator_crd::ClusterGpuPolicy;
+use gpu_operator_plan::{
+    catalogue::{Catalogue, CatalogueError},
+    forecast::{Forecast, Inputs, forecast},
+};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::{
+    objects::{Objects, ObjectsError},
+    policy_file::{self, FileError},
+    text,
+};
+
+/// Reports which nodes the policies in a file would disrupt, in which order and for which pods. Exits with 0 if they would change nothing, with
+/// 2 if they would change something, and with 1 on errors.
+#[derive(Debug, clap::Args)]
+pub struct Plan {
+    /// File with policies, as YAML or JSON; `-` reads standard input.
+    #[arg(short, long, value_name = "FILE")]
+    filename: String,
+    /// Read the objects of the cluster from the YAML and JSON files of this folder instead of from the API server.
+    #[arg(long, value_name = "DIR")]
+    from: Option<PathBuf>,
+    /// Namespace of the operator.
+    #[arg(short, long, env = "POD_NAMESPACE", default_value = "gpu-operator")]
+    namespace: String,
+    /// How to print the plan.
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+/// The format of the output.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Output {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// A reason why there is no plan.
+#[derive(Debug, Error)]
+pub enum PlanError {
+    /// The policies cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A policy has no name.
+    #[error("{0}: a policy has no name; write metadata.name")]
+    NoName(String),
+    /// The objects of the cluster cannot be read.
+    #[error(transparent)]
+    Objects(#[from] ObjectsError),
+    /// The built-in catalogue is invalid.
+    #[error("failed to read the catalogue: {0}")]
+    Catalogue(#[from] CatalogueError),
+    /// The plan cannot be printed.
+    #[error("cannot write the plan: {0}")]
+    Write(#[from] io::Error),
+}
+
+/// The forecasts, as they are printed.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// What each policy would do.
+    pub policies: Vec<Forecast>,
+    /// What is not known, as messages.
+    pub notes: Vec<String>,
+}
+
+impl Plan {
+    /// Returns whether a client is needed.
+    #[must_use]
+    pub fn needs_cluster(&self) -> bool {
+        self.from.is_none()
+    }
+
+    /// Prints what the policies would do, and returns whether that is anything.
+    ///
+    /// # Errors
+    /// Returns why that is not known.
+    pub async fn run(&self, client: Option<Client>) -> Result<bool, PlanError> {
+        let policies = policy_file::read(&self.filename)?;
+        if policies.iter().any(|policy| policy.metadata.name.as_ref().is_none_or(String::is_empty)) {
+            return Err(PlanError::NoName(self.filename.clone()));
+        }
+        let objects = match (&self.from, client) {
+            (Some(folder), _) => Objects::of_folder(folder, &self.namespace)?,
+            (None, Some(client)) => Objects::of_cluster(&client, &self.namespace).await?,
+            (None, None) => return Err(io::Error::from(io::ErrorKind::NotConnected).into()),
+        };
+        let report = report(&objects, &policies, Timestamp::now())?;
+        let text = match self.output {
+            Output::Text => text::of(&report),
+            Output::Json => serde_json::to_string_pretty(&report).map_err(io::Error::from)? + "\n",
+        };
+        io::stdout().write_all(text.as_bytes())?;
+        Ok(report.policies.iter().any(|forecast| !forecast.is_empty()))
+    }
+}
+
+/// Returns what these policies would do if they were applied now.
+///
+/// # Errors
+/// Returns an error if the built-in catalogue is invalid.
+pub fn report(objects: &Objects, policies: &[ClusterGpuPolicy], now: Timestamp) -> Result<Report, CatalogueError> {
+    let catalogue = Catalogue::builtin()?;
+    let (settings, note) = objects.settings();
+    let (world, budgets) = (objects.world(), &objects.budgets);
+    let inputs = Inputs { settings: &settings, catalogue: &catalogue, world: &world, budgets, now };
+    let notes = objects.notes.iter().cloned().chain(note).collect();
+    Ok(Report { policies: forecast(inputs, policies), notes })
+}

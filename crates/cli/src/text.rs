@@ -1,0 +1,240 @@
+//! A plan as text: what a reader has to decide on comes first, one line for each node.
+
+use std::{collections::BTreeMap, fmt::Write};
+
+use gpu_operator_crd::keys;
+use gpu_operator_plan::forecast::{Forecast, Outcome, StageChange, Update};
+
+use crate::plan::Report;
+
+/// Returns a report as text.
+pub fn of(report: &Report) -> String {
+    let mut lines = Vec::new();
+    for forecast in &report.policies {
+        policy(forecast, &mut lines);
+        lines.push(String::new());
+    }
+    lines.extend(report.notes.iter().map(|note| format!("Note: {note}.")));
+    while lines.last().is_some_and(String::is_empty) {
+        lines.pop();
+    }
+    lines.join("\n") + "\n"
+}
+
+fn policy(forecast: &Forecast, lines: &mut Vec<String>) {
+    let Forecast { policy, nodes, updates, waiting, leaving, excluded, changes, problems } = forecast;
+    if forecast.is_empty() {
+        lines.push(format!("Policy {policy} changes nothing on its {}.", count(*nodes, "node")));
+    } else {
+        let waves = updates.iter().filter_map(|update| update.wave).max().unwrap_or_default();
+        let blocked = updates.iter().filter(|update| update.blocked_by.is_some()).count();
+        let in_turn = updates.iter().filter(|update| update.wave.is_some()).count();
+        let mut line = format!("Policy {policy} governs {}", count(*nodes, "node"));
+        let _ = write!(line, ": {in_turn} updated in {}", count(waves as usize, "wave"));
+        for (number, what) in [
+            (updates.len() - in_turn, "installed at once"),
+            (blocked, "of the updates blocked"),
+            (waiting.len(), "not updated"),
+            (leaving.len(), "given up"),
+        ] {
+            if number > 0 {
+                let _ = write!(line, ", {number} {what}");
+            }
+        }
+        lines.push(line + ".");
+    }
+    let section = |title: &str, body: Vec<String>, lines: &mut Vec<String>| {
+        if !body.is_empty() {
+            lines.push(String::new());
+            lines.push(title.to_owned());
+            lines.extend(body.into_iter().map(|line| format!("  {line}")));
+        }
+    };
+    let problem =
+        problems.iter().map(|problem| format!("{}, {}: {}", problem.condition, problem.reason, problem.message));
+    section("Conditions of the policy:", problem.collect(), lines);
+    section("What updates change:", stages(updates), lines);
+    let mut waves: BTreeMap<Option<u32>, Vec<&Update>> = BTreeMap::new();
+    for update in updates {
+        waves.entry(update.wave).or_default().push(update);
+    }
+    for (wave, updates) in waves {
+        let title = match wave {
+            None => "At once, because these nodes have no GPU to lose:".to_owned(),
+            Some(wave) => {
+                let not_before = updates.iter().filter_map(|update| update.not_before).min();
+                let from = not_before.map(|time| format!(", not before {time}")).unwrap_or_default();
+                format!("Wave {wave}{from}:")
+            }
+        };
+        section(&title, updates.into_iter().map(update).collect(), lines);
+    }
+    let waits = waiting.iter().map(|waiting| format!("{}: {}: {}", waiting.node, waiting.reason, waiting.message));
+    section("Not updated:", waits.collect(), lines);
+    let names = leaving.iter().map(ToString::to_string).collect();
+    section("Given up, which lose their GPU stack once no pod uses their GPUs:", names, lines);
+    let names = excluded.iter().map(ToString::to_string).collect();
+    section(&format!("Selected, but excluded by their label {}:", keys::MANAGED), names, lines);
+    section("Without disruption:", changes.clone(), lines);
+}
+
+/// Returns what becomes of the stages of nodes, and on how many.
+fn stages(updates: &[Update]) -> Vec<String> {
+    let mut known: BTreeMap<&StageChange, usize> = BTreeMap::new();
+    for change in updates.iter().flat_map(|update| &update.stages) {
+        *known.entry(change).or_default() += 1;
+    }
+    let line = |(change, nodes): (&StageChange, usize)| {
+        let StageChange { stage, from, to } = change;
+        let what = match (from, to) {
+            (Some(from), Some(to)) if from == to => format!("other settings of {to}"),
+            (Some(from), Some(to)) => format!("{from} -> {to}"),
+            (None, Some(to)) => format!("new: {to}"),
+            (Some(from), None) => format!("removed: {from}"),
+            (None, None) => "changed".to_owned(),
+        };
+        format!("{}: {what} ({})", stage.as_str(), count(nodes, "node"))
+    };
+    known.into_iter().map(line).collect()
+}
+
+/// Returns the line of a node.
+fn update(update: &Update) -> String {
+    let Update { node, cordon, cordoned, underway, pods, blocked_by, .. } = update;
+    let mut parts = Vec::new();
+    if *underway {
+        parts.push("already begun".to_owned());
+    }
+    if let Some(why) = blocked_by {
+        parts.push(format!("BLOCKED by {why}"));
+    }
+    for (outcome, words) in [(Outcome::Evicted, "evicts"), (Outcome::Awaited, "waits for the end of")] {
+        let names: Vec<_> = pods.iter().filter(|pod| pod.outcome == outcome).map(|pod| pod.pod.as_str()).collect();
+        if !names.is_empty() {
+            parts.push(format!("{words} {}", names.join(", ")));
+        }
+    }
+    if *cordoned {
+        parts.push("stays cordoned, because somebody else has cordoned it".to_owned());
+    } else if *cordon {
+        parts.push("is cordoned meanwhile".to_owned());
+    }
+    if parts.is_empty() {
+        parts.push("disrupts no pod".to_owned());
+    }
+    format!("{node}: {}", parts.join("; "))
+}
+
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_operator_crd::{gpunode::DisruptionScope, policy::Stage, reason::Reason};
+    use gpu_operator_plan::forecast::{PodOutcome, Problem, Waiting};
+
+    use super::*;
+
+    fn update_of(node: &str, wave: Option<u32>) -> Update {
+        let change = |stage, from: &str, to: &str| StageChange { stage, from: Some(from.into()), to: Some(to.into()) };
+        Update {
+            node: node.into(),
+            pool: "p".into(),
+            wave,
+            not_before: None,
+            underway: false,
+            scope: DisruptionScope::GpuPods,
+            stages: vec![
+                change(Stage::Driver, "driver:1", "driver:2"),
+                change(Stage::Toolkit, "toolkit:1", "toolkit:1"),
+            ],
+            cordon: true,
+            cordoned: false,
+            pods: vec![],
+            blocked_by: None,
+        }
+    }
+
+    fn pod(name: &str, outcome: Outcome) -> PodOutcome {
+        PodOutcome { pod: name.into(), outcome, message: String::new() }
+    }
+
+    fn empty() -> Forecast {
+        Forecast {
+            policy: "all".into(),
+            nodes: 1,
+            updates: vec![],
+            waiting: vec![],
+            leaving: vec![],
+            excluded: vec![],
+            changes: vec![],
+            problems: vec![],
+        }
+    }
+
+    #[test]
+    fn every_part_has_its_lines() {
+        let pods = vec![pod("t/a", Outcome::Evicted), pod("t/b", Outcome::Evicted), pod("t/c", Outcome::Awaited)];
+        let new = vec![StageChange { stage: Stage::Driver, from: None, to: Some("driver:2".into()) }];
+        let not_before = "2026-01-02T00:00:00Z".parse().ok();
+        let updates = vec![
+            Update { pods, ..update_of("a", Some(1)) },
+            Update { underway: true, cordon: false, cordoned: true, ..update_of("b", Some(1)) },
+            Update { not_before, blocked_by: Some("pod t/d: why".into()), ..update_of("c", Some(2)) },
+            Update { cordon: false, stages: new, ..update_of("d", None) },
+        ];
+        let (node, pool, message) = ("e".into(), "p".into(), "update pending".into());
+        let waiting = vec![Waiting { node, pool, reason: Reason::RolloutPending, message, pods: vec![] }];
+        let (condition, reason, message) = ("Stalled".into(), "RolloutHalted".into(), "words".into());
+        let forecast = Forecast {
+            nodes: 6,
+            updates,
+            waiting,
+            leaving: vec!["f".into()],
+            excluded: vec!["g".into()],
+            changes: vec!["label a=b on 2 nodes".into()],
+            problems: vec![Problem { condition, reason, message }],
+            ..empty()
+        };
+        let text = of(&Report { policies: vec![forecast, empty()], notes: vec!["no operator found".into()] });
+        let expected = "\
+Policy all governs 6 nodes: 3 updated in 2 waves, 1 installed at once, 1 of the updates blocked, 1 not updated, 1 given up.
+
+Conditions of the policy:
+  Stalled, RolloutHalted: words
+
+What updates change:
+  driver: new: driver:2 (1 node)
+  driver: driver:1 -> driver:2 (3 nodes)
+  toolkit: other settings of toolkit:1 (3 nodes)
+
+At once, because these nodes have no GPU to lose:
+  d: disrupts no pod
+
+Wave 1:
+  a: evicts t/a, t/b; waits for the end of t/c; is cordoned meanwhile
+  b: already begun; stays cordoned, because somebody else has cordoned it
+
+Wave 2, not before 2026-01-02T00:00:00Z:
+  c: BLOCKED by pod t/d: why; is cordoned meanwhile
+
+Not updated:
+  e: RolloutPending: update pending
+
+Given up, which lose their GPU stack once no pod uses their GPUs:
+  f
+
+Selected, but excluded by their label gpu.nodestack.dev/managed:
+  g
+
+Without disruption:
+  label a=b on 2 nodes
+
+Policy all changes nothing on its 1 node.
+
+Note: no operator found.
+";
+        assert_eq!(text, expected);
+    }
+}

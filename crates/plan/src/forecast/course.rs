@@ -1,0 +1,290 @@
+//! The course of a forecast: the plan is computed, what it begins ends, and so on until it begins nothing more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy, GpuNodeSpec, NodeName, Phase, PolicyName, PoolName,
+    gpunode::{DisruptionScope, StageRevisions},
+    policy::Stage,
+    reason::Reason,
+};
+use k8s_openapi::jiff::Timestamp;
+
+use super::{Forecast, Inputs, Outcome, PodOutcome, StageChange, Update, Waiting, ending::Event};
+use crate::{
+    assess::{self, AssessedFleet, Assessment, PolicyMembers, member::Member, verdict::Verdict},
+    desired::{self, effective_spec},
+    inventory::{
+        self, added_models,
+        membership::{Unmanaged, name_of},
+    },
+    note::Note,
+    output::gpu_node::member_spec,
+    revision,
+    rollout::{
+        self,
+        decision::{Decision, PolicyDecision},
+        eviction::{Fate, fate},
+        goal::Goals,
+        ledger::Ledger,
+        terms::Terms,
+    },
+    world::{GpuPod, World},
+};
+
+/// How often the plan is computed at most, for each node: its update begins and ends, and it may be given up in between.
+const ROUNDS_PER_NODE: usize = 4;
+
+/// The course so far.
+struct Course<'a> {
+    inputs: Inputs<'a>,
+    world: World,
+    now: Timestamp,
+    /// Nodes that have what they get.
+    arrived: BTreeSet<NodeName>,
+    /// The waves of the last updates of each policy that have ended.
+    ended: BTreeMap<PolicyName, u32>,
+    /// The updates that have begun.
+    updates: BTreeMap<NodeName, (PolicyName, Update)>,
+}
+
+/// What one plan begins.
+#[derive(Default)]
+struct Round {
+    events: Vec<Event>,
+    updates: Vec<(PolicyName, Update)>,
+    /// Nodes that are not updated so far.
+    waiting: Vec<(PolicyName, Waiting)>,
+    /// The updates that are given up.
+    given_up: Vec<NodeName>,
+    /// When the plan changes.
+    next: Option<Timestamp>,
+    /// The number of nodes of each policy, and those that are excluded from it.
+    nodes: BTreeMap<PolicyName, usize>,
+    excluded: Vec<(PolicyName, NodeName)>,
+}
+
+/// Returns what happens to the nodes of these policies.
+pub fn follow(inputs: Inputs<'_>, world: World, policies: &[ClusterGpuPolicy]) -> Vec<Forecast> {
+    let rounds = 100 + ROUNDS_PER_NODE * world.gpu_nodes.len();
+    let (arrived, ended, updates) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+    let mut course = Course { inputs, world, now: inputs.now, arrived, ended, updates };
+    let mut last = course.round();
+    for _ in 0..rounds {
+        let changed = course.pass(&mut last);
+        if last.waiting.is_empty()
+            && course
+                .updates
+                .values()
+                .all(|(_, update)| update.blocked_by.is_some() || course.arrived.contains(&update.node))
+        {
+            break;
+        }
+        match last.next.filter(|next| *next > course.now) {
+            _ if changed => {}
+            Some(next) => course.now = next,
+            None => break,
+        }
+        last = course.round();
+    }
+    policies.iter().map(|policy| course.forecast(name_of(policy), &last)).collect()
+}
+
+impl Course<'_> {
+    /// Computes the plan.
+    fn round(&self) -> Round {
+        let models = added_models::of(self.inputs.catalogue, &self.world);
+        let (fleet, variants) = desired::resolve(inventory::take(models.catalogue(), &self.world));
+        let mut fleet = assess::assess(fleet, variants, self.now);
+        let members = fleet.policies.values_mut().flat_map(|policy| policy.pools.values_mut().flatten());
+        for assessed in members.filter(|assessed| self.arrived.contains(&assessed.member.node.name)) {
+            assessed.verdict = Verdict::new(Phase::Ready, Reason::AllGpusAllocatable, "");
+        }
+        let decided = rollout::decide(&fleet, self.inputs.settings.evicts_pods, self.now);
+        let mut round = Round { excluded: excluded(&fleet), ..Round::default() };
+        for (name, decision) in &decided.policies {
+            if let Some((policy, members)) = self.world.policies.get(*name).zip(fleet.policies.get(*name)) {
+                self.decided(policy, members, decision, &mut round);
+            }
+        }
+        round
+    }
+
+    /// Takes over the decisions for a policy.
+    fn decided(
+        &self,
+        policy: &ClusterGpuPolicy,
+        members: &PolicyMembers<'_>,
+        decision: &PolicyDecision<'_>,
+        round: &mut Round,
+    ) {
+        let name = name_of(policy);
+        round.nodes.insert(name.clone(), members.pools.values().map(Vec::len).sum());
+        round.events.extend(decision.ledger.clone().map(|content| Event::Ledger(name.clone(), content)));
+        let mut ledger = Ledger::of(policy, &self.world, self.now);
+        for (pool_name, members) in &members.pools {
+            let Some(pool) = decision.pools.get(pool_name) else { continue };
+            let named = members.first().and_then(|assessed| assessed.member.pool.named);
+            ledger.enter(pool_name, &effective_spec::revision(policy, named));
+            let goals = Goals::of(ledger.pool(pool_name), members);
+            let terms = Terms::of(policy, named, self.inputs.settings.evicts_pods, self.now);
+            round.events.extend(pool.preflight_pods.iter().map(|(name, pod)| Event::Pulled(name.clone(), pod.clone())));
+            let next = [round.next, pool.check_again, decision.check_again];
+            round.next = next.into_iter().flatten().min();
+            for assessed in members {
+                let member = &assessed.member;
+                let goal = member.want().map(|want| goals.of_member(member, want));
+                if let Some(decision) = pool.nodes.get(&member.node.name) {
+                    self.decided_on(assessed, decision, goal, &terms, round);
+                }
+            }
+        }
+    }
+
+    /// Takes over the decision for a node.
+    fn decided_on(
+        &self,
+        assessed: &Assessment<'_>,
+        decision: &Decision,
+        goal: Option<StageRevisions>,
+        terms: &Terms,
+        round: &mut Round,
+    ) {
+        let member = &assessed.member;
+        let (node, policy) = (&member.node.name, name_of(member.policy));
+        // The probe is not there to answer.
+        let report_holders = member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.report_holders);
+        let spec = Box::new(GpuNodeSpec { report_holders, ..member_spec(member, decision) });
+        let known = self.updates.get(node).map(|(_, update)| update);
+        let at_once = decision.rollout.is_none() && decision.labels != member.have;
+        let to = if at_once { Some(decision.labels.clone()) } else { goal.filter(|goal| *goal != member.have) };
+        let Some(to) = to else {
+            if member.want().is_none() && known.is_none() {
+                round.waiting.push((policy, waiting(assessed, decision)));
+            }
+            round.events.push(Event::Recorded(node.clone(), spec, decision.cordon));
+            return;
+        };
+        if decision.rollout.is_none() && !at_once {
+            match known {
+                Some(_) if member.rollout().is_some() => round.given_up.push(node.clone()),
+                Some(_) => {}
+                None => round.waiting.push((policy, waiting(assessed, decision))),
+            }
+            round.events.push(Event::Recorded(node.clone(), spec, decision.cordon));
+            return;
+        }
+        let update = known.cloned().unwrap_or_else(|| self.update(member, decision, &to, terms));
+        if update.blocked_by.is_some() {
+            round.events.push(Event::Recorded(node.clone(), spec, decision.cordon));
+        } else {
+            round.events.push(Event::Arrived(node.clone(), spec, to));
+        }
+        if known.is_none() {
+            round.updates.push((policy, update));
+        }
+    }
+
+    /// Returns the update of a node that begins, or has begun.
+    fn update(&self, member: &Member<'_>, decision: &Decision, to: &StageRevisions, terms: &Terms) -> Update {
+        let scope = decision.rollout.as_ref().map_or(DisruptionScope::Nothing, |rollout| rollout.scope);
+        let ended = self.ended.get(&name_of(member.policy)).copied().unwrap_or_default();
+        let users = member.gpu_pods.map(|pods| pods.users.as_slice()).unwrap_or_default();
+        let users = if scope == DisruptionScope::Nothing { &[] } else { users };
+        let pods: Vec<_> = users.iter().map(|pod| outcome(pod, terms, &self.world)).collect();
+        let blocking = pods.iter().find(|pod| matches!(pod.outcome, Outcome::Kept | Outcome::Blocked));
+        let held = decision.note.as_ref().filter(|note| note.reason == Reason::GpusHeld);
+        let is_cordoned = member.node.cordoned && !member.node.own_cordon;
+        let by_pod = blocking.map(|PodOutcome { pod, message, .. }| format!("pod {pod}: {message}"));
+        Update {
+            node: member.node.name.clone(),
+            pool: member.pool.name.clone(),
+            wave: decision.rollout.is_some().then_some(ended + 1),
+            not_before: (self.now > self.inputs.now).then_some(self.now),
+            underway: member.rollout().is_some(),
+            scope,
+            stages: stages(&member.have, to, &self.world),
+            cordon: decision.cordon && !is_cordoned,
+            cordoned: is_cordoned,
+            pods,
+            blocked_by: by_pod.or_else(|| held.map(|note| note.message.clone())),
+        }
+    }
+
+    /// Lets everything end that a plan has begun. Returns whether that changes anything.
+    fn pass(&mut self, round: &mut Round) -> bool {
+        let mut changed = !round.given_up.is_empty();
+        for (policy, update) in round.updates.drain(..) {
+            self.updates.insert(update.node.clone(), (policy, update));
+            changed = true;
+        }
+        for event in round.events.drain(..) {
+            if let Event::Arrived(node, ..) = &event {
+                self.arrived.insert(node.clone());
+                round.given_up.push(node.clone());
+            }
+            changed |= event.happen(&mut self.world, self.now);
+        }
+        for node in round.given_up.drain(..) {
+            if let Some((policy, update)) = self.updates.get(&node) {
+                let last = self.ended.entry(policy.clone()).or_default();
+                *last = (*last).max(update.wave.unwrap_or_default());
+            }
+        }
+        changed
+    }
+
+    fn forecast(&self, policy: PolicyName, last: &Round) -> Forecast {
+        let of_policy = |(of, _): &&(PolicyName, _)| *of == policy;
+        let mut updates: Vec<_> = self.updates.values().filter(of_policy).map(|(_, update)| update.clone()).collect();
+        updates.sort_by(|one, other| (one.wave, &one.node).cmp(&(other.wave, &other.node)));
+        Forecast {
+            nodes: last.nodes.get(&policy).copied().unwrap_or_default(),
+            updates,
+            waiting: last.waiting.iter().filter(|(of, _)| *of == policy).map(|(_, waiting)| waiting.clone()).collect(),
+            leaving: Vec::new(),
+            excluded: last.excluded.iter().filter(|(of, _)| *of == policy).map(|(_, node)| node.clone()).collect(),
+            changes: Vec::new(),
+            problems: Vec::new(),
+            policy,
+        }
+    }
+}
+
+/// Returns the nodes that policies select and whose labels exclude them.
+fn excluded(fleet: &AssessedFleet<'_>) -> Vec<(PolicyName, NodeName)> {
+    let opted_out = fleet.unmanaged.iter().filter(|node| node.why == Unmanaged::OptedOut);
+    opted_out.filter_map(|node| Some((name_of(node.selected_by?), node.node.name.clone()))).collect()
+}
+
+/// Returns what a node waits for.
+fn waiting(assessed: &Assessment<'_>, decision: &Decision) -> Waiting {
+    let Assessment { member, verdict, .. } = assessed;
+    let (node, pool): (NodeName, PoolName) = (member.node.name.clone(), member.pool.name.clone());
+    let of_verdict =
+        || Note { reason: verdict.reason, message: verdict.message.clone(), waits_on: verdict.waits_on.clone() };
+    let fault = member.desired.fault().map(|fault| Note::new(fault.reason, fault.message.clone()));
+    let Note { reason, message, waits_on } = fault.or(decision.note.clone()).unwrap_or_else(of_verdict);
+    Waiting { node, pool, reason, message, pods: waits_on }
+}
+
+/// Returns what becomes of a pod of a node whose turn has come.
+fn outcome(pod: &GpuPod, terms: &Terms, world: &World) -> PodOutcome {
+    let (outcome, message) = match fate(pod, &terms.strategy.gpu_pods, &world.refused_evictions) {
+        _ if !terms.evicts() => (Outcome::Awaited, ""),
+        Fate::Leaving | Fate::Awaited => (Outcome::Awaited, ""),
+        Fate::Kept(why) => (Outcome::Kept, why),
+        Fate::Refused(why) => (Outcome::Blocked, why),
+        Fate::Evicted => (Outcome::Evicted, ""),
+    };
+    PodOutcome { pod: pod.name.clone(), outcome, message: message.to_owned() }
+}
+
+/// Returns the stages that differ.
+fn stages(have: &StageRevisions, to: &StageRevisions, world: &World) -> Vec<StageChange> {
+    let image = |stage: Stage, groups: &StageRevisions| {
+        revision::pod_spec(world, stage, groups.get(stage)?)?.containers.first()?.image.clone()
+    };
+    let differ = Stage::ALL.into_iter().filter(|stage| have.get(*stage) != to.get(*stage));
+    differ.map(|stage| StageChange { stage, from: image(stage, have), to: image(stage, to) }).collect()
+}

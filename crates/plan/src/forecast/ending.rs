@@ -1,0 +1,189 @@
+//! The world of a forecast: the observed one, and what it is like after something has been applied, or has ended well.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use gpu_operator_common::interned::Interned;
+use gpu_operator_crd::{
+    ClusterGpuPolicy, GpuNodeSpec, NodeName, Phase, PolicyName,
+    gpunode::{Moved, StageRevisions},
+    policy::Stage,
+};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+
+use super::{Inputs, budgets};
+use crate::{
+    inventory::membership::name_of,
+    output::{body::Body, plan::Plan},
+    rollout::{ledger::Content, preflight::PreflightPod},
+    world::{ContainerFacts, ContainerState, DaemonSetFacts, Exit, NodeFacts, PodFacts, Role, World},
+};
+
+/// Returns the world in which no eviction has been attempted: budgets say which would be refused. All pods are known from the API server.
+#[must_use]
+pub fn observed(inputs: Inputs<'_>) -> World {
+    let mut world = inputs.world.clone();
+    world.refused_evictions = budgets::refused(&world, inputs.budgets);
+    let reports = world.gpu_nodes.values_mut().filter(|gpu_node| {
+        gpu_node.status.as_ref().and_then(|status| status.report.as_ref()?.gpu_pods.as_ref()).is_some()
+    });
+    for gpu_node in reports {
+        let status = Arc::make_mut(gpu_node).status.as_mut();
+        if let Some(report) = status.and_then(|status| status.report.as_mut()) {
+            report.gpu_pods = None;
+        }
+    }
+    world
+}
+
+/// Returns the world once these policies have been applied.
+#[must_use]
+pub fn with_policies(world: &World, policies: &[ClusterGpuPolicy], now: Timestamp) -> World {
+    let mut world = world.clone();
+    for policy in policies {
+        let mut policy = policy.clone();
+        let name = name_of(&policy);
+        if let Some(present) = world.policies.get(&name) {
+            policy.status.clone_from(&present.status);
+            let annotations = policy.metadata.annotations.take();
+            policy.metadata = present.metadata.clone();
+            policy.metadata.annotations = annotations.or(policy.metadata.annotations);
+        } else {
+            policy.metadata.uid = Some(format!("uid-of-{name}"));
+            policy.metadata.creation_timestamp = Some(Time(now));
+        }
+        world.unreadable_policies.remove(&name);
+        world.policies.insert(name, Arc::new(policy));
+    }
+    world
+}
+
+/// Returns the world once the DaemonSets of a plan have been applied.
+#[must_use]
+pub fn with_daemon_sets(world: &World, plan: &Plan) -> World {
+    let mut world = world.clone();
+    for write in &plan.writes {
+        if let Body::DaemonSet(wanted) = &write.body {
+            world.daemon_sets.insert(write.target.name.clone(), Arc::new(DaemonSetFacts::of(&wanted.set)));
+        }
+    }
+    world
+}
+
+/// Something that the operator has written, or that has come of it.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The ledger of a policy.
+    Ledger(PolicyName, Content),
+    /// A preflight has pulled all images.
+    Pulled(String, PreflightPod),
+    /// The record of a node, and whether this operator keeps the node cordoned.
+    Recorded(NodeName, Box<GpuNodeSpec>, bool),
+    /// A node has these groups, and they work.
+    Arrived(NodeName, Box<GpuNodeSpec>, StageRevisions),
+}
+
+impl Event {
+    /// Lets it happen, and returns whether that changes anything.
+    pub fn happen(self, world: &mut World, now: Timestamp) -> bool {
+        match self {
+            Self::Ledger(policy, content) => write_ledger(world, &policy, content),
+            Self::Pulled(name, pod) => pull(world, name, &pod),
+            Self::Recorded(node, spec, cordon) => record(world, &node, *spec, cordon),
+            Self::Arrived(node, spec, groups) => {
+                arrive(world, &node, *spec, &groups, now);
+                true
+            }
+        }
+    }
+}
+
+fn write_ledger(world: &mut World, policy: &PolicyName, content: Content) -> bool {
+    let Some(policy) = world.policies.get_mut(policy) else { return false };
+    let rollout = &mut Arc::make_mut(policy).status.get_or_insert_default().rollout;
+    let Content { slots, pools } = content;
+    let changes = rollout.slots != slots || rollout.pools != pools;
+    (rollout.slots, rollout.pools) = (slots, pools);
+    changes
+}
+
+fn pull(world: &mut World, name: String, pod: &PreflightPod) -> bool {
+    let pulled = |container: &str| ContainerFacts {
+        name: Interned::from(container),
+        state: ContainerState::Ended(Exit { code: 0, message: String::new() }),
+        last_failure: None,
+        ready: false,
+    };
+    let facts = PodFacts {
+        name: name.clone(),
+        node: pod.node.clone(),
+        role: Role::Preflight,
+        group: None,
+        applied: None,
+        created: None,
+        deletion: None,
+        unschedulable: None,
+        end: None,
+        init: Vec::new(),
+        containers: pod.images.iter().map(|image| pulled(&image.container)).collect(),
+    };
+    let before = world.pods.insert(name, Arc::new(facts.clone()));
+    before.is_none_or(|before| *before != facts)
+}
+
+fn record(world: &mut World, node: &NodeName, spec: GpuNodeSpec, cordon: bool) -> bool {
+    let mut changes = false;
+    if let Some(gpu_node) = world.gpu_nodes.get_mut(node)
+        && gpu_node.spec != spec
+    {
+        Arc::make_mut(gpu_node).spec = spec;
+        changes = true;
+    }
+    if let Some(facts) = world.nodes.get_mut(node)
+        && facts.own_cordon != cordon
+    {
+        let facts = Arc::make_mut(facts);
+        (facts.own_cordon, facts.cordoned) = (cordon, cordon);
+        changes = true;
+    }
+    changes
+}
+
+fn arrive(world: &mut World, node: &NodeName, mut spec: GpuNodeSpec, groups: &StageRevisions, now: Timestamp) {
+    spec.current = Some(groups.clone());
+    spec.rollout = None;
+    spec.release_driver = false;
+    spec.moved = spec.moved.map(|moved| Moved { at: moved.at.or(Some(Time(now))), ..moved });
+    record(world, node, spec, false);
+    let status = world.gpu_nodes.get_mut(node).and_then(|gpu_node| Arc::make_mut(gpu_node).status.as_mut());
+    if let Some(status) = status {
+        (status.phase, status.reason) = (Phase::Ready, None);
+    }
+    if let Some(facts) = world.nodes.get_mut(node) {
+        name_groups(Arc::make_mut(facts), groups);
+    }
+    // Its pods end, and those of the operands are those of the new groups.
+    if let Some(pods) = world.gpu_pods.get_mut(node) {
+        pods.users.clear();
+    }
+    for pod in world.pods.values_mut().filter(|pod| pod.node == *node) {
+        if let Role::Operand(stage) = pod.role
+            && pod.group.as_ref() != groups.get(stage)
+        {
+            Arc::make_mut(pod).group = groups.get(stage).cloned();
+        }
+    }
+}
+
+fn name_groups(node: &mut NodeFacts, groups: &StageRevisions) {
+    let mut labels: BTreeMap<_, _> = std::mem::take(&mut node.labels);
+    for stage in Stage::ALL {
+        match groups.get(stage) {
+            Some(group) => {
+                labels.insert(stage.key().into(), group.as_str().into());
+                node.owned_labels.insert(stage.key().into());
+            }
+            None => drop(labels.remove(stage.key())),
+        }
+    }
+    node.labels = labels;
+}
