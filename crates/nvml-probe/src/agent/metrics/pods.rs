@@ -62,6 +62,12 @@ pub(super) fn containers(gpu: Gpu<'_>, assignments: &[Assignment]) -> Vec<Vec<(&
     uses(gpu, assignments).into_iter().map(labels).collect()
 }
 
+/// Returns the containers that have a GPU itself or a replica of it, each once. Those with MIG devices have only a part of it.
+pub(super) fn containers_of_whole<'a>(gpu: Gpu<'a>, assignments: &'a [Assignment]) -> BTreeSet<Container<'a>> {
+    let whole = uses(gpu, assignments).into_keys().filter(|of| of.part == Part::Whole);
+    whole.map(|of| of.container).collect()
+}
+
 /// Returns what containers have of a GPU, with the ids of the replicas. Kubelet lists each device of a container on its own, and those of
 /// several NUMA nodes several times.
 fn uses<'a>(gpu: Gpu<'a>, assignments: &'a [Assignment]) -> BTreeMap<Use<'a>, BTreeSet<&'a str>> {

@@ -320,4 +320,5 @@ fn a_scrape_never_misses_the_state_of_nvml() {
     });
 }
 
+mod dcgm;
 mod pods;
