@@ -59,4 +59,17 @@ mod tests {
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
+
+    #[test]
+    fn the_chart_sets_existing_flags_only() {
+        let template = include_str!("../../../charts/gpu-operator/templates/probe-daemonset.yaml");
+        let mut command = Cli::command();
+        let run = command.find_subcommand_mut("run").unwrap();
+        let known: Vec<_> = run.get_arguments().filter_map(clap::Arg::get_long).collect();
+        let set: Vec<_> = template.lines().filter_map(|line| line.trim().strip_prefix("- --")).collect();
+        assert!(set.contains(&"dcgm-metrics"), "{set:?}");
+        for flag in set {
+            assert!(known.contains(&flag), "{flag} is not one of {known:?}");
+        }
+    }
 }

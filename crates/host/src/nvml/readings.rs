@@ -27,8 +27,12 @@ pub struct Readings {
     pub gpu_utilization_percent: Option<u32>,
     /// Share of time in which memory was read or written, in percent.
     pub memory_utilization_percent: Option<u32>,
-    /// Memory in use, in bytes.
+    /// Memory in use, in bytes. Drivers before R510 include what they reserve for themselves.
     pub memory_used_bytes: Option<u64>,
+    /// Memory that is free, in bytes.
+    pub memory_free_bytes: Option<u64>,
+    /// Memory that the driver reserves for itself, in bytes; drivers before R510 do not report it.
+    pub memory_reserved_bytes: Option<u64>,
     /// Total memory, in bytes.
     pub memory_total_bytes: Option<u64>,
     /// Memory errors.

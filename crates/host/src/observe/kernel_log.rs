@@ -72,6 +72,8 @@ struct Pending {
     loaded: Option<When>,
     /// By address, number, and whether it was logged since the log was opened.
     xids: BTreeMap<(String, u16, bool), Entry>,
+    /// How many XIDs were counted.
+    counted: u64,
 }
 
 /// When something was logged.
@@ -87,6 +89,8 @@ enum When {
 #[derive(Debug)]
 struct Entry {
     count: u64,
+    /// Its place among all XIDs: those of one second have the same time.
+    place: u64,
     when: When,
     text: String,
 }
@@ -159,12 +163,14 @@ impl KernelLog {
         self.pending.loaded.is_some()
     }
 
-    /// Returns what was logged since the last call.
+    /// Returns what was logged since the last call; the XIDs of a GPU in the order in which they were logged last.
     #[must_use]
     pub fn take(&mut self, now: Timestamp) -> NewEvents {
-        let Pending { loaded, xids } = std::mem::take(&mut self.pending);
+        let Pending { loaded, xids, .. } = std::mem::take(&mut self.pending);
+        let mut xids: Vec<_> = xids.into_iter().collect();
+        xids.sort_unstable_by_key(|(_, entry)| entry.place);
         let mut events = NewEvents { xids: XidsByGpu::new(), driver_loaded: loaded.map(|when| when.at(now)) };
-        for ((address, xid, _), Entry { count, when, text }) in xids {
+        for ((address, xid, _), Entry { count, when, text, .. }) in xids {
             let source = match when {
                 When::Before(_) => XidSource::EarlierKernelLog(when.at(now)),
                 When::Lately => XidSource::KernelLog(now),
@@ -231,7 +237,9 @@ impl Pending {
                 let key = (address, xid, matches!(when, When::Lately));
                 let before = self.xids.get(&key).map_or(0, |entry| entry.count);
                 if before > 0 || self.xids.len() < MAX_KEPT {
-                    self.xids.insert(key, Entry { count: before.saturating_add(1), when, text });
+                    self.counted += 1;
+                    let entry = Entry { count: before.saturating_add(1), place: self.counted, when, text };
+                    self.xids.insert(key, entry);
                 }
             }
         }

@@ -3,10 +3,14 @@
 //!
 //! Labels are bounded: by the GPUs of one node, by names defined here and by NVML, and by a number of XIDs.
 
+mod dcgm;
 mod gpu;
 mod pods;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use gpu_host::{
     nvml::supervisor::NvmlStatus,
@@ -14,7 +18,11 @@ use gpu_host::{
 };
 use gpu_operator_common::build_info;
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    collector::Collector,
+    encoding::{
+        DescriptorEncoder, EncodeLabelSet,
+        text::{encode_eof, encode_registry},
+    },
     metrics::{counter::Counter, family::Family, gauge::Gauge, info::Info},
     registry::Registry,
 };
@@ -43,6 +51,8 @@ struct DriverLabels {
 pub struct Metrics {
     /// It is locked while series are replaced, so that no scrape misses one: an alert on it would start over.
     registry: Mutex<Registry>,
+    /// The names of dcgm-exporter, which have neither the prefix nor the label of the others. Without names, it has none.
+    dcgm: Registry,
     gpus: Arc<Gpus>,
     looks: Family<ResultLabel, Counter>,
     writes: Family<ResultLabel, Counter>,
@@ -68,6 +78,7 @@ impl Metrics {
             nvml: Family::default(),
             driver: Family::default(),
             registry: Mutex::default(),
+            dcgm: Registry::default(),
         };
         registry.register("build", "The version and the revision of the sources", Info::new(build_info::LABELS));
         registry.register("looks", "Looks at the node by result", metrics.looks.clone());
@@ -83,6 +94,15 @@ impl Metrics {
             drop(metrics.writes.get_or_create(&result));
         }
         Self { registry: Mutex::new(registry), ..metrics }
+    }
+
+    /// Creates the metrics of [`Self::new`] and those that have the names of dcgm-exporter.
+    #[must_use]
+    pub fn with_dcgm_names(node: &str) -> Self {
+        let mut metrics = Self::new(node);
+        let names = DcgmNames { node: node.to_owned(), gpus: Arc::clone(&metrics.gpus) };
+        metrics.dcgm.register_collector(Box::new(names));
+        metrics
     }
 
     /// Shows the result of a look, the resulting health, and the XIDs since the previous look.
@@ -129,10 +149,26 @@ impl Metrics {
     ///
     /// # Errors
     /// Writing to a string never fails.
-    pub fn text(&self) -> Result<String, std::fmt::Error> {
+    pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
-        encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        encode_registry(&mut text, &registry)?;
+        encode_registry(&mut text, &self.dcgm)?;
+        encode_eof(&mut text)?;
         Ok(text)
+    }
+}
+
+/// The GPUs of the node under the names of dcgm-exporter.
+#[derive(Debug)]
+struct DcgmNames {
+    node: String,
+    gpus: Arc<Gpus>,
+}
+
+impl Collector for DcgmNames {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        self.gpus.encode_dcgm(&self.node, &mut encoder)
     }
 }
 

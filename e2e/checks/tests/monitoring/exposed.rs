@@ -23,7 +23,10 @@ use gpu_operator_plan::{
     Plan,
     output::{body::Body, write::Write},
 };
-use nvml_probe::health::{node::NodeHealth, rules::Rules};
+use nvml_probe::{
+    agent::metrics::Metrics as ProbeMetrics,
+    health::{node::NodeHealth, rules::Rules},
+};
 use serde_json::{Value, json};
 
 /// An exposed metric.
@@ -38,8 +41,15 @@ pub struct Metric {
 /// Returns all metrics, by the names of their samples.
 pub fn all() -> BTreeMap<String, Metric> {
     let mut all = parse(&operator());
-    all.extend(parse(&probe()));
+    all.extend(parse(&probe(&ProbeMetrics::new("n1"))));
     assert!(all.len() > 40, "only {} metrics are exposed", all.len());
+    all
+}
+
+/// Returns the metrics with the names of dcgm-exporter.
+pub fn dcgm() -> BTreeMap<String, Metric> {
+    let mut all = parse(&probe(&ProbeMetrics::with_dcgm_names("n1")));
+    all.retain(|name, _| name.starts_with("DCGM_"));
     all
 }
 
@@ -66,20 +76,19 @@ fn condition(kind: &str, status: &str) -> Value {
 }
 
 /// Returns the responses of a probe to several scrapes: with all readings, and with NVML in each state.
-fn probe() -> String {
+fn probe(metrics: &ProbeMetrics) -> String {
     use HealthState::{Degraded, Healthy, Recovering, Unhealthy};
     const GPU: &str = "0000:06:00.0";
-    let metrics = nvml_probe::agent::metrics::Metrics::new("n1");
     let inventory: Inventory = serde_json::from_value(json!({
         "driverVersion": "580.173.02",
         "cudaVersion": "13.1",
-        "gpus": [{"pciAddress": GPU, "uuid": "GPU-six", "name": "NVIDIA H100",
+        "gpus": [{"pciAddress": GPU, "uuid": "GPU-six", "name": "NVIDIA H100", "index": 0, "minor": 0,
             "migIds": [{"uuid": "MIG-six", "gpuInstance": 1, "profile": "1g.10gb"}], "readings": {
             "thermal": {"gpu": 41, "memory": 46, "slowdownAt": 87, "shutdownAt": 92, "margin": 46},
             "powerMilliwatts": 71_000, "powerLimitMilliwatts": 700_000, "energyMillijoules": 5_000_000,
             "smClockMhz": 1980, "memoryClockMhz": 2619, "clockReasons": 0, "performanceState": 0,
             "gpuUtilizationPercent": 97, "memoryUtilizationPercent": 33,
-            "memoryUsedBytes": 1, "memoryTotalBytes": 2, "processes": 1,
+            "memoryUsedBytes": 1, "memoryFreeBytes": 2, "memoryReservedBytes": 3, "memoryTotalBytes": 6, "processes": 1,
             "ecc": {
                 "enabled": true, "volatileCorrected": 1, "volatileUncorrected": 2,
                 "aggregateCorrected": 3, "aggregateUncorrected": 4,
@@ -110,7 +119,7 @@ fn probe() -> String {
         pod: "train".to_owned(),
         container: "main".to_owned(),
         source: Source::Resource("nvidia.com/gpu".to_owned()),
-        devices: vec!["MIG-six::0".to_owned()],
+        devices: vec!["MIG-six::0".to_owned(), "GPU-six".to_owned()],
     }]);
     let mut text = String::new();
     for (nvml, state) in nvml.iter().zip([Unhealthy, Degraded, Recovering, Healthy]) {

@@ -29,6 +29,8 @@ pub struct Readings {
     pub memory_utilization_percent: Option<u32>,
     /// Memory in use, in bytes. Defaults to zero.
     pub memory_used_bytes: Option<u64>,
+    /// Memory that the driver reserves for itself, in bytes. Defaults to zero.
+    pub memory_reserved_bytes: Option<u64>,
     /// Memory errors.
     pub ecc: Ecc,
     /// Retired pages.

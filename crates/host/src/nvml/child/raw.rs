@@ -4,6 +4,7 @@
 use nvml_wrapper::{
     Device,
     error::{NvmlError, nvml_sym, nvml_try},
+    struct_wrappers::device::MemoryInfo,
 };
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlEccSramErrorStatus_v1_t, nvmlFieldValue_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t,
@@ -33,20 +34,25 @@ pub struct Memory {
     pub total: u64,
     /// Memory in use. Drivers before R510 include what the driver reserves for itself.
     pub used: u64,
+    /// Memory that is free.
+    pub free: u64,
+    /// Memory that the driver reserves for itself. Drivers before R510 do not report it.
+    pub reserved: Option<u64>,
 }
 
 /// Returns a GPU's memory.
 pub fn memory(device: &Device<'_>) -> Result<Memory, NvmlError> {
     let lib = device.nvml().lib();
     if lib.nvmlDeviceGetMemoryInfo_v2.is_ok() {
-        return device.memory_info().map(|memory| Memory { total: memory.total, used: memory.used });
+        let MemoryInfo { total, used, free, reserved, .. } = device.memory_info()?;
+        return Ok(Memory { total, used, free, reserved: Some(reserved) });
     }
     // Drivers before R510 have only the older call.
     let call = nvml_sym(lib.nvmlDeviceGetMemoryInfo.as_ref())?;
     let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
     // SAFETY: the handle is the library's own, and the structure outlives the call.
     nvml_try(unsafe { call(handle(device), &raw mut memory) })?;
-    Ok(Memory { total: memory.total, used: memory.used })
+    Ok(Memory { total: memory.total, used: memory.used, free: memory.free, reserved: None })
 }
 
 /// Returns the number of remapped memory rows.

@@ -72,7 +72,8 @@ async fn entries_from_before_the_start_are_old_and_later_ones_are_new() {
         let mut log = written.open();
         log.read_all().await;
         let old = |second: i64| XidSource::EarlierKernelLog(at(1000 + second));
-        let expected = [(48, 2, old(4), "logged at 4".to_owned()), (79, 1, old(2), "logged at 2".to_owned())];
+        // In the order of the last one of each number.
+        let expected = [(79, 1, old(2), "logged at 2".to_owned()), (48, 2, old(4), "logged at 4".to_owned())];
         assert_eq!(taken(&mut log), expected);
         written.append(&xid(9, 48));
         log.read_all().await;

@@ -1,6 +1,6 @@
 //! Which containers have a GPU, by the ids of the devices that kubelet has assigned to them. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_host::{
     nvml::inventory::MigId,
@@ -18,6 +18,14 @@ pub(super) struct Gpu<'a> {
     pub mig: &'a [MigId],
 }
 
+/// A container of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Container<'a> {
+    pub namespace: &'a str,
+    pub pod: &'a str,
+    pub name: &'a str,
+}
+
 /// What a device is of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part<'a> {
@@ -27,34 +35,55 @@ enum Part<'a> {
     Mig(&'a MigId),
 }
 
+/// A part of a GPU that a container has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Use<'a> {
+    container: Container<'a>,
+    resource: &'a str,
+    part: Part<'a>,
+}
+
 /// Returns the labels of a series for each container and device of a GPU: of the GPU itself, or of one of its MIG devices. Replicas of a
 /// shared device are counted in a label.
 pub(super) fn containers(gpu: Gpu<'_>, assignments: &[Assignment]) -> Vec<Vec<(&'static str, String)>> {
-    let mut series = Vec::new();
+    let labels = |(of, replicas): (Use<'_>, BTreeSet<&str>)| {
+        let Container { namespace, pod, name } = of.container;
+        let of_container = [("namespace", namespace), ("pod", pod), ("container", name), ("resource", of.resource)];
+        let mut labels: Vec<_> = of_container.map(|(name, value)| (name, value.to_owned())).into();
+        if let Part::Mig(mig) = of.part {
+            labels.push(("mig_uuid", mig.uuid.clone()));
+            labels.push(("mig_profile", mig.profile.clone()));
+        }
+        if !replicas.is_empty() {
+            labels.push(("replicas", replicas.len().to_string()));
+        }
+        labels
+    };
+    uses(gpu, assignments).into_iter().map(labels).collect()
+}
+
+/// Returns the containers that have a GPU itself or a replica of it, each once. Those with MIG devices have only a part of it.
+pub(super) fn containers_of_whole<'a>(gpu: Gpu<'a>, assignments: &'a [Assignment]) -> BTreeSet<Container<'a>> {
+    let whole = uses(gpu, assignments).into_keys().filter(|of| of.part == Part::Whole);
+    whole.map(|of| of.container).collect()
+}
+
+/// Returns what containers have of a GPU, with the ids of the replicas. Kubelet lists each device of a container on its own, and those of
+/// several NUMA nodes several times.
+fn uses<'a>(gpu: Gpu<'a>, assignments: &'a [Assignment]) -> BTreeMap<Use<'a>, BTreeSet<&'a str>> {
+    let mut uses: BTreeMap<Use<'_>, BTreeSet<&str>> = BTreeMap::new();
     for Assignment { namespace, pod, container, source, devices } in assignments {
         // The names that DRA drivers choose for their devices do not identify a GPU.
         let Source::Resource(resource) = source else { continue };
-        let mut replicas: BTreeMap<Part<'_>, u32> = BTreeMap::new();
+        let container = Container { namespace, pod, name: container };
         for id in devices {
             let (device, shared) = without_replica(id);
             if let Some(part) = part(gpu, resource, device) {
-                *replicas.entry(part).or_default() += u32::from(shared);
+                uses.entry(Use { container, resource, part }).or_default().extend(shared.then_some(id.as_str()));
             }
-        }
-        for (part, replicas) in replicas {
-            let of = [("namespace", namespace), ("pod", pod), ("container", container), ("resource", resource)];
-            let mut labels: Vec<_> = of.map(|(name, value)| (name, value.clone())).into();
-            if let Part::Mig(mig) = part {
-                labels.push(("mig_uuid", mig.uuid.clone()));
-                labels.push(("mig_profile", mig.profile.clone()));
-            }
-            if replicas > 0 {
-                labels.push(("replicas", replicas.to_string()));
-            }
-            series.push(labels);
         }
     }
-    series
+    uses
 }
 
 /// Splits off the number of a replica: `GPU-…::2` of NVIDIA's device plugin, `nvidia0/vgpu2` of Google's. Returns whether there was one.

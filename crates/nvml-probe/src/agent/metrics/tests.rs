@@ -215,8 +215,10 @@ fn everything() -> Readings {
         performance_state: Some(0),
         gpu_utilization_percent: Some(97),
         memory_utilization_percent: Some(33),
-        memory_used_bytes: Some(1),
-        memory_total_bytes: Some(2),
+        memory_used_bytes: Some(11 << 20),
+        memory_free_bytes: Some(12 << 20),
+        memory_reserved_bytes: Some(13 << 20),
+        memory_total_bytes: Some(36 << 20),
         ecc: Ecc {
             enabled: Some(true),
             volatile_corrected: Some(1),
@@ -318,4 +320,5 @@ fn a_scrape_never_misses_the_state_of_nvml() {
     });
 }
 
+mod dcgm;
 mod pods;

@@ -67,14 +67,14 @@ export! {
         put(to, device(gpu)?.model().multiprocessors * model::cores(capability(gpu)?))
     };
     nvmlDeviceGetMemoryInfo (gpu: Handle, to: *mut Memory) => {
-        let (total, used) = memory(gpu)?;
-        put(to, Memory { total, free: total - used, used })
+        let MemoryParts { total, reserved, free, used } = memory(gpu)?;
+        put(to, Memory { total, free, used: used + reserved })
     };
     nvmlDeviceGetMemoryInfo_v2 (gpu: Handle, to: *mut MemoryV2) => {
-        let (total, used) = memory(gpu)?;
+        let MemoryParts { total, reserved, free, used } = memory(gpu)?;
         // The caller states the version in the structure's first word; the rest may be anything.
         expect_version(&raw const (*to).version, &[MEMORY_V2])?;
-        put(to, MemoryV2 { version: MEMORY_V2, total, reserved: 0, free: total - used, used })
+        put(to, MemoryV2 { version: MEMORY_V2, total, reserved, free, used })
     };
     nvmlDeviceGetBAR1MemoryInfo (gpu: Handle, to: *mut Bar1Memory) => {
         let total = device(gpu)?.model().bar1_mib * MIB;
@@ -111,12 +111,23 @@ fn capability(gpu: Handle) -> Result<(i32, i32), Status> {
     device(gpu)?.capability().ok_or(Status::Unknown)
 }
 
-/// Returns the total and the used memory of a GPU or a MIG device, in bytes.
-fn memory(gpu: Handle) -> Result<(u64, u64), Status> {
+/// Memory in bytes. Its parts add up to the total.
+struct MemoryParts {
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
+/// Returns the memory of a GPU or a MIG device.
+fn memory(gpu: Handle) -> Result<MemoryParts, Status> {
     if let Some(mib) = mig::memory_mib(gpu) {
-        return Ok((mib?.saturating_mul(MIB), 0));
+        let total = mib?.saturating_mul(MIB);
+        return Ok(MemoryParts { total, reserved: 0, free: total, used: 0 });
     }
     let device = device(gpu)?;
     let total = device.memory_mib.saturating_mul(MIB);
-    Ok((total, device.readings.memory_used_bytes.unwrap_or_default().min(total)))
+    let used = device.readings.memory_used_bytes.unwrap_or_default().min(total);
+    let reserved = device.readings.memory_reserved_bytes.unwrap_or_default().min(total - used);
+    Ok(MemoryParts { total, reserved, free: total - used - reserved, used })
 }

@@ -90,6 +90,18 @@ fn each_gpu_names_its_pods_and_none_after_they_ended() {
 }
 
 #[test]
+fn devices_that_kubelet_lists_one_by_one_are_one_series() {
+    let metrics = Metrics::new("n1");
+    let (addresses, look) = eight();
+    show(&metrics, &addresses.iter().map(String::as_str).collect::<Vec<_>>(), &look);
+    // Each device on its own, and again for each of its NUMA nodes.
+    let replicas = ["GPU-6::0", "GPU-6::2", "GPU-6::2"].map(|id| assigned("shared", "gpu.shared", &[id]));
+    let whole = ["GPU-0", "GPU-0"].map(|id| assigned("whole", "gpu", &[id]));
+    let expected = ["GPU-0 whole nvidia.com/gpu", "GPU-6 shared nvidia.com/gpu.shared 2"];
+    assert_eq!(attributed(&metrics, [&replicas[..], &whole].concat()), expected);
+}
+
+#[test]
 fn ids_of_googles_plugin_name_gpus_by_minor_and_mig_by_instance() {
     let metrics = Metrics::new("n1");
     let (addresses, look) = eight();
