@@ -115,7 +115,7 @@ fn update(update: &Update) -> String {
         }
     }
     if *cordoned {
-        parts.push("stays cordoned, because somebody else has cordoned it".to_owned());
+        parts.push("stays cordoned, because another user has cordoned it".to_owned());
     } else if *cordon {
         parts.push("is cordoned meanwhile".to_owned());
     }
@@ -214,7 +214,7 @@ At once, because these nodes have no GPU to lose:
 
 Wave 1:
   a: evicts t/a, t/b; waits for the end of t/c; is cordoned meanwhile
-  b: already begun; stays cordoned, because somebody else has cordoned it
+  b: already begun; stays cordoned, because another user has cordoned it
 
 Wave 2, not before 2026-01-02T00:00:00Z:
   c: BLOCKED by pod t/d: why; is cordoned meanwhile

@@ -79,7 +79,7 @@ pub struct Update {
     pub stages: Vec<StageChange>,
     /// Whether the operator cordons the node meanwhile.
     pub cordon: bool,
-    /// Whether somebody else has cordoned the node. It stays cordoned.
+    /// Whether another user has cordoned the node. It stays cordoned.
     pub cordoned: bool,
     /// The pods that use its GPUs, and what becomes of them.
     pub pods: Vec<PodOutcome>,

@@ -98,7 +98,7 @@ fn values(state: &State) -> serde_json::Value {
         // out of its node.
         "hostNetwork": true,
         // Shorter than on a fleet, because tests and people wait for it.
-        "probe": {"interval": "2s"},
+        "probe": {"interval": "2s", "podMetrics": {"enabled": true}, "dcgmMetrics": {"enabled": true}},
         "operator": {"affinity": affinity(state), "evictPods": true},
         "extraEnv": [
             {"name": "KUBERNETES_SERVICE_HOST", "value": network::CONTROL_PLANE},

@@ -90,6 +90,39 @@ async fn create(served: &Fixture, training: &Fixture) -> Result<(Api<PodDisrupti
     Ok((budgets, jobs))
 }
 
+/// Checks that `gpu-operator plan` reports the change of the driver beforehand: all nodes in the first wave, each with its pod.
+async fn is_planned(nodes: &[Fixture], outcomes: [(&str, Outcome); 3]) -> Result<()> {
+    let cluster = &nodes[0].cluster;
+    let objects = Objects::of_cluster(&cluster.client(), cluster.namespace()).await?;
+    let planned = report(&objects, &[policy(nodes, OTHER)?], Timestamp::now())?;
+    let planned = planned.policies.first().context("no plan")?;
+    for (f, (pod, outcome)) in nodes.iter().zip(outcomes) {
+        let update = planned.updates.iter().find(|update| update.node == f.host.name().as_str());
+        let update = update.with_context(|| format!("no update of {}: {planned:#?}", f.host.name()))?;
+        let pods: Vec<_> = update.pods.iter().map(|pod| (pod.pod.clone(), pod.outcome)).collect();
+        let expected = (Some(1), vec![(format!("{}/{pod}", f.users()), outcome)]);
+        ensure!((update.wave, pods) == expected, "{planned:#?}");
+    }
+    Ok(())
+}
+
+/// Waits until the only pod with a GPU of a node is in the probe's report, and in its metrics under both names.
+async fn is_attributed(f: &Fixture, pod: &str) -> Result<()> {
+    eventually(READY, "the pod in the probe's report and metrics", || async {
+        let report = f.status().await?.report.context("no report")?;
+        let pods = report.gpu_pods.context("no pods in the report")?;
+        ensure!(pods.count == 1 && pods.names == [format!("{}/{pod}", f.users())], "{pods:?}");
+        let metrics = f.ask_probe("/metrics").await?;
+        let of_pod = metrics.lines().filter(|line| line.contains(&format!("pod=\"{pod}\"")));
+        let of_pod: Vec<_> = of_pod.filter_map(|line| line.split('{').next()).collect();
+        for name in ["nvml_probe_gpu_pod_info", "DCGM_FI_DEV_GPU_UTIL"] {
+            ensure!(of_pod.iter().filter(|found| **found == name).count() == 1, "{name}: {metrics}");
+        }
+        Ok(())
+    })
+    .await
+}
+
 #[test]
 fn evicted_pods_come_back_and_a_bare_pod_stays() {
     everywhere(async |nodes| {
@@ -114,21 +147,9 @@ fn evicted_pods_come_back_and_a_bare_pod_stays() {
         })
         .await?;
 
-        // What is about to happen is known beforehand.
-        let objects = Objects::of_cluster(&served.cluster.client(), served.cluster.namespace()).await?;
-        let planned = report(&objects, &[policy(all, OTHER)?], Timestamp::now())?;
-        let planned = planned.policies.first().context("no plan")?;
-        let of = |f: &Fixture| {
-            let update = planned.updates.iter().find(|update| update.node == f.host.name().as_str());
-            let update = update.with_context(|| format!("no update of {}: {planned:#?}", f.host.name()))?;
-            let pods: Vec<_> = update.pods.iter().map(|pod| (pod.pod.clone(), pod.outcome)).collect();
-            anyhow::Ok((update.wave, pods))
-        };
-        let pod = |f: &Fixture, pod: &str, outcome| (Some(1), vec![(format!("{}/{pod}", f.users()), outcome)]);
-        ensure!(of(served)? == pod(served, &before[0], Outcome::Blocked), "{planned:#?}");
-        ensure!(of(training)? == pod(training, &before[1], Outcome::Evicted), "{planned:#?}");
-        ensure!(of(bare)? == pod(bare, "bare", Outcome::Kept), "{planned:#?}");
-
+        let outcomes =
+            [(before[0].as_str(), Outcome::Blocked), (&before[1], Outcome::Evicted), ("bare", Outcome::Kept)];
+        is_planned(all, outcomes).await?;
         apply(all, OTHER).await?;
         let loaded = |f: &Fixture| f.host.standin().loaded_driver();
         let updated = async |f: &Fixture| {
@@ -154,6 +175,7 @@ fn evicted_pods_come_back_and_a_bare_pod_stays() {
         let status = bare.status().await?;
         ensure!(status.waits_on == [format!("{}/bare", bare.users())], "{status:?}");
         ensure!(status.message.contains("gpuPods.barePods: Evict"), "{}", status.message);
+        is_attributed(bare, "bare").await?;
         // The budget is named.
         served.wait_for_reason(Reason::EvictionBlocked).await?;
         let message = served.status().await?.message;
@@ -167,6 +189,8 @@ fn evicted_pods_come_back_and_a_bare_pod_stays() {
         })
         .await?;
         bare.cluster.kubectl(&["delete", "pod", "bare", "-n", &bare.users()])?;
-        updated(bare).await
+        updated(bare).await?;
+        ensure!(!bare.ask_probe("/metrics").await?.contains("pod=\"bare\""), "the pod has ended");
+        Ok(())
     });
 }

@@ -18,7 +18,7 @@ use crate::{
     world::{ContainerFacts, ContainerState, DaemonSetFacts, Exit, NodeFacts, PodFacts, Role, World},
 };
 
-/// Returns the world in which no eviction has been attempted: budgets say which would be refused. All pods are known from the API server.
+/// Returns the world in which no eviction has been attempted: which ones the API server would not allow follows from the budgets. All pods are known from the API server.
 #[must_use]
 pub fn observed(inputs: Inputs<'_>) -> World {
     let mut world = inputs.world.clone();
@@ -69,7 +69,7 @@ pub fn with_daemon_sets(world: &World, plan: &Plan) -> World {
     world
 }
 
-/// Something that the operator has written, or that has come of it.
+/// Something that the operator has written, or its result.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The ledger of a policy.

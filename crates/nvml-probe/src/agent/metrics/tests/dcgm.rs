@@ -44,14 +44,11 @@ fn all_fields_of_a_gpu_are_written_as_dcgm_writes_them() {
     assert!(text.ends_with("\n# EOF\n") && text.matches("# EOF").count() == 1, "{text}");
 }
 
+/// What a real H200 reported: under load to an older version of the probe, and at rest to this one. At rest, `nvidia-smi` reported 0 MiB
+/// used, 143,156 MiB free, 616 MiB reserved and 84.30 W.
 #[test]
 fn a_real_h200_has_the_fields_that_it_reports() {
-    let response = include_str!("../../../../tests/corpus/nvml_response/h200.json");
-    let Response::Inventory(inventory) = serde_json::from_str(response).unwrap() else { panic!("no inventory") };
-    let metrics = Metrics::with_dcgm_names("n1");
-    show(&metrics, &["0000:00:06.0"], &NvmlStatus::Answering(inventory));
-    // The sample is older than the probe's readings of free and reserved memory, its index and its minor.
-    let expected = [
+    let at_load = [
         "SM_CLOCK 1500",
         "MEM_CLOCK 3201",
         "GPU_TEMP 61",
@@ -66,10 +63,43 @@ fn a_real_h200_has_the_fields_that_it_reports() {
         "CORRECTABLE_REMAPPED_ROWS 0",
         "ROW_REMAP_FAILURE 0",
     ];
-    assert_eq!(values(&metrics), expected);
-    let labels = "{UUID=\"GPU-0a1b2c3d-0000-1111-2222-444455556666\",pci_bus_id=\"00000000:00:06.0\",\
-        modelName=\"NVIDIA H200\",hostname=\"n1\",DCGM_FI_DRIVER_VERSION=\"580.159.04\"}";
-    assert_eq!(samples(&metrics.text().unwrap(), &["DCGM_", labels]).len(), expected.len());
+    let at_rest = [
+        "SM_CLOCK 345",
+        "MEM_CLOCK 3201",
+        "GPU_TEMP 38",
+        "MEMORY_TEMP 38",
+        "POWER_USAGE 84.166",
+        "TOTAL_ENERGY_CONSUMPTION 3912795",
+        "PCIE_REPLAY_COUNTER 0",
+        "GPU_UTIL 0",
+        "MEM_COPY_UTIL 0",
+        "FB_FREE 143155",
+        "FB_USED 0",
+        "FB_RESERVED 615",
+        "UNCORRECTABLE_REMAPPED_ROWS 0",
+        "CORRECTABLE_REMAPPED_ROWS 0",
+        "ROW_REMAP_FAILURE 0",
+    ];
+    for (response, expected, index, minor) in [
+        // The older version read neither the index nor the minor.
+        (include_str!("../../../../tests/corpus/nvml_response/h200.json"), &at_load[..], "", ""),
+        (
+            include_str!("../../../../tests/corpus/nvml_response/h200_idle.json"),
+            &at_rest,
+            "gpu=\"0\",",
+            "device=\"nvidia0\",",
+        ),
+    ] {
+        let Response::Inventory(inventory) = serde_json::from_str(response).unwrap() else { panic!("no inventory") };
+        let metrics = Metrics::with_dcgm_names("n1");
+        show(&metrics, &["0000:00:06.0"], &NvmlStatus::Answering(inventory));
+        assert_eq!(values(&metrics), expected);
+        let labels = format!(
+            "{{{index}UUID=\"GPU-0a1b2c3d-0000-1111-2222-444455556666\",pci_bus_id=\"00000000:00:06.0\",{minor}\
+             modelName=\"NVIDIA H200\",hostname=\"n1\",DCGM_FI_DRIVER_VERSION=\"580.159.04\"}}"
+        );
+        assert_eq!(samples(&metrics.text().unwrap(), &["DCGM_", &labels]).len(), expected.len());
+    }
 }
 
 #[test]
