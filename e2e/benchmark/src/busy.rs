@@ -50,7 +50,7 @@ fn reads(of: &Requests) -> f64 {
 }
 
 const ROWS: [Row<Figures>; 6] = [
-    Row::count("reads in the first five minutes", |of| reads(&of.begins)).at_most(|_| 60.0),
+    Row::count("reads in the first five minutes", |of: &Figures| reads(&of.begins)).at_most(|_| 60.0),
     Row::measure("writes in the first five minutes, per node", |of| {
         requests(&of.begins.writes()) / f64::from(of.nodes)
     }),

@@ -70,20 +70,20 @@ pub fn follow(inputs: Inputs<'_>, world: World, policies: &[ClusterGpuPolicy]) -
     let (arrived, ended, updates) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
     let mut course = Course { inputs, world, now: inputs.now, arrived, ended, updates };
     let mut last = course.round();
+    // How often only the time has changed since an update began.
+    let mut idle = 0;
     for _ in 0..rounds {
+        idle = if last.updates.is_empty() { idle } else { 0 };
         let changed = course.pass(&mut last);
-        if last.waiting.is_empty()
-            && course
-                .updates
-                .values()
-                .all(|(_, update)| update.blocked_by.is_some() || course.arrived.contains(&update.node))
-        {
+        if last.waiting.is_empty() && course.is_over() {
             break;
         }
-        match last.next.filter(|next| *next > course.now) {
-            _ if changed => {}
-            Some(next) => course.now = next,
-            None => break,
+        if !changed {
+            // Updates that are given up are attempted again and again.
+            let next = last.next.filter(|next| *next > course.now && idle < course.patience());
+            let Some(next) = next else { break };
+            course.now = next;
+            idle += 1;
         }
         last = course.round();
     }
@@ -156,30 +156,24 @@ impl Course<'_> {
         let report_holders = member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.report_holders);
         let spec = Box::new(GpuNodeSpec { report_holders, ..member_spec(member, decision) });
         let known = self.updates.get(node).map(|(_, update)| update);
-        let at_once = decision.rollout.is_none() && decision.labels != member.have;
-        let to = if at_once { Some(decision.labels.clone()) } else { goal.filter(|goal| *goal != member.have) };
-        let Some(to) = to else {
-            if member.want().is_none() && known.is_none() {
-                round.waiting.push((policy, waiting(assessed, decision)));
+        let lacks = goal.as_ref() != Some(&member.have);
+        // What needs no turn is in the labels at once.
+        let at_once = || Some(decision.labels.clone()).filter(|labels| *labels != member.have);
+        let Some(to) = (if decision.rollout.is_some() { goal } else { at_once() }) else {
+            match known {
+                Some(_) if member.rollout().is_some() => round.given_up.push(node.clone()),
+                None if lacks => round.waiting.push((policy, waiting(assessed, decision))),
+                _ => {}
             }
             round.events.push(Event::Recorded(node.clone(), spec, decision.cordon));
             return;
         };
-        if decision.rollout.is_none() && !at_once {
-            match known {
-                Some(_) if member.rollout().is_some() => round.given_up.push(node.clone()),
-                Some(_) => {}
-                None => round.waiting.push((policy, waiting(assessed, decision))),
-            }
-            round.events.push(Event::Recorded(node.clone(), spec, decision.cordon));
-            return;
-        }
         let update = known.cloned().unwrap_or_else(|| self.update(member, decision, &to, terms));
-        if update.blocked_by.is_some() {
-            round.events.push(Event::Recorded(node.clone(), spec, decision.cordon));
+        round.events.push(if update.blocked_by.is_some() {
+            Event::Recorded(node.clone(), spec, decision.cordon)
         } else {
-            round.events.push(Event::Arrived(node.clone(), spec, to));
-        }
+            Event::Arrived(node.clone(), spec, to)
+        });
         if known.is_none() {
             round.updates.push((policy, update));
         }
@@ -203,7 +197,7 @@ impl Course<'_> {
             not_before: (self.now > self.inputs.now).then_some(self.now),
             underway: member.rollout().is_some(),
             scope,
-            stages: stages(&member.have, to, &self.world),
+            stages: stages(decision.rollout.as_ref().map_or(&member.have, |rollout| &rollout.from), to, &self.world),
             cordon: decision.cordon && !is_cordoned,
             cordoned: is_cordoned,
             pods,
@@ -232,6 +226,16 @@ impl Course<'_> {
             }
         }
         changed
+    }
+
+    /// Returns whether all updates that have begun have ended, or are blocked.
+    fn is_over(&self) -> bool {
+        self.updates.values().all(|(_, update)| update.blocked_by.is_some() || self.arrived.contains(&update.node))
+    }
+
+    /// Returns how many times updates may wait for that come to nothing: each blocked one has two, its deadline and its next attempt.
+    fn patience(&self) -> usize {
+        8 + 2 * self.updates.values().filter(|(_, update)| update.blocked_by.is_some()).count()
     }
 
     fn forecast(&self, policy: PolicyName, last: &Round) -> Forecast {

@@ -107,16 +107,19 @@ fn write_ledger(world: &mut World, policy: &PolicyName, content: Content) -> boo
 }
 
 fn pull(world: &mut World, name: String, pod: &PreflightPod) -> bool {
-    let pulled = |container: &str| ContainerFacts {
-        name: Interned::from(container),
-        state: ContainerState::Ended(Exit { code: 0, message: String::new() }),
-        last_failure: None,
-        ready: false,
-    };
-    let facts = PodFacts {
-        name: name.clone(),
-        node: pod.node.clone(),
-        role: Role::Preflight,
+    let ended = || ContainerState::Ended(Exit { code: 0, message: String::new() });
+    let containers = pod.images.iter().map(|image| container(&image.container, ended())).collect();
+    let facts = PodFacts { containers, ..pod_on(&pod.node, Role::Preflight, name.clone()) };
+    let before = world.pods.insert(name, Arc::new(facts.clone()));
+    before.is_none_or(|before| *before != facts)
+}
+
+/// Returns a pod without containers.
+fn pod_on(node: &NodeName, role: Role, name: String) -> PodFacts {
+    PodFacts {
+        name,
+        node: node.clone(),
+        role,
         group: None,
         applied: None,
         created: None,
@@ -124,10 +127,13 @@ fn pull(world: &mut World, name: String, pod: &PreflightPod) -> bool {
         unschedulable: None,
         end: None,
         init: Vec::new(),
-        containers: pod.images.iter().map(|image| pulled(&image.container)).collect(),
-    };
-    let before = world.pods.insert(name, Arc::new(facts.clone()));
-    before.is_none_or(|before| *before != facts)
+        containers: Vec::new(),
+    }
+}
+
+fn container(name: &str, state: ContainerState) -> ContainerFacts {
+    let ready = matches!(state, ContainerState::Running(_));
+    ContainerFacts { name: Interned::from(name), state, last_failure: None, ready }
 }
 
 fn record(world: &mut World, node: &NodeName, spec: GpuNodeSpec, cordon: bool) -> bool {
@@ -161,15 +167,16 @@ fn arrive(world: &mut World, node: &NodeName, mut spec: GpuNodeSpec, groups: &St
     if let Some(facts) = world.nodes.get_mut(node) {
         name_groups(Arc::make_mut(facts), groups);
     }
-    // Its pods end, and those of the operands are those of the new groups.
     if let Some(pods) = world.gpu_pods.get_mut(node) {
         pods.users.clear();
     }
-    for pod in world.pods.values_mut().filter(|pod| pod.node == *node) {
-        if let Role::Operand(stage) = pod.role
-            && pod.group.as_ref() != groups.get(stage)
-        {
-            Arc::make_mut(pod).group = groups.get(stage).cloned();
+    world.pods.retain(|_, pod| pod.node != *node || !matches!(pod.role, Role::Operand(_)));
+    for stage in Stage::ALL {
+        if let Some(group) = groups.get(stage) {
+            let (name, role) = (format!("{}@{node}", stage.as_str()), Role::Operand(stage));
+            let containers = vec![container(stage.as_str(), ContainerState::Running(None))];
+            let pod = PodFacts { group: Some(group.clone()), containers, ..pod_on(node, role, name.clone()) };
+            world.pods.insert(name, Arc::new(pod));
         }
     }
 }

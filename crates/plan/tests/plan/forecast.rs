@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{ClusterGpuPolicy, NodeName, keys, reason::Reason};
+use gpu_operator_crd::{ClusterGpuPolicy, NodeName, gpunode::RolloutStep, keys, reason::Reason};
 use gpu_operator_plan::{
     forecast::{DisruptionBudget, Forecast, Inputs, Outcome, forecast},
     output::body::Body,
@@ -242,10 +242,23 @@ fn an_update_that_has_begun_comes_first() {
     let mut sim = fleet(&["a", "b"], "{gpuPods: {mode: Evict}}");
     sim.gpu_pods.clear();
     sim.apply_policy("all", &rollout_spec("{gpuPods: {mode: Evict}}", NEW));
-    crate::robust::step_until_released(&mut sim, "a");
-    let forecast = of_driver(&sim, "{gpuPods: {mode: Evict}}");
-    let updates = forecast.updates.iter().map(|update| (update.node.as_str(), update.wave, update.underway));
-    assert_eq!(updates.collect::<Vec<_>>(), [("a", Some(1), true), ("b", Some(2), false)]);
+    for step in [RolloutStep::Release, RolloutStep::Replace] {
+        let is_there = |sim: &Sim| sim.spec("a").rollout.as_ref().is_some_and(|rollout| rollout.step == step);
+        for _ in 0..300 {
+            if !is_there(&sim) {
+                sim.steps(1);
+            }
+        }
+        assert!(is_there(&sim), "{step:?}");
+        let forecast = of_driver(&sim, "{gpuPods: {mode: Evict}}");
+        let updates = forecast.updates.iter();
+        let updates = updates.map(|update| (update.node.as_str(), update.wave, update.underway, update.stages.len()));
+        assert_eq!(
+            updates.collect::<Vec<_>>(),
+            [("a", Some(1), true, 3), ("b", Some(2), false, 3)],
+            "{step:?}: {forecast:#?}"
+        );
+    }
 }
 
 #[test]
