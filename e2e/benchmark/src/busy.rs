@@ -54,7 +54,7 @@ const ROWS: [Row<Figures>; 6] = [
     Row::measure("writes in the first five minutes, per node", |of| {
         requests(&of.begins.writes()) / f64::from(of.nodes)
     }),
-    Row::count("requests in the five minutes after that", |of| requests(&of.waits)).at_most(|_| 0.0),
+    Row::count("requests in the five minutes after that", |of: &Figures| requests(&of.waits)).at_most(|_| 0.0),
     Row::count("reads from the end of a pod until its node is updated", |of| reads(&of.freed)),
     Row::count("writes in that time", |of| requests(&of.freed.writes())),
     Row::measure("that time, s", |of| of.time.as_secs_f64()),

@@ -63,6 +63,7 @@ struct Arguments {
 /// What to measure. The default is the operator during the installation of fleets.
 #[derive(Args, Clone, Copy, Debug)]
 #[group(multiple = false)]
+#[expect(clippy::struct_excessive_bools, reason = "one flag for each subject, of which one is set")]
 struct Subject {
     /// Measure the operator while the health of GPUs changes.
     #[arg(long)]
