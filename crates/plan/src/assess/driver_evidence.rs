@@ -33,6 +33,9 @@ pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<Note> {
     let was_there = plugin.is_some_and(PodFacts::has_started);
     let known = |reason| member.status().is_some_and(|status| status.reason() == Some(reason));
     let Some((pod, since)) = pod.and_then(|pod| Some((pod, pod.running_since()?))) else {
+        if is_served_by_another(member, plugin) {
+            return None;
+        }
         let has_failed = pod.is_some_and(PodFacts::has_failed);
         let was_ready = member.allocatable() > 0 && member.status().is_some_and(GpuNodeStatus::is_ready);
         let is_unreported = plugin.zip(pod).is_some_and(|(plugin, pod)| plugin.has_found(pod));
@@ -47,6 +50,14 @@ pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<Note> {
         _ => format!("{lacks}; no GPU pod can start: delete pod {} to recreate the driver's root", pod.name),
     };
     Some(Note::new(reason, message))
+}
+
+/// Returns whether the driver's container of another revision still runs, because its pod has not been replaced yet, and the device
+/// plugin was started after it.
+fn is_served_by_another(member: &Member<'_>, plugin: Option<&PodFacts>) -> bool {
+    let found = plugin.and_then(PodFacts::running_since);
+    let mut drivers = member.pods_of(Stage::Driver).filter_map(PodFacts::running_since);
+    drivers.any(|started| found.is_some_and(|found| started <= found))
 }
 
 /// Returns what programs need and the driver's root lacks, if anything.

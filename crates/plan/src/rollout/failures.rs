@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use gpu_operator_crd::{GpuNodeStatus, NodeName, PoolName};
 
-use super::{decision::failure, goal::Goals, ledger::Ledger};
+use super::{decision::failure, goal::Goals, ledger::Ledger, turn::has_nothing_else};
 use crate::assess::{Assessment, member::Member};
 
 /// Returns why updates of nodes of a pool have failed, by node, in the rollout of the settings with this hash. Nodes that have recovered
-/// leave the ledger.
+/// leave the ledger: those that are ready with what they move to, and not with what they were given back.
 #[must_use]
 pub fn of(
     pool: &PoolName,
@@ -17,9 +17,13 @@ pub fn of(
     revision: &str,
     ledger: &mut Ledger<'_>,
 ) -> BTreeMap<NodeName, String> {
-    let is_ready =
-        |member: &Member<'_>| member.rollout().is_none() && member.status().is_some_and(GpuNodeStatus::is_ready);
-    for Assessment { member, .. } in members.iter().filter(|assessed| is_ready(&assessed.member)) {
+    let has_goal = |member: &Member<'_>| {
+        member.want().is_some_and(|want| has_nothing_else(&member.have, &goals.of_member(member, want)))
+    };
+    let has_recovered = |member: &Member<'_>| {
+        member.rollout().is_none() && member.status().is_some_and(GpuNodeStatus::is_ready) && has_goal(member)
+    };
+    for Assessment { member, .. } in members.iter().filter(|assessed| has_recovered(&assessed.member)) {
         ledger.recover(pool, &member.node.name);
     }
     let remembered = ledger.failed(pool);

@@ -76,6 +76,25 @@ fn a_plugin_older_than_the_driver_container_is_recreated() {
 }
 
 #[test]
+fn a_driver_is_not_down_before_its_pod_is_replaced() {
+    let (mut sim, mut world) = ready();
+    sim.sleep(120);
+    let plugin = world.pods["device-plugin@a"].running_since().expect("a start");
+    for (offset, reason, recreated) in
+        [(0, Reason::AllGpusAllocatable, &[][..]), (1, Reason::DriverDown, &["device-plugin@a"][..])]
+    {
+        let since = plugin.reported() + SignedDuration::from_secs(offset);
+        edit_driver_pod(&mut world, |pod| {
+            pod.group = Some("another".into());
+            pod.containers[0].state = ContainerState::Running(Some(since.into()));
+        });
+        let (_, found, message, _, pods) = assessed(&sim, world.clone());
+        assert_eq!(found, reason, "{offset}: {message}");
+        assert_eq!(pods, recreated, "{offset}");
+    }
+}
+
+#[test]
 fn a_past_crash_is_reported_until_it_expires() {
     let (mut sim, _) = ready();
     sim.sleep(60);

@@ -164,10 +164,11 @@ proptest! {
     #[test]
     fn an_operator_that_is_killed_reaches_the_same_end_state(
         machines in vec(fleet::machine().prop_map(|machine| Event::Joins(machine.bare())), 1..5),
-        policies in policies(),
-        events in vec(event(), 1..15),
+        mut policies in policies(),
+        mut events in vec(event(), 1..15),
         kills in vec(0..10_usize, 1..8),
     ) {
+        agree_on_mig(&mut policies, &mut events);
         let ends = [&[][..], &kills].map(|kills| {
             let (mut sim, mut oracle) = (Sim::new(), Oracle::with_kills(kills));
             let all = machines.iter().chain(&policies).chain(&events);
@@ -269,11 +270,23 @@ fn is_independent_of_time(event: &Event) -> bool {
         && !matches!(event, Event::Node(_, what) if of_node(what))
 }
 
-/// Removes all faults and all GPU pods.
+/// Makes all policies repartition GPUs, or none: a layout stays on the GPUs, where the next policy may not manage it.
+fn agree_on_mig(policies: &mut [Event], events: &mut [Event]) {
+    let manages = |event: &Event| matches!(event, Event::Policy(_, spec) if spec.manages_mig());
+    let all = policies.first().is_some_and(manages);
+    for event in policies.iter_mut().chain(events) {
+        if let Event::Policy(_, spec) = event {
+            spec.manage_mig(all);
+        }
+    }
+}
+
+/// Removes all faults, and everything that uses a driver.
 fn heal(sim: &mut Sim) {
     sim.faults.clear();
     sim.refusals.clear();
     sim.gpu_pods.clear();
+    sim.programs.clear();
     for node in sim.nodes.values_mut() {
         (node.ready, node.cordoned) = (true, false);
     }
@@ -316,7 +329,7 @@ fn end(sim: &Sim) -> String {
             *status = GpuNodeStatus::default();
         }
         let epoch = || Time(Timestamp::UNIX_EPOCH);
-        gpu_node.spec.rollout.iter_mut().for_each(|rollout| rollout.since = epoch());
+        gpu_node.spec.rollout.iter_mut().for_each(|rollout| (rollout.since, rollout.deadline) = (epoch(), None));
         // A node that fails and offers no GPU is updated without a turn, and when it does depends on the time.
         (gpu_node.spec.turns, gpu_node.spec.moved) = (0, None);
         // A healthy state is only written together with the next change.

@@ -194,6 +194,18 @@ fn a_cordoned_node_whose_update_fails_halts_its_pool() {
 }
 
 #[test]
+fn an_update_that_was_given_up_is_not_attempted_again() {
+    let mut sim = fleet(&["a", "b"]);
+    // The probe does not report that it has released the driver.
+    sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
+    sim.apply_policy("all", &format!("{{readiness: {{progressDeadline: 1m}}, {}", &NEW[1..]));
+    sim.steps(400);
+    assert_eq!((sim.spec("a").turns, loaded(&mut sim, "a").as_str()), (1, "595.91.07"));
+    assert_eq!((sim.status("a").phase, sim.status("a").reason()), (Phase::Ready, Some(Reason::RolloutPending)));
+    assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
+}
+
+#[test]
 fn a_gpu_pod_that_starts_during_the_release_ends_the_update() {
     let mut sim = fleet(&["a"]);
     let before = sim.node("a").labels.clone();

@@ -33,6 +33,31 @@ impl fmt::Debug for RandomSpec {
     }
 }
 
+impl RandomSpec {
+    /// Returns whether the policy repartitions the GPUs of any pool.
+    pub fn manages_mig(&self) -> bool {
+        let pools = self.0.pools.iter().map(|pool| &pool.device_plugin);
+        let mut plugins = pools.chain([&self.0.defaults.device_plugin]);
+        plugins.any(|plugin| plugin.mig.as_ref().is_some_and(|mig| mig.mode() != MigMode::Unmanaged))
+    }
+
+    /// Makes the policy repartition the GPUs of all pools, for which none can be shared by MPS, or of none.
+    pub fn manage_mig(&mut self, all: bool) {
+        let Self(ClusterGpuPolicySpec { pools, defaults, .. }) = self;
+        let pools = pools.iter_mut().map(|pool| &mut pool.device_plugin);
+        for plugin in pools.chain([&mut defaults.device_plugin]) {
+            if all {
+                plugin.sharing.mps = None;
+            } else {
+                plugin.mig = None;
+            }
+        }
+        if all {
+            defaults.device_plugin.mig.get_or_insert_with(mig_disabled);
+        }
+    }
+}
+
 fn node_label(key: &str, value: Option<&str>) -> NodeLabel {
     NodeLabel { key: key.into(), value: value.map(Into::into) }
 }
@@ -197,14 +222,17 @@ fn mig() -> BoxedStrategy<Option<Mig>> {
         vec![entry(&[0], "7g.80gb"), entry(&[], "7g.141gb")],
         vec![entry(&[0, 1], "7g.80gb")],
     ];
-    let disabled = Mig { mode: Some(MigMode::Disabled), ..Mig::default() };
     prop_oneof![
         6 => Just(None),
         1 => Just(Some(partitioned(MigStrategy::Single, vec![entry(&[], "7g.80gb")]))),
         1 => select(by_devices).prop_map(move |layout| Some(partitioned(MigStrategy::Mixed, layout))),
-        1 => Just(Some(disabled)),
+        1 => Just(Some(mig_disabled())),
     ]
     .boxed()
+}
+
+fn mig_disabled() -> Mig {
+    Mig { mode: Some(MigMode::Disabled), ..Mig::default() }
 }
 
 fn sharing() -> BoxedStrategy<Sharing> {
