@@ -5,4 +5,5 @@ pub mod images;
 pub mod objects;
 pub mod plan;
 pub mod policy_file;
+pub mod report;
 mod text;

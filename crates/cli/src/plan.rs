@@ -5,19 +5,15 @@ use std::{
     path::PathBuf,
 };
 
-use gpu_operator_crd::ClusterGpuPolicy;
-use gpu_operator_plan::{
-    catalogue::{Catalogue, CatalogueError},
-    forecast::{Forecast, Inputs, forecast},
-};
+use gpu_operator_plan::catalogue::CatalogueError;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
-use serde::Serialize;
 use thiserror::Error;
 
 use crate::{
     objects::{Objects, ObjectsError},
     policy_file::{self, FileError},
+    report::report,
     text,
 };
 
@@ -68,15 +64,6 @@ pub enum PlanError {
     Write(#[from] io::Error),
 }
 
-/// The forecasts, as they are printed.
-#[derive(Debug, Serialize)]
-pub struct Report {
-    /// What each policy would do.
-    pub policies: Vec<Forecast>,
-    /// What is not known, as messages.
-    pub notes: Vec<String>,
-}
-
 impl Plan {
     /// Returns whether a client is needed.
     #[must_use]
@@ -106,17 +93,4 @@ impl Plan {
         io::stdout().write_all(text.as_bytes())?;
         Ok(report.policies.iter().any(|forecast| !forecast.is_empty()))
     }
-}
-
-/// Returns what these policies would do if they were applied now.
-///
-/// # Errors
-/// Returns an error if the built-in catalogue is invalid.
-pub fn report(objects: &Objects, policies: &[ClusterGpuPolicy], now: Timestamp) -> Result<Report, CatalogueError> {
-    let catalogue = Catalogue::builtin()?;
-    let (settings, note) = objects.settings();
-    let (world, budgets) = (objects.world(), &objects.budgets);
-    let inputs = Inputs { settings: &settings, catalogue: &catalogue, world: &world, budgets, now };
-    let notes = objects.notes.iter().cloned().chain(note).collect();
-    Ok(Report { policies: forecast(inputs, policies), notes })
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write};
 use gpu_operator_crd::keys;
 use gpu_operator_plan::forecast::{Forecast, Outcome, StageChange, Update};
 
-use crate::plan::Report;
+use crate::report::Report;
 
 /// Returns a report as text.
 pub fn of(report: &Report) -> String {

@@ -4,7 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{ClusterGpuPolicyStatus, ConditionType, NodeName, PolicyName, keys, policy::Stage};
 
-use super::{Forecast, Inputs, Problem, ending};
+use super::{
+    ending,
+    inputs::Inputs,
+    result::{Forecast, Problem},
+};
 use crate::{
     inventory::{self, added_models, membership::name_of},
     output::{

@@ -10,7 +10,11 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Forecast, Inputs, Outcome, PodOutcome, StageChange, Update, Waiting, ending::Event};
+use super::{
+    ending::Event,
+    inputs::Inputs,
+    result::{Forecast, Outcome, PodOutcome, StageChange, Update, Waiting},
+};
 use crate::{
     assess::{self, AssessedFleet, Assessment, PolicyMembers, member::Member, verdict::Verdict},
     desired::{self, effective_spec},

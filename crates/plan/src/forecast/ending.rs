@@ -10,7 +10,7 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-use super::{Inputs, budgets};
+use super::{budgets, inputs::Inputs};
 use crate::{
     inventory::membership::name_of,
     output::{body::Body, plan::Plan},
