@@ -16,6 +16,7 @@ use crate::{
     open::{self, Open},
     phase::Phase,
     report::{HostRuntime, Report},
+    schema::HostFolder,
     skip::is_default,
     validated::Validated,
 };
@@ -86,9 +87,10 @@ pub struct GpuNodeSpec {
     /// `status.report.gpuPods`. It is requested while an update is waiting for them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub report_holders: bool,
-    /// A directory on the host that contains the driver, in addition to the directories that the probe searches anyway.
+    /// A directory on the host that contains the driver, in addition to the directories that the probe searches anyway. The
+    /// probe loads a library only if it and all directories of its path belong to root and are not writable for other users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
+    #[schemars(with = "Option<HostFolder>")]
     pub driver_root: Option<String>,
     /// The rules by which the probe judges the node's GPUs, as configured by the node's policy and pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]

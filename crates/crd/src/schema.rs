@@ -99,6 +99,8 @@ text! {
     ProxyUrl: 512 bytes,
     "self.matches('^https?://[^/ ]+/?$')" =>
         "write the URL of the proxy with its scheme, such as http://proxy.example.com:3128",
+    "!self.matches('^https?://[^/?#]*@')" =>
+        "remove user and password: everyone who may read policies or pods could read them. Store the URL with them in a Secret, and write it to env of the operand, such as {name: HTTPS_PROXY, valueFrom: {secretKeyRef: {name: proxy, key: url}}}",
 }
 
 text! {

@@ -87,6 +87,35 @@ fn valid_specs_are_accepted() {
 }
 
 #[test]
+fn a_driver_root_that_is_not_a_plain_path_is_rejected() {
+    let (_, crd) = gpu_operator_crd::crds().remove(1);
+    let schema = serde_json::to_value(&crd.spec.versions[0].schema).expect("JSON")["openAPIV3Schema"].take();
+    let rules = compile_schema(&schema);
+    let is_valid = |root: &str| {
+        let node = json!({"metadata": {"name": "a"}, "spec": {"driverRoot": root}});
+        Validator::new().validate_compiled(&rules, &node, None).is_ok()
+    };
+    for root in ["/opt/nvidia", "/home/kubernetes/bin/nvidia", "/opt/vendor_x-1.2/lib"] {
+        assert!(is_valid(root), "{root}");
+    }
+    for root in [
+        "",
+        "/",
+        "/tmp",
+        "opt/nvidia",
+        "/opt/../tmp/x",
+        "/opt/./x",
+        "/opt/nvidia/",
+        "/opt//x",
+        "/opt/a b",
+        "/opt/$(x)",
+        "/opt/x\n",
+    ] {
+        assert!(!is_valid(root), "{root:?}");
+    }
+}
+
+#[test]
 fn every_rule_rejects_with_the_message_in_the_docs() {
     for row in &REJECTED.by_rule {
         let written = &row.written;

@@ -1,10 +1,16 @@
 //! The host's file system as mounted in the container of this program, where links refer to the host's paths.
 
+mod open;
+mod walk;
+
 use std::{
-    fs::{self, File},
+    fs,
     io::{self, Read},
     path::{Component, Path, PathBuf},
 };
+
+pub(crate) use open::{name as file_type_name, open_root};
+pub(crate) use walk::{Found, walk};
 
 /// The most links that are followed for one path, as in the kernel.
 const MAX_LINKS: usize = 40;
@@ -52,7 +58,7 @@ impl HostRoot {
             }
             links += 1;
             if links > MAX_LINKS {
-                return Err(io::Error::other(format!("too many symbolic links in path {}", path.as_ref().display())));
+                return Err(too_many_links(path.as_ref()));
             }
             let target = fs::read_link(&here)?;
             if target.is_absolute() {
@@ -69,7 +75,7 @@ impl HostRoot {
     /// Returns an error if the file does not exist, cannot be read or is not UTF-8.
     pub fn read(&self, path: impl AsRef<Path>) -> io::Result<String> {
         let mut text = String::new();
-        File::open(self.resolve(path)?)?.take(MAX_BYTES).read_to_string(&mut text)?;
+        open::read_regular(&open::find(&self.0, path.as_ref())?)?.take(MAX_BYTES).read_to_string(&mut text)?;
         Ok(text.trim().to_owned())
     }
 
@@ -79,7 +85,7 @@ impl HostRoot {
     /// Returns an error if the file does not exist or cannot be read.
     pub fn bytes(&self, path: impl AsRef<Path>, most: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        File::open(self.resolve(path)?)?.take(most).read_to_end(&mut bytes)?;
+        open::read_regular(&open::find(&self.0, path.as_ref())?)?.take(most).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
@@ -96,10 +102,10 @@ impl HostRoot {
     /// # Errors
     /// Returns an error if it exists and cannot be read.
     pub fn names(&self, path: impl AsRef<Path>) -> io::Result<Vec<String>> {
-        let Some(directory) = present(self.resolve(path))? else {
+        let Some(directory) = present(open::find(&self.0, path.as_ref()))? else {
             return Ok(Vec::new());
         };
-        let Some(entries) = present(fs::read_dir(directory))? else {
+        let Some(entries) = present(fs::read_dir(open::by_descriptor(&directory)))? else {
             return Ok(Vec::new());
         };
         let mut names = Vec::new();
@@ -130,6 +136,10 @@ pub fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
+fn too_many_links(path: &Path) -> io::Error {
+    io::Error::other(format!("too many symbolic links in path {}", path.display()))
+}
+
 /// Returns the components of a path in reverse order, ready to be popped.
 fn parts(path: &Path) -> Vec<PathBuf> {
     path.components()
@@ -140,58 +150,4 @@ fn parts(path: &Path) -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    fn root() -> (tempfile::TempDir, HostRoot) {
-        let directory = tempfile::tempdir().unwrap();
-        let root = HostRoot::new(directory.path());
-        (directory, root)
-    }
-
-    #[test]
-    fn an_absolute_link_refers_to_the_hosts_path() {
-        let (directory, root) = root();
-        fs::create_dir(directory.path().join("etc")).unwrap();
-        fs::write(directory.path().join("etc/hostname"), "the host's\n").unwrap();
-        symlink("/etc/hostname", directory.path().join("link")).unwrap();
-        assert_eq!(root.read("/link").unwrap(), "the host's");
-    }
-
-    #[test]
-    fn parent_components_never_leave_the_root() {
-        let (directory, root) = root();
-        fs::write(directory.path().join("secret"), "inside").unwrap();
-        fs::create_dir(directory.path().join("sub")).unwrap();
-        symlink("../../../../../../../secret", directory.path().join("sub/link")).unwrap();
-        assert_eq!(root.read("sub/link").unwrap(), "inside");
-        assert_eq!(root.read("../../../secret").unwrap(), "inside");
-    }
-
-    #[test]
-    fn a_linked_directory_is_resolved_inside_the_root() {
-        let (directory, root) = root();
-        fs::create_dir_all(directory.path().join("usr/lib64")).unwrap();
-        fs::write(directory.path().join("usr/lib64/file"), "x").unwrap();
-        symlink("/usr/lib64", directory.path().join("lib64")).unwrap();
-        assert_eq!(root.resolve("/lib64/file").unwrap(), directory.path().join("usr/lib64/file"));
-        assert_eq!(root.names("/lib64").unwrap(), ["file"]);
-    }
-
-    #[test]
-    fn a_loop_of_links_is_an_error() {
-        let (directory, root) = root();
-        symlink("b", directory.path().join("a")).unwrap();
-        symlink("a", directory.path().join("b")).unwrap();
-        assert!(root.resolve("a").is_err());
-    }
-
-    #[test]
-    fn missing_files_are_absent() {
-        let (_directory, root) = root();
-        assert_eq!(root.read_if_present("no/such").unwrap(), None);
-        assert!(root.names("no/such").unwrap().is_empty());
-    }
-}
+mod tests;

@@ -1,7 +1,8 @@
 //! A host in a temporary directory, and the stand-in for NVML.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, Permissions},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
     sync::OnceLock,
@@ -89,7 +90,11 @@ impl Host {
     pub fn install(&self, root: &str, version: &str, gpus: &[(&str, &str)]) {
         let library = self.library(root, version);
         fs::create_dir_all(library.parent().unwrap()).unwrap();
-        fs::copy(standin(), library).unwrap();
+        fs::copy(standin(), &library).unwrap();
+        // The probe loads a library only if no other user can write to it, or to a folder above it.
+        for path in library.ancestors().take_while(|path| *path != self.directory.path()) {
+            fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+        }
         self.write(&format!("{root}/etc/standin/module/nvidia/version"), version);
         self.write(&format!("{root}/dev/nvidiactl"), "");
         self.write(&format!("{root}/etc/standin/lock/nvml.lock"), "");

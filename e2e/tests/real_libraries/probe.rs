@@ -121,7 +121,8 @@ fn the_process_that_loads_a_library_survives_its_failure() {
         let host = host_with_gpu();
         unpack(&host, &driver);
         let mut child = Command::new(built("nvml-probe"));
-        child.args(["nvml-child", "--parent", &std::process::id().to_string(), "--chroot"]).arg(host.path(""));
+        child.args(["nvml-child", "--parent", &std::process::id().to_string()]);
+        child.arg("--host-root").arg(host.path("")).arg("--chroot").arg(host.path(""));
         child.args(["--library", &library(&driver)]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = child.spawn().expect("the child");
         child.stdin.take().expect("its input").write_all(b"[]\n[]\n").expect("written");

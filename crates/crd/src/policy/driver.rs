@@ -95,6 +95,10 @@ pub struct Driver {
         "self.matches('^https?://[^/ ]+/[^ ]+$')",
         "write the full URL of the file, such as https://mirror.example.com/NVIDIA-Linux-x86_64-580.173.02.run"
     ))]
+    #[x_kube(validation = (
+        "!self.matches('^https?://[^/?#]*@')",
+        "remove user and password: everyone who may read policies or pods could read them. Write the URL of a mirror that needs none; sha256 ensures that it serves the right file"
+    ))]
     pub url: Option<String>,
     /// The SHA-256 checksum of the `.run` file, as `sha256sum` prints it. Required with source `RunFile`. The installer
     /// checks it before each execution of the file and executes no other file.

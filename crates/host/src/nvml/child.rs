@@ -10,13 +10,14 @@ mod mig_devices;
 mod mig_instances;
 mod raw;
 mod readings;
+mod trusted;
 mod xids;
 
 use std::{
     collections::BTreeSet,
     io::{self, BufRead, Write},
     os::unix::process::parent_id,
-    path::{Path, PathBuf},
+    path::PathBuf,
     thread,
 };
 
@@ -25,7 +26,10 @@ use gpu_operator_crd::health::CauseKind;
 use nix::sys::{prctl, signal::Signal};
 use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor, error::NvmlError};
 
-use self::xids::XidListener;
+use self::{
+    trusted::{LibraryRoot, TrustedLibrary},
+    xids::XidListener,
+};
 use super::{
     inventory::{Inventory, NvmlGpu, RefusedGpu},
     mig::MigStep,
@@ -44,10 +48,13 @@ pub struct ChildOptions {
     /// The process that must be its parent; the child ends when the parent does.
     #[arg(long)]
     pub parent: u32,
-    /// The root to change into first: there the library finds its /dev and its other libraries.
+    /// Where the host's / is mounted. Below it, every component of the library's path must belong to root, and only root may write to it.
+    #[arg(long, default_value = "/")]
+    pub host_root: PathBuf,
+    /// The root below the host's to change into first: there the library finds its /dev and its other libraries.
     #[arg(long)]
     pub chroot: Option<PathBuf>,
-    /// The library's absolute path, inside that root.
+    /// The library's absolute path: inside the root to change into, or below the host's.
     #[arg(long)]
     pub library: PathBuf,
 }
@@ -61,9 +68,6 @@ pub enum ChildError {
     /// The kernel refused the request to die with the parent.
     #[error("cannot tie the process to its parent")]
     Tie(#[source] nix::Error),
-    /// The root cannot be entered; this requires the capability `SYS_CHROOT`.
-    #[error("cannot change root into {0}")]
-    Chroot(PathBuf, #[source] io::Error),
     /// The pipe to the probe broke.
     #[error("cannot exchange data with the probe")]
     Pipe(#[from] io::Error),
@@ -82,21 +86,19 @@ pub fn run(options: &ChildOptions) -> Result<(), ChildError> {
     if parent_id() != options.parent {
         return Err(ChildError::Orphaned(options.parent));
     }
-    if let Some(root) = &options.chroot {
-        enter(root).map_err(|source| ChildError::Chroot(root.clone(), source))?;
-    }
-    answer(&options.library, io::stdin().lock(), io::stdout().lock())
-}
-
-/// Changes root. The C library and its companions are the image's own and already loaded (see the build script of `nvml-probe`). They
-/// satisfy the library's dependencies, so the root may have another C library or none that fits.
-fn enter(root: &Path) -> io::Result<()> {
-    std::os::unix::fs::chroot(root)?;
-    std::env::set_current_dir("/")
+    // The C library and its companions are the image's own and already loaded (see the build script of `nvml-probe`). They satisfy the
+    // library's dependencies, so the root may have another C library or none that fits.
+    let root = LibraryRoot::open(&options.host_root, options.chroot.as_deref()).map_err(|error| error.to_string());
+    let find = || root.as_ref().map_err(String::clone)?.find(&options.library).map_err(|error| error.to_string());
+    answer(find, io::stdin().lock(), io::stdout().lock())
 }
 
 /// Writes one line for each line read.
-fn answer(library: &Path, input: impl BufRead, mut output: impl Write) -> Result<(), ChildError> {
+fn answer(
+    find: impl Fn() -> Result<TrustedLibrary, String>,
+    input: impl BufRead,
+    mut output: impl Write,
+) -> Result<(), ChildError> {
     let mut lines = input.lines();
     let mut next = || lines.next().transpose();
     let mut respond = |answer: &Response| -> Result<(), ChildError> {
@@ -105,10 +107,11 @@ fn answer(library: &Path, input: impl BufRead, mut output: impl Write) -> Result
         Ok(output.flush()?)
     };
     while let Some(mut line) = next()? {
-        let nvml = match Nvml::builder().lib_path(library.as_os_str()).init() {
+        let load = |library: TrustedLibrary| Nvml::builder().lib_path(library.path.as_os_str()).init();
+        let nvml = match find().and_then(|library| load(library).map_err(|error| failure(&error))) {
             Ok(nvml) => nvml,
-            Err(error) => {
-                respond(&Response::Failed(failure(&error)))?;
+            Err(why) => {
+                respond(&Response::Failed(why))?;
                 continue;
             }
         };
@@ -264,7 +267,8 @@ mod tests {
     #[test]
     fn a_library_that_cannot_be_loaded_is_a_response() {
         let mut output = Vec::new();
-        answer(Path::new("/no/such/libnvidia-ml.so.1"), "[]\n[]\n".as_bytes(), &mut output).unwrap();
+        let find = || Err("cannot load /no/such/libnvidia-ml.so.1".to_owned());
+        answer(find, "[]\n[]\n".as_bytes(), &mut output).unwrap();
         let answers: Vec<Response> = output
             .split(|byte| *byte == b'\n')
             .filter(|line| !line.is_empty())

@@ -344,6 +344,7 @@ pub fn child_command(program: PathBuf) -> ChildCommand {
     Box::new(move |target| {
         let mut command = Command::new(&program);
         command.arg("nvml-child").arg("--parent").arg(std::process::id().to_string());
+        command.arg("--host-root").arg(&target.host_root);
         if let Some(root) = &target.chroot {
             command.arg("--chroot").arg(root);
         }

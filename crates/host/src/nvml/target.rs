@@ -10,6 +10,8 @@ use crate::{
 /// The driver that is queried. A child serves one target; if any field changes, it is replaced by another child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
+    /// Where the host's root is for this process.
+    pub host_root: PathBuf,
     /// The root that the child changes into; `None` if the library is loaded from its place on the host.
     pub chroot: Option<PathBuf>,
     /// The library's path inside that root.
@@ -57,6 +59,12 @@ impl Target {
                 HostRoot::new(root).resolve(&path).map_err(|error| Some(format!("{}: {error}", path.display())))?;
             (None, real)
         };
-        Ok(Self { chroot, library, version: loaded.to_owned(), boot_id: boot_id.to_owned() })
+        Ok(Self {
+            host_root: host.as_path().to_owned(),
+            chroot,
+            library,
+            version: loaded.to_owned(),
+            boot_id: boot_id.to_owned(),
+        })
     }
 }

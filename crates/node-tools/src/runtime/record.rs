@@ -1,6 +1,9 @@
 //! Records the configuration before NVIDIA's runtime was added, and as the installer left it. Pure.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -129,10 +132,21 @@ impl Record {
     }
 }
 
-/// Moves a version 1 configuration into the main file. Version 1 has no imports, so containerd would never read the
+/// A configuration in the installer's drop-in that has to be moved into the main file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MovedConfig<'a> {
+    /// The main file.
+    pub main: &'a Path,
+    /// Its new content.
+    pub text: String,
+    /// The drop-in, which has to be removed.
+    pub drop_in: &'a Path,
+}
+
+/// Returns how to move a version 1 configuration into the main file. Version 1 has no imports, so containerd would never read the
 /// installer's drop-in, which contains the whole configuration in that case.
 #[must_use]
-pub fn move_version_1_to_main(files: &[ConfigFile], now: &Texts) -> Option<Texts> {
+pub fn move_version_1_to_main<'f>(files: &'f [ConfigFile], now: &Texts) -> Option<MovedConfig<'f>> {
     let [main, drop_in] = files else { return None };
     let beside = now.get(&drop_in.path)?.as_ref()?;
     let is_v1 = toml_file::version(beside) == 1 && matches!(main.role, Role::Main { import: Some(_) });
@@ -140,5 +154,5 @@ pub fn move_version_1_to_main(files: &[ConfigFile], now: &Texts) -> Option<Texts
     let is_containerds =
         toml_edit::Document::parse(beside.as_str()).is_ok_and(|file| file.as_table().contains_key("plugins"));
     let text = || toml_file::with_cdi_in_cri_table(beside).unwrap_or_else(|| beside.clone());
-    (is_v1 && is_containerds).then(|| Texts::from([(main.path.clone(), Some(text())), (drop_in.path.clone(), None)]))
+    (is_v1 && is_containerds).then(|| MovedConfig { main: &main.path, text: text(), drop_in: &drop_in.path })
 }

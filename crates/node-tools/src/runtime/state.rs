@@ -1,8 +1,9 @@
 //! Reads and writes the configuration files and the probe's own state.
 
 use std::{
-    fs, io,
-    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown},
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -21,8 +22,26 @@ use super::{
 /// The extended attribute with a file's SELinux label, without which the runtime may be denied its own configuration.
 const LABEL: &str = "security.selinux";
 
-/// The mode of a new file, independent of the process' umask.
-const READABLE: u32 = 0o644;
+/// Who may read a new file, independent of the process' umask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readers {
+    /// Root only: the file may contain what a runtime's configuration contains, such as the credentials of a registry.
+    Root,
+    /// Everyone: gates read the file without privileges.
+    Everyone,
+}
+
+impl Readers {
+    const fn mode(self) -> u32 {
+        match self {
+            Self::Root => 0o600,
+            Self::Everyone => 0o644,
+        }
+    }
+}
+
+/// The mode of a folder that only root may enter.
+const PRIVATE_FOLDER: u32 = 0o700;
 
 /// The longest label that is read.
 const LONGEST_LABEL: usize = 4096;
@@ -61,54 +80,86 @@ pub fn read_all<'p>(paths: impl IntoIterator<Item = &'p PathBuf>) -> Result<Text
     paths.into_iter().map(|path| Ok((path.clone(), read(path)?))).collect()
 }
 
-/// Writes or removes files.
+/// Writes or removes configuration files. Where there is no file yet, only root may read the new one, because its content comes from a
+/// file whose mode is not known.
 ///
 /// # Errors
 /// Returns an error if one cannot be written; those before it are written.
 pub fn write_all(texts: &Texts) -> Result<(), StateError> {
-    texts.iter().try_for_each(|(path, text)| write(path, text.as_deref()))
+    texts.iter().try_for_each(|(path, text)| match text {
+        Some(text) => write(path, text, Readers::Root.mode()),
+        None => delete(path),
+    })
 }
 
-/// Writes a file atomically, or removes it. Its owner, mode and SELinux label are kept.
+/// Writes a file in place of another one, with the mode of the latter, and removes the latter.
 ///
 /// # Errors
-/// Returns an error if it cannot be written.
-pub fn write(path: &Path, text: Option<&str>) -> Result<(), StateError> {
+/// Returns an error if the file cannot be written, or the other one cannot be read or removed.
+pub fn replace(path: &Path, text: &str, replaced: &Path) -> Result<(), StateError> {
+    let mode = fs::metadata(replaced).map_err(|error| StateError::Read(replaced.to_owned(), error))?.mode();
+    write(path, text, mode & 0o777)?;
+    delete(replaced)
+}
+
+/// Removes a file, if it exists.
+fn delete(path: &Path) -> Result<(), StateError> {
+    unlink(path).map_err(|error| StateError::Write(path.to_owned(), error))
+}
+
+fn unlink(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a file atomically. The owner, mode and SELinux label of an existing file are kept; a new file gets `mode`.
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), StateError> {
     let failed = |error| StateError::Write(path.to_owned(), error);
-    let Some(text) = text else {
-        return match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
-            _ => Ok(()),
-        };
-    };
     // A link stays a link: its target is written.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if let Some(folder) = target.parent() {
         fs::create_dir_all(folder).map_err(failed)?;
     }
-    let beside = target.with_extension("gpu-operator.new");
-    fs::write(&beside, text)
-        .and_then(|()| copy_attributes(&beside, &target, LABEL))
-        .and_then(|()| fs::File::open(&beside)?.sync_all())
-        .and_then(|()| fs::rename(&beside, &target))
-        .map_err(failed)
+    write_beside(&target, text, |new| copy_attributes(new, &target, LABEL, mode)).map_err(failed)
 }
 
-/// Gives a new file the owner, mode and label of the file that it replaces, if there is one.
-fn copy_attributes(new: &Path, old: &Path, label: &str) -> io::Result<()> {
+/// Writes a file atomically. Only root may read the new file until `finish` has given it its mode.
+fn write_beside(target: &Path, text: &str, finish: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let beside = target.with_extension("gpu-operator.new");
+    let mut file = create(&beside)?;
+    file.write_all(text.as_bytes())?;
+    finish(&beside)?;
+    file.sync_all()?;
+    fs::rename(&beside, target)
+}
+
+/// Creates a file that only root may read. One that an interrupted write has left, which others may have open, is removed.
+fn create(path: &Path) -> io::Result<File> {
+    unlink(path)?;
+    OpenOptions::new().write(true).create_new(true).mode(Readers::Root.mode()).open(path)
+}
+
+/// Gives a new file the owner, mode and label of the file that it replaces, or `mode` if there is none.
+fn copy_attributes(new: &Path, old: &Path, label: &str, mode: u32) -> io::Result<()> {
     let of_old = match fs::metadata(old) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return fs::set_permissions(new, fs::Permissions::from_mode(READABLE));
+            return fs::set_permissions(new, Permissions::from_mode(mode));
         }
         of_old => of_old?,
     };
     // The owner comes first: changing it clears some bits of the mode.
     chown(new, Some(of_old.uid()), Some(of_old.gid()))?;
     fs::set_permissions(new, of_old.permissions())?;
+    copy_label(new, old, label)
+}
+
+fn copy_label(new: &Path, old: &Path, label: &str) -> io::Result<()> {
     let mut value = Vec::with_capacity(LONGEST_LABEL);
     match getxattr(old, label, rustix::buffer::spare_capacity(&mut value)) {
         Ok(_) => Ok(setxattr(new, label, &value, XattrFlags::empty())?),
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
@@ -123,14 +174,29 @@ pub fn load<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>,
     text.map(|text| serde_json::from_str(&text)).transpose().map_err(|error| StateError::Parse(path, error))
 }
 
-/// Stores a value under a name.
+/// Stores a value under a name. A file or folder of an earlier version that others may read is narrowed.
 ///
 /// # Errors
 /// Returns an error if it cannot be written.
-pub fn store(folder: &Path, name: &str, what: &impl Serialize) -> Result<(), StateError> {
+pub fn store(folder: &Path, name: &str, what: &impl Serialize, readers: Readers) -> Result<(), StateError> {
     let path = folder.join(name);
+    let failed = |error| StateError::Write(path.clone(), error);
     let text = serde_json::to_string_pretty(what).map_err(|error| StateError::Parse(path.clone(), error))?;
-    write(&path, Some(&text))
+    match readers {
+        Readers::Root => make_private(folder).map_err(failed)?,
+        Readers::Everyone => fs::create_dir_all(folder).map_err(failed)?,
+    }
+    let finish = |new: &Path| {
+        fs::set_permissions(new, Permissions::from_mode(readers.mode()))?;
+        copy_label(new, &path, LABEL)
+    };
+    write_beside(&path, &text, finish).map_err(failed)
+}
+
+/// Creates a folder that only root may enter. Kubelet creates folders that everyone may enter.
+fn make_private(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(folder)?;
+    fs::set_permissions(folder, Permissions::from_mode(PRIVATE_FOLDER))
 }
 
 /// Removes a stored value.
@@ -138,7 +204,7 @@ pub fn store(folder: &Path, name: &str, what: &impl Serialize) -> Result<(), Sta
 /// # Errors
 /// Returns an error if it exists and cannot be removed.
 pub fn remove(folder: &Path, name: &str) -> Result<(), StateError> {
-    write(&folder.join(name), None)
+    delete(&folder.join(name))
 }
 
 /// Returns when the files were last written; `None` if there are none.
@@ -156,30 +222,4 @@ pub fn metadata_snapshot(files: &[ConfigFile]) -> Vec<Option<(u64, u64, i64, i64
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_new_file_gets_the_attributes_of_the_file_that_it_replaces() {
-        // On a file system with extended attributes, which the one for temporary files may lack.
-        let beside = std::env::current_exe().unwrap();
-        let folder = tempfile::tempdir_in(beside.parent().unwrap()).unwrap();
-        let [old, new] = ["old", "new"].map(|name| folder.path().join(name));
-        fs::write(&new, "new").unwrap();
-        let mode = || fs::metadata(&new).unwrap().permissions().mode() & 0o7777;
-        copy_attributes(&new, &old, LABEL).unwrap();
-        assert_eq!(mode(), READABLE, "there is no old file");
-
-        fs::write(&old, "old").unwrap();
-        fs::set_permissions(&old, fs::Permissions::from_mode(0o640)).unwrap();
-        // Writing the SELinux label itself requires a system with SELinux, or root.
-        copy_attributes(&new, &old, "user.label").unwrap();
-        setxattr(&old, "user.label", b"system_u:object_r:etc_t:s0\0", XattrFlags::empty()).unwrap();
-        copy_attributes(&new, &old, "user.label").unwrap();
-        assert_eq!(mode(), 0o640);
-        let mut label = Vec::with_capacity(100);
-        getxattr(&new, "user.label", rustix::buffer::spare_capacity(&mut label)).unwrap();
-        assert_eq!(label, b"system_u:object_r:etc_t:s0\0");
-    }
-}
+mod tests;

@@ -13,7 +13,7 @@ use super::{
     loaded::{self, LoadedConfig},
     record::{self, AddedEntries, ConfigFileError, Record},
     restart::{self, OnDisk, RestartError, WaitLimits},
-    state::{self, StateError},
+    state::{self, Readers, StateError},
     texts::{self, Texts},
 };
 
@@ -97,7 +97,7 @@ pub fn snapshot(setup: &Setup) -> Result<(), StepError> {
     }
     let now = read(setup)?;
     let record = Record::snapshot(&setup.files, &now, known.as_ref(), added)?;
-    state::store(&setup.state, RECORD, &record)?;
+    state::store(&setup.state, RECORD, &record, Readers::Root)?;
     state::remove(&setup.loaded, REJECTED)?;
     Ok(())
 }
@@ -108,8 +108,8 @@ pub fn snapshot(setup: &Setup) -> Result<(), StepError> {
 /// Returns an error if the runtime does not come back; its previous configuration is then restored. Retries return the
 /// same error.
 pub async fn apply(setup: &Setup) -> Result<(), StepError> {
-    if let Some(writes) = record::move_version_1_to_main(&setup.files, &read(setup)?) {
-        state::write_all(&writes)?;
+    if let Some(moved) = record::move_version_1_to_main(&setup.files, &read(setup)?) {
+        state::replace(moved.main, &moved.text, moved.drop_in)?;
     }
     let now = read(setup)?;
     if !is_configured(setup, &now) {
@@ -121,7 +121,7 @@ pub async fn apply(setup: &Setup) -> Result<(), StepError> {
     let record: Option<Record> = state::load(&setup.state, RECORD)?;
     let record = record.unwrap_or_else(|| Record { files: BTreeMap::new(), settled: false, added: added(setup) });
     let record = record.settle(&now);
-    state::store(&setup.state, RECORD, &record)?;
+    state::store(&setup.state, RECORD, &record, Readers::Root)?;
     let disk = OnDisk { digest: digest(&now), written: state::newest(&setup.files) };
     let known: Option<LoadedConfig> = state::load(&setup.loaded, loaded::FILE_NAME)?;
     let roll_back = || remove_entries(setup, &record).map_err(|error| error_chain(&error));
@@ -132,14 +132,19 @@ pub async fn apply(setup: &Setup) -> Result<(), StepError> {
             if !is_configured(setup, &now) {
                 let overwritten =
                     StepError::Overwritten { handler: setup.entries.handler.clone(), files: names(setup) };
-                state::store(&setup.loaded, REJECTED, &overwritten.to_string())?;
+                state::store(&setup.loaded, REJECTED, &overwritten.to_string(), Readers::Everyone)?;
                 return Err(overwritten);
             }
-            state::store(&setup.loaded, loaded::FILE_NAME, &LoadedConfig { process, digest: digest(&now) })?;
+            state::store(
+                &setup.loaded,
+                loaded::FILE_NAME,
+                &LoadedConfig { process, digest: digest(&now) },
+                Readers::Everyone,
+            )?;
             Ok(())
         }
         Err(error) => {
-            state::store(&setup.loaded, REJECTED, &error.to_string())?;
+            state::store(&setup.loaded, REJECTED, &error.to_string(), Readers::Everyone)?;
             Err(error.into())
         }
     }
@@ -200,7 +205,12 @@ pub async fn revert(setup: &Setup) -> Result<(), StepError> {
     if setup.default {
         let restarted = restart::restart(&setup.daemon, setup.limits).await;
         let process = restarted.map_err(|error| StepError::NotRestarted(error_chain(&error)))?;
-        state::store(&setup.loaded, loaded::FILE_NAME, &LoadedConfig { process, digest: digest(&read(setup)?) })?;
+        state::store(
+            &setup.loaded,
+            loaded::FILE_NAME,
+            &LoadedConfig { process, digest: digest(&read(setup)?) },
+            Readers::Everyone,
+        )?;
     }
     Ok(())
 }

@@ -212,8 +212,8 @@ fn only_a_version_1_configuration_is_moved_into_the_main_file() {
         Texts::from([("/c/config.toml".into(), Some(String::new())), ("/c/conf.d/n.toml".into(), Some(beside.into()))])
     };
     let moved = move_version_1_to_main(&list, &now(VERSION_1)).unwrap();
-    assert_eq!(moved[Path::new("/c/config.toml")].as_deref(), Some(VERSION_1));
-    assert_eq!(moved[Path::new("/c/conf.d/n.toml")], None);
+    assert_eq!((moved.main, moved.drop_in), (Path::new("/c/config.toml"), Path::new("/c/conf.d/n.toml")));
+    assert_eq!(moved.text, VERSION_1);
     assert_eq!(move_version_1_to_main(&list, &now("version = 2\n[plugins]\n")), None);
     assert_eq!(move_version_1_to_main(&list, &now("[crio.runtime.runtimes.nvidia]\n")), None);
 }
@@ -225,7 +225,7 @@ fn in_a_version_1_file_cdi_is_enabled_and_removed_again() {
     let default = "      default_runtime_name = \"nvidia\"\n";
     let installed = VERSION_1.replace(default, "      enable_cdi = true\n");
     let now = Texts::from([(PathBuf::from("/c/conf.d/n.toml"), Some(installed))]);
-    let moved = move_version_1_to_main(&list, &now).unwrap().remove(Path::new("/c/config.toml")).flatten().unwrap();
+    let moved = move_version_1_to_main(&list, &now).unwrap().text;
     let table = toml_edit::Document::parse(moved.as_str()).unwrap();
     let cri = &table.as_table()["plugins"]["cri"];
     assert_eq!(cri["enable_cdi"].as_bool(), Some(true), "{moved}");

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Stdio,
     time::{Duration, Instant},
@@ -17,8 +18,11 @@ use gpu_host::{
     observe::driver::{CONTAINER_ROOT, GKE_ROOT, HOST_ROOT, all_libraries},
 };
 use nix::{
-    sys::signal::{Signal, kill},
-    unistd::{Pid, geteuid},
+    sys::{
+        signal::{Signal, kill},
+        stat::Mode,
+    },
+    unistd::{Pid, geteuid, mkfifo},
 };
 use test_support::host::Host;
 use tokio::process::Command;
@@ -59,7 +63,13 @@ async fn look(supervisor: &mut Supervisor, target: Result<Target, Option<String>
 }
 
 fn anything() -> Target {
-    Target { chroot: None, library: PathBuf::new(), version: "1.2".to_owned(), boot_id: "boot".to_owned() }
+    Target {
+        host_root: PathBuf::from("/"),
+        chroot: None,
+        library: PathBuf::new(),
+        version: "1.2".to_owned(),
+        boot_id: "boot".to_owned(),
+    }
 }
 
 fn inventory(look: NvmlStatus) -> Inventory {
@@ -116,6 +126,37 @@ async fn the_child_works_from_inside_the_drivers_root() {
         let mut supervisor = Supervisor::new(probe(), patient());
         let inventory = inventory(look(&mut supervisor, Ok(target), Instant::now()).await);
         assert_eq!(uuids(&inventory), ["GPU-six", "GPU-seven"], "{root}");
+    }
+}
+
+/// What another user has put in place of the library, or of a folder above it, since it was found.
+#[tokio::test]
+async fn a_library_that_others_can_replace_is_not_loaded() {
+    for chroot in [true, false] {
+        if chroot && !geteuid().is_root() {
+            eprintln!("skipped: changing root requires root privileges");
+            continue;
+        }
+        let host = Host::new();
+        host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
+        let target = target(&host, chroot, "580.173.02").unwrap();
+        let query = || async {
+            let mut supervisor = Supervisor::new(probe(), patient());
+            failure(look(&mut supervisor, Ok(target.clone()), Instant::now()).await)
+        };
+        let folder = host.path("run/nvidia/driver/usr");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777)).unwrap();
+        let why = query().await;
+        let expected = "users other than root may write to /run/nvidia/driver/usr (mode 1777)";
+        assert!(why.contains(expected), "chroot {chroot}: {why}");
+        assert!(!host.is_held(CONTAINER_ROOT));
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+
+        let library = host.path("run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.173.02");
+        fs::remove_file(&library).unwrap();
+        mkfifo(&library, Mode::S_IRWXU).unwrap();
+        let why = query().await;
+        assert!(why.ends_with("libnvidia-ml.so.580.173.02: it is a FIFO"), "chroot {chroot}: {why}");
     }
 }
 
@@ -285,8 +326,9 @@ async fn a_child_dies_with_a_killed_probe() {
     // The shell takes the probe's place. Its child's input stays open, so that only the shell's death can end the child.
     let parent = std::process::Command::new("/bin/sh")
         .arg("-c")
-        .arg("exec 3<&0; \"$0\" nvml-child --parent $$ --library \"$1\" <&3 & echo $!; wait")
+        .arg("exec 3<&0; \"$0\" nvml-child --parent $$ --host-root \"$1\" --library \"$2\" <&3 & echo $!; wait")
         .arg(PROBE)
+        .arg(host.path(""))
         .arg(library)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
