@@ -1,6 +1,6 @@
 //! Trust boundaries: a tenant with the rights of one namespace, or an attacker on one node, tries to affect other nodes and objects.
 
-use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
+use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
 
 use crate::sim::Sim;
 
@@ -133,4 +133,44 @@ fn this_operators_own_daemon_sets_are_no_third_party() {
     }
     sim.settle();
     assert!(has_the_whole_stack(&sim, "a"), "{}", sim.status("a").message);
+}
+
+/// Returns a fleet with Docker; each host has configured one of these runtimes as the default.
+fn with_docker(handlers: &[String]) -> Sim {
+    let mut sim = Sim::new();
+    for (at, handler) in handlers.iter().enumerate() {
+        let node = format!("node-{at}");
+        sim = sim.gpu_node(node.as_str(), "2330", 8);
+        sim.node_mut(node.as_str()).runtime = "docker://27.0.3".into();
+        set_runtime(&mut sim, &node, handler);
+        sim.host_driver(node.as_str(), "580.95.05", true);
+    }
+    sim
+}
+
+fn set_runtime(sim: &mut Sim, node: &str, handler: &str) {
+    let (file, handler) = ("/etc/docker/daemon.json".to_owned(), handler.to_owned());
+    sim.report(node).runtimes = vec![HostRuntime { file, handler, default: true }];
+}
+
+#[test]
+fn a_probe_creates_no_runtime_class_in_anothers_name() {
+    let mut sim = with_docker(&["gvisor".to_owned()]).policy("all", "{}");
+    sim.settle();
+    assert_eq!(sim.status("node-0").phase, Phase::Ready);
+    assert_eq!(sim.runtime_classes.len(), 0, "{:?}", sim.runtime_classes);
+}
+
+#[test]
+fn probes_create_a_bounded_number_of_runtime_classes() {
+    let handlers: Vec<_> = (0..12).map(|at| format!("nvidia-{at}")).collect();
+    let mut sim = with_docker(&handlers).policy("all", "{}");
+    sim.settle();
+    assert_eq!(sim.runtime_classes.len(), 8, "of many nodes");
+    let mut sim = with_docker(&handlers[..1]).policy("all", "{}");
+    for handler in &handlers {
+        set_runtime(&mut sim, "node-0", handler);
+        sim.settle();
+    }
+    assert_eq!(sim.runtime_classes.len(), 8, "of one node, one after the other");
 }
