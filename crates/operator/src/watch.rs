@@ -33,7 +33,7 @@ pub fn follow_all(
     let own = any().labels(keys::STAGE);
     // No label or field selects the pods that mount the host's driver directory, so all pods that have not ended are checked,
     // one page at a time, except this operator's, of which each change would be sent and parsed twice. Nothing is kept of those
-    // that do not install a driver.
+    // that are no evidence of a GPU stack.
     let not_ended = any().fields("status.phase!=Succeeded,status.phase!=Failed").labels(&format!("!{}", keys::STAGE));
     let client = || client.clone();
     let events = Api::namespaced(client(), namespace);

@@ -19,13 +19,15 @@ pub mod variants;
 use node::DesiredNode;
 use variants::Variants;
 
-use crate::inventory::{Fleet, GovernedNode};
+use crate::inventory::{Fleet, GovernedNode, foreign_stacks::ForeignStacks};
 
-/// Resolves the desired state of every governed node, and the variants that nodes need.
+/// Resolves the desired state of every governed node, and the variants that nodes need. `namespace` is that of this operator.
 #[must_use]
-pub fn resolve<'w>(fleet: Fleet<'w, GovernedNode<'w>>) -> (Fleet<'w, DesiredNode<'w>>, Variants<'w>) {
+pub fn resolve<'w>(fleet: Fleet<'w, GovernedNode<'w>>, namespace: &str) -> (Fleet<'w, DesiredNode<'w>>, Variants<'w>) {
     let Fleet { world, catalogue, governed, unmanaged } = fleet;
     let mut variants = Variants::default();
-    let governed = governed.into_iter().map(|node| node::resolve(node, catalogue, world, &mut variants)).collect();
+    let stacks = ForeignStacks::of(world, namespace);
+    let resolve = |node| node::resolve(node, catalogue, world, &stacks, &mut variants);
+    let governed = governed.into_iter().map(resolve).collect();
     (Fleet { world, catalogue, governed, unmanaged }, variants)
 }

@@ -2,6 +2,7 @@
 
 pub mod added_models;
 pub mod external_stack;
+pub mod foreign_stacks;
 pub mod gpus;
 pub mod groups;
 pub mod label_hints;

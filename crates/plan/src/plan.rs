@@ -19,7 +19,7 @@ use crate::{
 pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Timestamp) -> Plan {
     let models = added_models::of(catalogue, world);
     let fleet = inventory::take(models.catalogue(), world);
-    let (fleet, variants) = desired::resolve(fleet);
+    let (fleet, variants) = desired::resolve(fleet, &settings.namespace);
     let assessed = assess::assess(fleet, variants, now);
     let rollout = rollout::decide(&assessed, settings.evicts_pods, now);
     output::assemble(settings, &assessed, &rollout, &models.conflicts, now)

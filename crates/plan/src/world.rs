@@ -52,9 +52,9 @@ pub struct World {
     pub gpu_nodes: BTreeMap<NodeName, Arc<GpuNode>>,
     /// The DaemonSets of this operator.
     pub daemon_sets: BTreeMap<String, Arc<DaemonSetFacts>>,
-    /// Third-party DaemonSets that are part of a GPU stack, by namespace and name.
+    /// DaemonSets that claim to be part of a third-party GPU stack, by namespace and name.
     pub foreign_sets: BTreeMap<String, Arc<ForeignSet>>,
-    /// Third-party pods that install a driver and belong to no DaemonSet, by node, namespace and name.
+    /// Third-party pods that are evidence of a GPU stack on their node, by node, namespace and name.
     pub foreign_pods: BTreeMap<String, Arc<ForeignPod>>,
     /// Pods of this operator's DaemonSets and of the probe, and validation pods.
     pub pods: BTreeMap<String, Arc<PodFacts>>,

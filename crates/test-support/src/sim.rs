@@ -198,7 +198,8 @@ impl Sim {
     /// Returns the name of the pod on a node that installs a driver and belongs to no DaemonSet.
     pub fn foreign_pod_on(&self, node: &NodeName) -> Option<String> {
         let on_node = |pod: &&_| ForeignPod::key(pod).is_some_and(|key| key.starts_with(&ForeignPod::prefix(node)));
-        self.foreign_pods.iter().filter(on_node).find_map(ForeignPod::of).map(|pod| pod.name)
+        let mut pods = self.foreign_pods.iter().filter(on_node).filter_map(ForeignPod::of);
+        pods.find(|pod| pod.set.is_none()).map(|pod| pod.name)
     }
 
     /// Returns whether a node is being updated.

@@ -80,7 +80,7 @@ pub struct Mirrors {
     pub(super) daemon_sets: Shared<DaemonSetFacts>,
     /// DaemonSets of all namespaces.
     pub(super) foreign_sets: Shared<Option<Arc<ForeignSet>>>,
-    /// Pods of all namespaces that install a driver.
+    /// Pods of all namespaces that are evidence of a third-party GPU stack.
     pub(super) foreign_pods: Shared<ForeignPod>,
     pub(super) pods: Shared<PodFacts>,
     pub(super) refusals: Shared<Refusal>,

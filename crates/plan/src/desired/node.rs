@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     catalogue::Catalogue,
-    inventory::{GovernedNode, KnownNode, external_stack::ExternalStack},
+    inventory::{GovernedNode, KnownNode, external_stack::ExternalStack, foreign_stacks::ForeignStacks},
     revision,
     world::{ResourceLayout, World},
 };
@@ -86,6 +86,7 @@ pub fn resolve<'w>(
     governed: GovernedNode<'w>,
     catalogue: &'w Catalogue,
     world: &'w World,
+    stacks: &ForeignStacks<'_>,
     variants: &mut Variants<'w>,
 ) -> DesiredNode<'w> {
     let GovernedNode { policy, ref pool, ref discovery, .. } = governed;
@@ -93,7 +94,7 @@ pub fn resolve<'w>(
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
     let foreign_policy =
         (effective_spec::foreign_stack(policy, pool.named), effective_spec::device_plugin(policy, pool.named).flavor);
-    let external = ExternalStack::of(world, node, have, report, status, foreign_policy);
+    let external = ExternalStack::of(stacks, node, have, report, status, foreign_policy);
     // The desired state depends on the container runtime, whose version is unknown while it is down.
     let known = status.zip(report).filter(|_| !node.runtime_is_silent());
     let desired = known.map_or(Desired::Unknown, |(status, report)| {

@@ -98,7 +98,8 @@ impl Course<'_> {
     /// Computes the plan.
     fn round(&self) -> Round {
         let models = added_models::of(self.inputs.catalogue, &self.world);
-        let (fleet, variants) = desired::resolve(inventory::take(models.catalogue(), &self.world));
+        let fleet = inventory::take(models.catalogue(), &self.world);
+        let (fleet, variants) = desired::resolve(fleet, &self.inputs.settings.namespace);
         let mut fleet = assess::assess(fleet, variants, self.now);
         let members = fleet.policies.values_mut().flat_map(|policy| policy.pools.values_mut().flatten());
         for assessed in members.filter(|assessed| self.arrived.contains(&assessed.member.node.name)) {

@@ -13,8 +13,9 @@ use gpu_operator_crd::{
 };
 
 use crate::{
+    inventory::foreign_stacks::ForeignStacks,
     note::Note,
-    world::{ForeignPart, ForeignPod, NodeFacts, World},
+    world::{ForeignPart, NodeFacts},
 };
 
 /// The third-party parts of one node's GPU stack.
@@ -87,7 +88,7 @@ impl ExternalStack {
     /// install its own in between. `policy` is whether to take over, and whose device plugin is used.
     #[must_use]
     pub fn of(
-        world: &World,
+        stacks: &ForeignStacks<'_>,
         node: &NodeFacts,
         have: &StageRevisions,
         report: Option<&Report>,
@@ -98,9 +99,9 @@ impl ExternalStack {
         let runtimes = if take_over || have.toolkit.is_some() { Vec::new() } else { runtimes(report, status) };
         let mut foreign = Self { runtimes, take_over, ..Self::default() };
         let mut dra = None;
-        for (name, set) in world.foreign_sets.iter().filter(|(_, set)| set.reaches(node)) {
+        for (name, set) in stacks.sets().filter(|(_, set)| set.reaches(node)) {
             let owner = |beside_managed, by_claims| ThirdParty {
-                set: name.clone(),
+                set: name.to_owned(),
                 kind: Kind::DaemonSet,
                 removal_command: Some(set.removal_command()),
                 beside_managed,
@@ -114,7 +115,7 @@ impl ExternalStack {
                 }
             }
         }
-        foreign.add_pod(world, node, have);
+        foreign.add_pod(stacks, node, have);
         if let Some(dra) = dra {
             let plugin = Stage::DevicePlugin;
             // With `External` a device plugin exists even if no DaemonSet is found.
@@ -144,10 +145,9 @@ impl ExternalStack {
 
     /// Adds a pod that installs a driver on the node, if no DaemonSet does: this operator installs nothing in addition
     /// to it.
-    fn add_pod(&mut self, world: &World, node: &NodeFacts, have: &StageRevisions) {
-        let prefix = ForeignPod::prefix(&node.name);
-        let first = world.foreign_pods.range(prefix.clone()..).next().filter(|(key, _)| key.starts_with(&prefix));
-        let Some((_, pod)) = first.filter(|_| !self.stages.contains_key(&Stage::Driver)) else { return };
+    fn add_pod(&mut self, stacks: &ForeignStacks<'_>, node: &NodeFacts, have: &StageRevisions) {
+        let first = stacks.driver_pod(&node.name);
+        let Some(pod) = first.filter(|_| !self.stages.contains_key(&Stage::Driver)) else { return };
         // What this operator installed first stays complete.
         let stages = if *have == StageRevisions::default() { &BESIDE_A_POD[..] } else { &[Stage::Driver] };
         for stage in stages {

@@ -1,5 +1,6 @@
-//! The facts of third-party DaemonSets that are part of a GPU stack, and the nodes that they reach. They are recognized by what
-//! they do and by names, not by the images of a registry, which may be mirrored.
+//! The facts of DaemonSets that claim to be part of a third-party GPU stack, and the nodes that they reach. They are recognized by
+//! what they do and by names, not by the images of a registry, which may be mirrored. Anyone who may create a DaemonSet can write
+//! such names: `inventory/foreign_stacks.rs` decides which of them count.
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{keys, policy::Stage};
@@ -16,13 +17,15 @@ const DRA: &str = "dra-driver";
 /// The container of NVIDIA's DRA driver that allocates channels between nodes, and no GPUs.
 const COMPUTE_DOMAINS: &str = "compute-domains";
 
-/// A third-party DaemonSet that is part of a GPU stack.
+/// A DaemonSet that claims to be part of a third-party GPU stack.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ForeignSet {
     /// The part of the stack.
     pub part: ForeignPart,
     /// The owner.
     pub owner: ForeignOwner,
+    /// Whether it has the label of this operator's DaemonSets, which has a meaning in the operator's namespace only.
+    pub is_labelled: bool,
     placement: Placement,
 }
 
@@ -47,12 +50,9 @@ pub enum ForeignOwner {
 }
 
 impl ForeignSet {
-    /// Extracts the facts of a DaemonSet. Returns `None` if it belongs to this operator, or is not part of an NVIDIA GPU stack.
+    /// Extracts the facts of a DaemonSet. Returns `None` if it is not part of an NVIDIA GPU stack.
     #[must_use]
     pub fn of(set: &DaemonSet) -> Option<Self> {
-        if set.labels().contains_key(keys::STAGE) {
-            return None;
-        }
         let pod = set.spec.as_ref()?.template.spec.as_ref()?;
         let part = part(set, pod)?;
         let placed_by = |prefix: &str| pod.node_selector.iter().flatten().any(|(key, _)| key.starts_with(prefix));
@@ -65,7 +65,8 @@ impl ForeignSet {
         } else {
             ForeignOwner::Other
         };
-        Some(Self { part, owner, placement: Placement::of(pod) })
+        let is_labelled = set.labels().contains_key(keys::STAGE);
+        Some(Self { part, owner, is_labelled, placement: Placement::of(pod) })
     }
 
     /// Returns whether it has, or is about to have, a pod on a node.
@@ -210,17 +211,15 @@ mod tests {
 
     #[test]
     fn a_set_with_only_a_matching_name_is_not_part_of_a_stack() {
-        let own = "{gpu.nodestack.dev/stage: device-plugin}";
-        for (name, labels, volumes, image) in [
-            ("amdgpu-device-plugin", "{}", SOCKETS, "rocm/k8s-device-plugin:1"),
-            ("rdma", "{}", SOCKETS, "nvcr.io/nvidia/mellanox/k8s-rdma-shared-dev-plugin:1"),
-            ("gpu-feature-discovery", "{}", "volumes: []", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
-            ("dcgm-exporter", "{}", "volumes: []", "nvcr.io/nvidia/k8s/dcgm-exporter:4"),
-            ("dra-driver-nvidia-gpu", "{}", REGISTRY, "registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu:v1"),
-            ("device-plugin-all", own, SOCKETS, "nvidia/k8s-device-plugin:1"),
+        for (name, volumes, image) in [
+            ("amdgpu-device-plugin", SOCKETS, "rocm/k8s-device-plugin:1"),
+            ("rdma", SOCKETS, "nvcr.io/nvidia/mellanox/k8s-rdma-shared-dev-plugin:1"),
+            ("gpu-feature-discovery", "volumes: []", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
+            ("dcgm-exporter", "volumes: []", "nvcr.io/nvidia/k8s/dcgm-exporter:4"),
+            ("dra-driver-nvidia-gpu", REGISTRY, "registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu:v1"),
         ] {
             let pod = format!("{{{volumes}, containers: [{{name: compute-domains, image: \"{image}\"}}]}}");
-            assert_eq!(ForeignSet::of(&written(name, labels, &pod)), None, "{name}");
+            assert_eq!(ForeignSet::of(&written(name, "{}", &pod)), None, "{name}");
         }
     }
 

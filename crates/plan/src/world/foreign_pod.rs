@@ -1,5 +1,8 @@
-//! The facts of third-party pods that install an NVIDIA driver on their node and belong to no DaemonSet, such as the pods that
-//! `kubectl delete daemonset --cascade=orphan` leaves behind.
+//! The facts of third-party pods that are evidence of a GPU stack on their node: of one that installs a driver and belongs to no
+//! DaemonSet, such as the pods that `kubectl delete daemonset --cascade=orphan` leaves behind, or of a DaemonSet. What proves it is
+//! what admission checks, a privileged container with a directory of the host, and not what a tenant can write: names and labels.
+
+use std::collections::BTreeMap;
 
 use gpu_operator_crd::{NodeName, keys};
 use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
@@ -12,6 +15,8 @@ use crate::world::partial::Partial;
 const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "nvidia-driver");
 /// Directories where a driver container mounts its root so that the host sees it.
 const DRIVER_FOLDERS: [&str; 2] = ["/run/nvidia", "/run/nvidia/driver"];
+/// Kubelet's directories of the sockets of device plugins and DRA drivers.
+const SOCKET_FOLDERS: [&str; 2] = ["/device-plugins", "/plugins_registry"];
 
 /// A Pod with only the fields that are needed here, because all pods of the cluster are watched.
 pub type TrimmedPod = Partial<Pod, TrimmedSpec, IgnoredAny>;
@@ -21,6 +26,7 @@ pub type TrimmedPod = Partial<Pod, TrimmedSpec, IgnoredAny>;
 #[serde(rename_all = "camelCase", default)]
 pub struct TrimmedSpec {
     node_name: Option<String>,
+    node_selector: BTreeMap<String, String>,
     volumes: Vec<Volume>,
     containers: Vec<TrimmedContainer>,
     init_containers: Vec<TrimmedContainer>,
@@ -29,16 +35,28 @@ pub struct TrimmedSpec {
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct TrimmedContainer {
+    image: Option<String>,
+    security_context: Privileges,
     volume_mounts: Vec<VolumeMount>,
 }
 
-/// A third-party pod that installs an NVIDIA driver on its node.
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+struct Privileges {
+    privileged: Option<bool>,
+}
+
+/// A third-party pod that is evidence of a GPU stack on its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ForeignPod {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// The DaemonSet that it belongs to, in the same namespace; without one it installs a driver.
+    pub set: Option<String>,
+    /// Whether a privileged container of it mounts a directory of the host.
+    pub is_privileged: bool,
 }
 
 impl ForeignPod {
@@ -49,22 +67,29 @@ impl ForeignPod {
         Some(format!("{}{}/{}", Self::prefix(&node.into()), pod.namespace().unwrap_or_default(), pod.name_any()))
     }
 
-    /// Returns the facts of a pod. Returns `None` if it belongs to this operator, installs no driver, or belongs to a DaemonSet,
-    /// which is recognized by itself.
+    /// Returns the facts of a pod. Returns `None` if it has the label of this operator's pods or is no evidence of a GPU stack.
     #[must_use]
     pub fn of(pod: &TrimmedPod) -> Option<Self> {
-        let TrimmedSpec { volumes, containers, init_containers, .. } = &pod.spec;
-        if pod.labels().contains_key(keys::STAGE)
-            || pod.owner_references().iter().any(|owner| owner.kind == "DaemonSet")
-        {
+        if pod.labels().contains_key(keys::STAGE) {
             return None;
         }
-        let nvidias = pod.labels().get(COMPONENT.0).is_some_and(|component| component == COMPONENT.1);
-        let mounts = || containers.iter().chain(init_containers).flat_map(|container| &container.volume_mounts);
-        if !nvidias && !shows_driver(volumes, mounts()) {
-            return None;
-        }
-        Some(Self { namespace: pod.namespace().unwrap_or_default(), name: pod.name_any() })
+        let spec = &pod.spec;
+        let set = pod.owner_references().iter().find(|owner| owner.kind == "DaemonSet").map(|owner| owner.name.clone());
+        let is_privileged = spec.mounts(true).any(|(path, _)| path.is_some());
+        let is_evidence = match &set {
+            Some(set) => (is_privileged || spec.serves_kubelet()) && mentions_nvidia(pod, set),
+            None => {
+                let is_labelled = pod.labels().get(COMPONENT.0).is_some_and(|component| component == COMPONENT.1);
+                let mut mounts = spec.mounts(true);
+                is_labelled && is_privileged || mounts.any(|(path, mount)| is_of_driver(path, mount))
+            }
+        };
+        is_evidence.then(|| Self {
+            namespace: pod.namespace().unwrap_or_default(),
+            name: pod.name_any(),
+            set,
+            is_privileged,
+        })
     }
 
     /// Returns the prefix of the keys of a node's pods.
@@ -80,56 +105,124 @@ impl ForeignPod {
     }
 }
 
+impl TrimmedSpec {
+    fn all_containers(&self) -> impl Iterator<Item = &TrimmedContainer> {
+        self.containers.iter().chain(&self.init_containers)
+    }
+
+    /// Returns the mounts of all containers, or of privileged ones only, each with its directory of the host if it has one.
+    fn mounts(&self, privileged_only: bool) -> impl Iterator<Item = (Option<&str>, &VolumeMount)> {
+        let of = move |container: &&TrimmedContainer| {
+            !privileged_only || container.security_context.privileged == Some(true)
+        };
+        let mounts = self.all_containers().filter(of).flat_map(|container| &container.volume_mounts);
+        mounts.map(|mount| (host_folder(&self.volumes, &mount.name), mount))
+    }
+
+    /// Returns whether a container mounts kubelet's directory of sockets. NVIDIA's device plugin does so without privileges.
+    fn serves_kubelet(&self) -> bool {
+        let is_sockets = |path: &str| SOCKET_FOLDERS.iter().any(|folder| path.ends_with(folder));
+        self.mounts(false).any(|(path, _)| path.is_some_and(is_sockets))
+    }
+}
+
+/// Returns whether anything of a DaemonSet's pod names NVIDIA, as every pod of a GPU stack does. It keeps the pods of networks and
+/// storage out of memory, and proves nothing.
+fn mentions_nvidia(pod: &TrimmedPod, set: &str) -> bool {
+    let TrimmedSpec { node_selector, volumes, .. } = &pod.spec;
+    let paths = volumes.iter().filter_map(|volume| Some(volume.host_path.as_ref()?.path.as_str()));
+    let images = pod.spec.all_containers().filter_map(|container| container.image.as_deref());
+    let words = pod.labels().values().chain(node_selector.keys()).map(String::as_str);
+    words.chain(paths).chain(images).chain([set]).any(|word| word.contains("nvidia"))
+}
+
+/// Returns the host's directory of a volume, without a slash at its end.
+fn host_folder<'v>(volumes: &'v [Volume], name: &str) -> Option<&'v str> {
+    let volume = volumes.iter().find(|volume| volume.name == name)?;
+    Some(volume.host_path.as_ref()?.path.trim_end_matches('/'))
+}
+
+fn is_of_driver(path: Option<&str>, mount: &VolumeMount) -> bool {
+    mount.mount_propagation.as_deref() == Some("Bidirectional")
+        && path.is_some_and(|path| DRIVER_FOLDERS.contains(&path.strip_prefix("/var").unwrap_or(path)))
+}
+
 /// Returns whether a container mounts the host's driver directory with bidirectional propagation, so that the host sees the
 /// mounts below it. Only driver containers do so.
 pub fn shows_driver<'p>(volumes: &[Volume], mut mounts: impl Iterator<Item = &'p VolumeMount>) -> bool {
-    let is_folder = |path: &str| {
-        let path = path.trim_end_matches('/');
-        DRIVER_FOLDERS.contains(&path.strip_prefix("/var").unwrap_or(path))
-    };
-    let of_drivers = |name: &str| {
-        let mut volumes = volumes.iter().filter(|volume| volume.name == name);
-        volumes.any(|volume| volume.host_path.as_ref().is_some_and(|host| is_folder(&host.path)))
-    };
-    mounts.any(|mount| mount.mount_propagation.as_deref() == Some("Bidirectional") && of_drivers(&mount.name))
+    mounts.any(|mount| is_of_driver(host_folder(volumes, &mount.name), mount))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn found(labels: &str, owner: &str, path: &str, propagation: &str) -> Option<String> {
+    /// Returns a pod with these labels, this owner, and a container with this mount and these privileges.
+    fn pod(labels: &str, owner: &str, mount: &str, privileges: &str) -> TrimmedPod {
+        let (path, propagation) = mount.split_once(' ').unwrap();
         let owners = if owner.is_empty() {
             String::new()
         } else {
             format!(", ownerReferences: [{{apiVersion: v1, kind: {owner}, name: x, uid: y}}]")
         };
         let pod = format!(
-            "{{metadata: {{name: p, namespace: n, labels: {labels}{owners}}}, spec: {{nodeName: a, volumes: [{{name: v, hostPath: {{path: {path}}}}}], initContainers: [{{name: i}}], containers: [{{name: c, image: x, volumeMounts: [{{name: v, mountPath: /m, mountPropagation: {propagation}}}]}}]}}}}"
+            "{{metadata: {{name: p, namespace: n, labels: {labels}{owners}}}, spec: {{nodeName: a, volumes: [{{name: v, hostPath: {{path: {path}}}}}], initContainers: [{{name: i}}], containers: [{{name: c, image: x, securityContext: {privileges}, volumeMounts: [{{name: v, mountPath: /m, mountPropagation: {propagation}}}]}}]}}}}"
         );
-        let pod: TrimmedPod = serde_yaml::from_str(&pod).unwrap();
-        ForeignPod::of(&pod).and_then(|_| ForeignPod::key(&pod))
+        serde_yaml::from_str(&pod).unwrap()
     }
+
+    const PRIVILEGED: &str = "{privileged: true}";
 
     #[test]
     fn a_driver_pod_is_recognized_by_its_label_or_its_mount() {
         let component = "{app.kubernetes.io/component: nvidia-driver}";
         let own = "{gpu.nodestack.dev/stage: driver}";
-        for (labels, owner, path, propagation, is_found) in [
-            (component, "", "/tmp", "None", true),
-            (component, "DaemonSet", "/tmp", "None", false),
-            ("{}", "", "/run/nvidia", "Bidirectional", true),
-            ("{}", "ReplicaSet", "/var/run/nvidia/", "Bidirectional", true),
-            ("{}", "", "/run/nvidia/driver", "Bidirectional", true),
-            ("{}", "DaemonSet", "/run/nvidia", "Bidirectional", false),
-            (own, "", "/run/nvidia", "Bidirectional", false),
-            ("{}", "", "/run/nvidia", "HostToContainer", false),
-            ("{}", "", "/run/nvidia/mps", "Bidirectional", false),
-            ("{}", "", "/run/nvidia/validations", "Bidirectional", false),
-            ("{app.kubernetes.io/component: nvidia-device-plugin}", "", "/var/lib/kubelet", "None", false),
+        for (labels, owner, mount, is_found) in [
+            (component, "", "/tmp None", true),
+            ("{}", "", "/run/nvidia Bidirectional", true),
+            ("{}", "ReplicaSet", "/var/run/nvidia/ Bidirectional", true),
+            ("{}", "", "/run/nvidia/driver Bidirectional", true),
+            (own, "", "/run/nvidia Bidirectional", false),
+            ("{}", "", "/run/nvidia HostToContainer", false),
+            ("{}", "", "/run/nvidia/mps Bidirectional", false),
+            ("{}", "", "/run/nvidia/validations Bidirectional", false),
+            ("{app.kubernetes.io/component: nvidia-device-plugin}", "", "/var/lib/kubelet None", false),
         ] {
-            let key = found(labels, owner, path, propagation);
-            assert_eq!(key, is_found.then(|| "a/n/p".to_owned()), "{labels} {owner} {path} {propagation}");
+            let pod = pod(labels, owner, mount, PRIVILEGED);
+            let key = ForeignPod::of(&pod).and_then(|_| ForeignPod::key(&pod));
+            assert_eq!(key, is_found.then(|| "a/n/p".to_owned()), "{labels} {owner} {mount}");
+        }
+    }
+
+    #[test]
+    fn labels_of_an_unprivileged_pod_prove_nothing() {
+        let component = "{app.kubernetes.io/component: nvidia-driver}";
+        for (owner, privileges) in [("", "{}"), ("", "{privileged: false}"), ("DaemonSet", "{}")] {
+            for mount in ["/tmp None", "/run/nvidia Bidirectional"] {
+                let found = ForeignPod::of(&pod(component, owner, mount, privileges));
+                assert_eq!(found, None, "{owner} {privileges} {mount}");
+            }
+        }
+        let without_mount = format!(
+            "{{metadata: {{name: p, labels: {component}}}, spec: {{nodeName: a, volumes: [{{name: v, hostPath: {{path: /tmp}}}}], containers: [{{name: c, securityContext: {PRIVILEGED}}}]}}}}"
+        );
+        assert_eq!(ForeignPod::of(&serde_yaml::from_str(&without_mount).unwrap()), None);
+    }
+
+    #[test]
+    fn a_pod_of_a_daemon_set_is_evidence_by_its_access_to_the_host() {
+        let nvidias = "{app: nvidia-x}";
+        for (labels, mount, privileges, is_privileged) in [
+            (nvidias, "/ None", PRIVILEGED, Some(true)),
+            ("{}", "/run/nvidia Bidirectional", PRIVILEGED, Some(true)),
+            (nvidias, "/var/lib/kubelet/device-plugins None", "{}", Some(false)),
+            (nvidias, "/var/lib/kubelet/plugins_registry/ None", "{}", Some(false)),
+            (nvidias, "/var/lib/kubelet None", "{}", None),
+            ("{app: cilium}", "/ None", PRIVILEGED, None),
+        ] {
+            let found = ForeignPod::of(&pod(labels, "DaemonSet", mount, privileges));
+            let found = found.map(|pod| (pod.set, pod.is_privileged));
+            assert_eq!(found, is_privileged.map(|is| (Some("x".to_owned()), is)), "{labels} {mount} {privileges}");
         }
     }
 

@@ -292,7 +292,7 @@ fn a_node_with_a_dra_driver_gets_no_plugin_and_is_excluded() {
 /// the host.
 fn orphan(sim: &mut Sim, node: &str, labels: &str, path: &str) {
     let pod = format!(
-        "{{metadata: {{name: orphan, namespace: other, labels: {labels}}}, spec: {{nodeName: {node}, volumes: [{{name: v, hostPath: {{path: {path}}}}}], containers: [{{name: c, image: x, volumeMounts: [{{name: v, mountPath: /m, mountPropagation: Bidirectional}}]}}]}}}}"
+        "{{metadata: {{name: orphan, namespace: other, labels: {labels}}}, spec: {{nodeName: {node}, volumes: [{{name: v, hostPath: {{path: {path}}}}}], containers: [{{name: c, image: x, securityContext: {{privileged: true}}, volumeMounts: [{{name: v, mountPath: /m, mountPropagation: Bidirectional}}]}}]}}}}"
     );
     sim.foreign_pods.push(serde_yaml::from_str(&pod).expect("a pod"));
 }

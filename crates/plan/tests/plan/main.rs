@@ -49,6 +49,7 @@ mod sources;
 mod states;
 mod stray_labels;
 mod toolkit;
+mod trust;
 mod truth;
 mod unreadable;
 mod validation;

@@ -19,7 +19,7 @@ use crate::{
     world::NodeFacts,
 };
 
-/// The default name of NVIDIA's runtime.
+/// The default name of NVIDIA's runtime, and the prefix of its other names on hosts.
 const HANDLER: &str = "nvidia";
 
 /// What is installed for a node's container runtime.
@@ -78,6 +78,16 @@ impl ToolkitChoice {
         match self {
             Self::Host(runtime) => Some(&runtime.handler),
             Self::Runtime(setup) => Some(&setup.handler),
+            Self::None | Self::Cdi | Self::Nri { .. } => None,
+        }
+    }
+
+    /// Returns the name of the RuntimeClass for NVIDIA's runtime, if it needs one and can have one.
+    #[must_use]
+    pub fn class(&self) -> Option<&str> {
+        match self {
+            Self::Host(runtime) => Some(runtime.handler.as_str()).filter(|handler| is_class_of_host(handler)),
+            Self::Runtime(setup) => Some(setup.handler.as_str()).filter(|handler| is_class_name(handler)),
             Self::None | Self::Cdi | Self::Nri { .. } => None,
         }
     }
@@ -214,16 +224,21 @@ fn of_host(toolkit: &Toolkit, own: &RuntimeSetup, host_runtimes: &[HostRuntime])
     let fits = |runtime: &&HostRuntime| {
         own.config.as_ref() == Some(&runtime.file)
             && set_as_default.is_none_or(|default| default == runtime.default)
-            && (runtime.default || !own.default && is_class_name(&runtime.handler))
+            && (runtime.default || !own.default && is_class_of_host(&runtime.handler))
     };
     let found =
         host_runtimes.iter().filter(fits).max_by_key(|runtime| (runtime.default, runtime.handler == HANDLER))?;
     Some(ToolkitChoice::Host(found.clone()))
 }
 
+/// Returns whether this operator creates a RuntimeClass for this runtime of a host. A node's probe reports its name, and no node may
+/// have RuntimeClasses created in other programs' names.
+fn is_class_of_host(handler: &str) -> bool {
+    handler.starts_with(HANDLER) && is_class_name(handler)
+}
+
 /// Returns whether a RuntimeClass can name this runtime: only lower-case letters, digits and `-`.
-#[must_use]
-pub fn is_class_name(handler: &str) -> bool {
+fn is_class_name(handler: &str) -> bool {
     let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     !handler.is_empty() && handler.len() <= 63 && handler.chars().all(is_part) && handler.trim_matches('-') == handler
 }

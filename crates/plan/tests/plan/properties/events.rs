@@ -332,7 +332,7 @@ pub fn apply_to_node(sim: &mut Sim, name: &NodeName, what: &OnNode) {
 
 fn foreign_pod(node: &NodeName) -> TrimmedPod {
     let pod = format!(
-        "{{metadata: {{name: orphan-{node}, namespace: other, labels: {{app.kubernetes.io/component: nvidia-driver}}}}, spec: {{nodeName: {node}}}}}"
+        "{{metadata: {{name: orphan-{node}, namespace: other, labels: {{app.kubernetes.io/component: nvidia-driver}}}}, spec: {{nodeName: {node}, volumes: [{{name: v, hostPath: {{path: /run/nvidia}}}}], containers: [{{name: c, securityContext: {{privileged: true}}, volumeMounts: [{{name: v, mountPath: /m}}]}}]}}}}"
     );
     serde_yaml::from_str(&pod).expect("a pod")
 }

@@ -27,9 +27,11 @@ fn the_hosts_runtime_is_used_unless_the_policy_requires_another() {
         (
             "{setAsDefault: false}",
             "docker://27.0.3",
-            on_host(docker, "gpu", false),
-            r#"Host(HostRuntime { file: "/etc/docker/daemon.json", handler: "gpu""#,
+            on_host(docker, "nvidia-x", false),
+            r#"Host(HostRuntime { file: "/etc/docker/daemon.json", handler: "nvidia-x""#,
         ),
+        // This operator creates no RuntimeClass with that name.
+        ("{setAsDefault: false}", "docker://27.0.3", on_host(docker, "gpu", false), "Runtime"),
         ("{setAsDefault: true}", "docker://27.0.3", on_host(docker, "nvidia", true), "Host"),
         // No RuntimeClass can name it.
         ("{setAsDefault: false}", "docker://27.0.3", on_host(docker, "nvidia_x", false), "Runtime"),

@@ -1,0 +1,176 @@
+//! Trust boundaries: a tenant with the rights of one namespace, or an attacker on one node, tries to affect other nodes and objects.
+
+use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
+
+use crate::sim::Sim;
+
+const COMPONENT: &str = "app.kubernetes.io/component: nvidia-driver";
+const DRIVER_MOUNT: &str = "volumes: [{name: v, hostPath: {path: /run/nvidia}}], containers: [{name: c, image: x, securityContext: {privileged: true}, volumeMounts: [{name: v, mountPath: /m, mountPropagation: Bidirectional}]}]";
+const RESTRICTED: &str = "containers: [{name: c, image: x, securityContext: {runAsNonRoot: true}}]";
+
+fn add_set(sim: &mut Sim, namespace: &str, name: &str, labels: &str, pod: &str) {
+    let file = format!(
+        "{{metadata: {{name: {name}, namespace: {namespace}, labels: {{{labels}}}}}, spec: {{selector: {{}}, template: {{metadata: {{labels: {{{labels}}}}}, spec: {{{pod}}}}}}}}}"
+    );
+    sim.foreign_sets.insert(format!("{namespace}/{name}"), serde_yaml::from_str(&file).expect("a DaemonSet"));
+}
+
+/// Adds a pod to a node; `owner` is its DaemonSet, or empty.
+fn add_pod(sim: &mut Sim, namespace: &str, node: &str, owner: &str, labels: &str, pod: &str) {
+    let owners = if owner.is_empty() { "" } else { "{apiVersion: apps/v1, kind: DaemonSet, name: OWNER, uid: u}" };
+    let owners = owners.replace("OWNER", owner);
+    let file = format!(
+        "{{metadata: {{name: pod-{node}, namespace: {namespace}, labels: {{{labels}}}, ownerReferences: [{owners}]}}, spec: {{nodeName: {node}, {pod}}}}}"
+    );
+    sim.foreign_pods.push(serde_yaml::from_str(&file).expect("a pod"));
+}
+
+fn managed_stages(sim: &Sim, node: &str) -> Vec<Stage> {
+    Stage::ALL.into_iter().filter(|stage| sim.node(node).labels.contains_key(stage.key())).collect()
+}
+
+fn has_the_whole_stack(sim: &Sim, node: &str) -> bool {
+    let status = sim.status(node);
+    managed_stages(sim, node).len() == 3
+        && status.foreign.is_empty()
+        && status.reason() == Some(Reason::AllGpusAllocatable)
+}
+
+#[test]
+fn a_tenants_daemon_set_without_pods_stops_no_install() {
+    let selected = format!("nodeSelector: {{nvidia.com/gpu.deploy.driver: \"true\"}}, {RESTRICTED}");
+    for (name, labels, pod) in [
+        ("innocent", "app: nvidia-driver-installer", RESTRICTED),
+        ("nvidia-driver-daemonset", "", RESTRICTED),
+        ("selected", "", selected.as_str()),
+        // The pods of this one are rejected by Pod Security.
+        ("privileged", "", DRIVER_MOUNT),
+    ] {
+        let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+        sim.label("a", "nvidia.com/gpu.deploy.driver", Some("true"));
+        add_set(&mut sim, "tenant", name, labels, pod);
+        sim.settle();
+        assert!(has_the_whole_stack(&sim, "a"), "{name}: {}", sim.status("a").message);
+    }
+}
+
+#[test]
+fn a_tenants_daemon_set_with_restricted_pods_stops_no_install() {
+    let sockets = "volumes: [{name: v, hostPath: {path: /var/lib/kubelet/device-plugins}}], containers: [{name: c, image: x, volumeMounts: [{name: v, mountPath: /m}]}]";
+    // Mounting kubelet's sockets makes a device plugin, and no driver.
+    for pod in [sockets, RESTRICTED] {
+        let mut sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
+        let labels = "app: nvidia-driver-installer";
+        add_set(&mut sim, "tenant", "innocent", labels, DRIVER_MOUNT);
+        add_pod(&mut sim, "tenant", "a", "innocent", labels, pod);
+        sim.settle();
+        assert!(has_the_whole_stack(&sim, "a") && has_the_whole_stack(&sim, "b"), "{}", sim.status("a").message);
+    }
+}
+
+#[test]
+fn a_tenants_restricted_pod_that_is_labelled_stops_no_install() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    add_pod(&mut sim, "tenant", "a", "", COMPONENT, RESTRICTED);
+    sim.settle();
+    assert!(has_the_whole_stack(&sim, "a"), "{}", sim.status("a").message);
+}
+
+#[test]
+fn a_privileged_pod_of_another_namespace_proves_no_daemon_set() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    add_set(&mut sim, "tenant", "installer", "app: nvidia-driver-installer", RESTRICTED);
+    add_pod(&mut sim, "monitoring", "a", "installer", "app: nvidia-exporter", DRIVER_MOUNT);
+    sim.settle();
+    assert!(has_the_whole_stack(&sim, "a"), "{}", sim.status("a").message);
+}
+
+#[test]
+fn a_daemon_set_with_a_privileged_pod_keeps_all_its_nodes() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8);
+    add_set(&mut sim, "gpu-stack", "vendor", "", DRIVER_MOUNT);
+    add_pod(&mut sim, "gpu-stack", "b", "vendor", "", DRIVER_MOUNT);
+    sim.apply_policy("all", "{}");
+    sim.run(40);
+    for node in ["a", "b"] {
+        assert!(!managed_stages(&sim, node).contains(&Stage::Driver), "{node}");
+        assert_eq!(sim.status(node).foreign.get("driver").map(String::as_str), Some("gpu-stack/vendor"));
+    }
+}
+
+#[test]
+fn a_daemon_set_counts_while_its_pods_are_recreated() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    add_set(&mut sim, "gpu-stack", "vendor", "", DRIVER_MOUNT);
+    add_pod(&mut sim, "gpu-stack", "a", "vendor", "", DRIVER_MOUNT);
+    sim.apply_policy("all", "{defaults: {foreignStack: TakeOver}}");
+    sim.run(40);
+    sim.foreign_pods.clear();
+    sim.run(40);
+    assert!(!managed_stages(&sim, "a").contains(&Stage::Driver));
+    sim.foreign_sets.clear();
+    sim.settle();
+    assert!(has_the_whole_stack(&sim, "a"), "what is gone is forgotten: {}", sim.status("a").message);
+}
+
+#[test]
+fn the_stage_label_hides_no_installer_of_another_namespace() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    add_set(&mut sim, "gpu-stack", "vendor", &format!("{}: driver", keys::STAGE), DRIVER_MOUNT);
+    add_pod(&mut sim, "gpu-stack", "a", "vendor", "", DRIVER_MOUNT);
+    sim.apply_policy("all", "{}");
+    sim.run(40);
+    assert!(!managed_stages(&sim, "a").contains(&Stage::Driver));
+}
+
+#[test]
+fn this_operators_own_daemon_sets_are_no_third_party() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    let own: Vec<_> = sim.sets.iter().map(|(name, set)| (name.clone(), set.clone())).collect();
+    for (name, set) in own {
+        add_pod(&mut sim, "gpu-operator", "a", &name, "app: nvidia", DRIVER_MOUNT);
+        sim.foreign_sets.insert(format!("gpu-operator/{name}"), set);
+    }
+    sim.settle();
+    assert!(has_the_whole_stack(&sim, "a"), "{}", sim.status("a").message);
+}
+
+/// Returns a fleet with Docker; each host has configured one of these runtimes as the default.
+fn with_docker(handlers: &[String]) -> Sim {
+    let mut sim = Sim::new();
+    for (at, handler) in handlers.iter().enumerate() {
+        let node = format!("node-{at}");
+        sim = sim.gpu_node(node.as_str(), "2330", 8);
+        sim.node_mut(node.as_str()).runtime = "docker://27.0.3".into();
+        set_runtime(&mut sim, &node, handler);
+        sim.host_driver(node.as_str(), "580.95.05", true);
+    }
+    sim
+}
+
+fn set_runtime(sim: &mut Sim, node: &str, handler: &str) {
+    let (file, handler) = ("/etc/docker/daemon.json".to_owned(), handler.to_owned());
+    sim.report(node).runtimes = vec![HostRuntime { file, handler, default: true }];
+}
+
+#[test]
+fn a_probe_creates_no_runtime_class_in_anothers_name() {
+    let mut sim = with_docker(&["gvisor".to_owned()]).policy("all", "{}");
+    sim.settle();
+    assert_eq!(sim.status("node-0").phase, Phase::Ready);
+    assert_eq!(sim.runtime_classes.len(), 0, "{:?}", sim.runtime_classes);
+}
+
+#[test]
+fn probes_create_a_bounded_number_of_runtime_classes() {
+    let handlers: Vec<_> = (0..12).map(|at| format!("nvidia-{at}")).collect();
+    let mut sim = with_docker(&handlers).policy("all", "{}");
+    sim.settle();
+    assert_eq!(sim.runtime_classes.len(), 8, "of many nodes");
+    let mut sim = with_docker(&handlers[..1]).policy("all", "{}");
+    for handler in &handlers {
+        set_runtime(&mut sim, "node-0", handler);
+        sim.settle();
+    }
+    assert_eq!(sim.runtime_classes.len(), 8, "of one node, one after the other");
+}
