@@ -72,11 +72,6 @@ pub(super) fn exceeded(figures: &Figures) -> Vec<String> {
     ROWS.iter().filter_map(|row| row.exceeded(figures)).collect()
 }
 
-/// Describes what the figures depend on.
-pub(super) fn circumstances() -> String {
-    "a pod uses a GPU of every node, and the probes report these pods".to_owned()
-}
-
 /// Measures a fleet of `nodes` nodes in a cluster without nodes.
 pub(super) async fn measure(cluster: &Cluster, operator: &Path, nodes: u32) -> Result<Figures> {
     let (bench, _) = Box::pin(Bench::installed(cluster, operator, nodes)).await?;

@@ -100,7 +100,7 @@ struct Options {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["probe", "write"])]
     operator: Option<PathBuf>,
     /// Write the figures and their plot to docs/.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "busy")]
     write: bool,
 }
 
@@ -197,9 +197,6 @@ fn busy(paths: &Paths, options: &Options) -> Result<()> {
         all.push(on_fleet(paths, options, nodes, measure)?);
         show(&all.last().map(busy::exceeded).unwrap_or_default(), &busy::tables(&all));
     }
-    if options.write {
-        page::write(paths, Section::Busy, &busy::circumstances(), &busy::tables(&all))?;
-    }
     Ok(())
 }
 
@@ -272,6 +269,7 @@ mod tests {
             "--probe --nodes 5",
             "--health --changes 0",
             "--operator f --write",
+            "--busy --write",
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }

@@ -19,8 +19,6 @@ pub(super) enum Section {
     Health,
     /// The operator, while the driver of the fleet is updated.
     Update,
-    /// The operator, while an update waits for GPU pods.
-    Busy,
     /// The probe.
     Probe,
 }
@@ -32,7 +30,6 @@ impl Section {
             Self::Fleets => "",
             Self::Health => " --health",
             Self::Update => " --update",
-            Self::Busy => " --busy",
             Self::Probe => " --probe",
         };
         format!("<!-- Written by `cargo xtask benchmark{option} --write`, up to the end mark. -->\n")
@@ -96,7 +93,7 @@ mod tests {
     #[test]
     fn the_page_of_this_checkout_has_all_sections() {
         let page = include_str!("../../../docs/operate/scale.md");
-        for section in [Section::Fleets, Section::Update, Section::Busy, Section::Health, Section::Probe] {
+        for section in [Section::Fleets, Section::Update, Section::Health, Section::Probe] {
             assert!(replaced(page, section, "new").is_some(), "{section:?}");
         }
     }

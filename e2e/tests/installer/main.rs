@@ -120,8 +120,8 @@ impl Host {
         }
         let output = command.output().expect("the installer");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        if let Some(writes) = move_version_1_to_main(&self.files(), &self.texts()) {
-            state::write_all(&writes).expect("written");
+        if let Some(moved) = move_version_1_to_main(&self.files(), &self.texts()) {
+            state::replace(moved.main, &moved.text, moved.drop_in).expect("written");
         }
         let now = self.texts();
         let entered = |file: &ConfigFile| file.role.contains_entries(&now[&file.path], &self.entries());

@@ -76,13 +76,12 @@ impl ForeignPod {
         let spec = &pod.spec;
         let set = pod.owner_references().iter().find(|owner| owner.kind == "DaemonSet").map(|owner| owner.name.clone());
         let is_privileged = spec.mounts(true).any(|(path, _)| path.is_some());
-        let is_evidence = match &set {
-            Some(set) => (is_privileged || spec.serves_kubelet()) && mentions_nvidia(pod, set),
-            None => {
-                let is_labelled = pod.labels().get(COMPONENT.0).is_some_and(|component| component == COMPONENT.1);
-                let mut mounts = spec.mounts(true);
-                is_labelled && is_privileged || mounts.any(|(path, mount)| is_of_driver(path, mount))
-            }
+        let is_evidence = if let Some(set) = &set {
+            (is_privileged || spec.serves_kubelet()) && mentions_nvidia(pod, set)
+        } else {
+            let is_labelled = pod.labels().get(COMPONENT.0).is_some_and(|component| component == COMPONENT.1);
+            let mut mounts = spec.mounts(true);
+            is_labelled && is_privileged || mounts.any(|(path, mount)| is_of_driver(path, mount))
         };
         is_evidence.then(|| Self {
             namespace: pod.namespace().unwrap_or_default(),
