@@ -1,19 +1,18 @@
 //! The host's file system as mounted in the container of this program, where links refer to the host's paths.
 
+mod links;
 mod open;
 mod walk;
 
 use std::{
     fs,
     io::{self, Read},
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
 };
 
+use links::{MAX_LINKS, parts, too_many_links};
 pub(crate) use open::{name as file_type_name, open_root};
 pub(crate) use walk::{Found, walk};
-
-/// The most links that are followed for one path, as in the kernel.
-const MAX_LINKS: usize = 40;
 
 /// The most that is read of a file: all files of interest have a few lines.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -134,19 +133,6 @@ pub fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
         }
         Err(error) => Err(error),
     }
-}
-
-fn too_many_links(path: &Path) -> io::Error {
-    io::Error::other(format!("too many symbolic links in path {}", path.display()))
-}
-
-/// Returns the components of a path in reverse order, ready to be popped.
-fn parts(path: &Path) -> Vec<PathBuf> {
-    path.components()
-        .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir))
-        .map(|part| PathBuf::from(part.as_os_str()))
-        .rev()
-        .collect()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::{
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
 
-use super::{MAX_LINKS, parts, too_many_links};
+use super::links::{MAX_LINKS, parts, too_many_links};
 
 /// The flags with which a component is opened: nothing is read or written, and a link is not followed.
 pub(super) const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
