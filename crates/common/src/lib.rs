@@ -6,6 +6,7 @@
 #[cfg(feature = "admin")]
 pub mod admin;
 pub mod build_info;
+pub mod credentials;
 pub mod interned;
 pub mod mig_layout;
 pub mod mirror;

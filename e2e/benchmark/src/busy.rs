@@ -22,10 +22,10 @@ use super::{
     update::DRIVER,
 };
 
-/// How long the update waits.
-const WAITS: Duration = Duration::from_mins(10);
-/// The part of it after which everything is known.
-const BEGINS: Duration = Duration::from_mins(5);
+/// The time after the change of the policy in which everything becomes known.
+const BEGINS: Duration = Duration::from_mins(2);
+/// The time after that.
+const WAITS: Duration = Duration::from_mins(8);
 /// The namespace of the pods.
 const NAMESPACE: &str = "default";
 /// How long the update of a free node may take.
@@ -50,11 +50,9 @@ fn reads(of: &Requests) -> f64 {
 }
 
 const ROWS: [Row<Figures>; 6] = [
-    Row::count("reads in the first five minutes", |of: &Figures| reads(&of.begins)).at_most(|_| 60.0),
-    Row::measure("writes in the first five minutes, per node", |of| {
-        requests(&of.begins.writes()) / f64::from(of.nodes)
-    }),
-    Row::count("requests in the five minutes after that", |of: &Figures| requests(&of.waits)).at_most(|_| 0.0),
+    Row::count("reads in the first two minutes", |of: &Figures| reads(&of.begins)).at_most(|_| 60.0),
+    Row::measure("writes in the first two minutes, per node", |of| requests(&of.begins.writes()) / f64::from(of.nodes)),
+    Row::count("requests in the eight minutes after that", |of: &Figures| requests(&of.waits)).at_most(|_| 0.0),
     Row::count("reads from the end of a pod until its node is updated", |of| reads(&of.freed)),
     Row::count("writes in that time", |of| requests(&of.freed.writes())),
     Row::measure("that time, s", |of| of.time.as_secs_f64()),
@@ -64,7 +62,7 @@ const ROWS: [Row<Figures>; 6] = [
 pub(super) fn tables(all: &[Figures]) -> String {
     let fleets: Vec<_> = all.iter().map(|of| (table::nodes(of.nodes), of)).collect();
     let requests: Vec<_> = all.iter().map(|of| (table::nodes(of.nodes), &of.begins)).collect();
-    format!("{}\n{}", table::figures(&ROWS, &fleets), table::kinds("in the first five minutes", &requests))
+    format!("{}\n{}", table::figures(&ROWS, &fleets), table::kinds("in the first two minutes", &requests))
 }
 
 /// Returns the figures that are above their limits.
@@ -86,7 +84,7 @@ pub(super) async fn measure(cluster: &Cluster, operator: &Path, nodes: u32) -> R
         pause(BEGINS).await
     };
     let begins = bench.requests_while("the driver is changed, and all nodes are busy", Box::pin(begins)).await?;
-    let waits = bench.requests_while("the update waits", Box::pin(pause(WAITS.saturating_sub(BEGINS)))).await?;
+    let waits = bench.requests_while("the update waits", Box::pin(pause(WAITS))).await?;
     let free = name(nodes as usize / 2);
     let (began, mut time) = (Instant::now(), Duration::ZERO);
     let freed = async {

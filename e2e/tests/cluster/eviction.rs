@@ -115,7 +115,7 @@ async fn is_attributed(f: &Fixture, pod: &str) -> Result<()> {
         let metrics = f.ask_probe("/metrics").await?;
         let of_pod = metrics.lines().filter(|line| line.contains(&format!("pod=\"{pod}\"")));
         let of_pod: Vec<_> = of_pod.filter_map(|line| line.split('{').next()).collect();
-        for name in ["nvml_probe_gpu_pod_info", "DCGM_FI_DEV_GPU_UTIL"] {
+        for name in ["nvml_probe_gpu_pod_info", "DCGM_FI_DEV_FB_USED"] {
             ensure!(of_pod.iter().filter(|found| **found == name).count() == 1, "{name}: {metrics}");
         }
         Ok(())
@@ -190,7 +190,11 @@ fn evicted_pods_come_back_and_a_bare_pod_stays() {
         .await?;
         bare.cluster.kubectl(&["delete", "pod", "bare", "-n", &bare.users()])?;
         updated(bare).await?;
-        ensure!(!bare.ask_probe("/metrics").await?.contains("pod=\"bare\""), "the pod has ended");
-        Ok(())
+        eventually(READY, "metrics without the pod that has ended", || async {
+            let metrics = bare.ask_probe("/metrics").await?;
+            ensure!(!metrics.contains("pod=\"bare\""), "{metrics}");
+            Ok(())
+        })
+        .await
     });
 }
