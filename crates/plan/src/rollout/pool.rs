@@ -26,7 +26,7 @@ use crate::{
         release::{must_release, waits_for_holders},
         runtime_restart::RuntimeTurn,
         terms::Terms,
-        turn::{TURN, begin, continue_update, has_nothing_else, keep_or_restore, settle, users},
+        turn::{TURN, begin, continue_update, has_nothing_else, keep_or_restore, reported_users, settle, users},
         wave::{Next, Waves},
     },
     world::{GpuPods, World},
@@ -262,7 +262,10 @@ impl<'f> PoolTurns<'f> {
         let has_slot = ledger.slot_of(member).is_some();
         if !has_slot && !budgets.allow(member) {
             self.awaits_slot = true;
-            return pending(TURN);
+            // Its status does not change with the updates of other nodes.
+            let users = (change.needs_idle_gpus && !self.terms.cordon()).then(|| reported_users(member)).flatten();
+            return users
+                .map_or_else(|| pending(TURN), |note| Decision { note: Some(note), ..settle(member.have.clone()) });
         }
         if !member.node.ready || member.node.deleting {
             // The node's own reason explains it.

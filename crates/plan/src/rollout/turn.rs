@@ -331,11 +331,17 @@ fn in_use_by(pods: &[GpuPod]) -> Note {
     in_use(u32::try_from(pods.len()).unwrap_or(u32::MAX), pods.iter().map(|pod| &pod.name))
 }
 
+/// Returns which pods use the GPUs of a node, as its probe reports them.
+#[must_use]
+pub fn reported_users(member: &Member<'_>) -> Option<Note> {
+    holders::reported_pods(member).map(|pods| in_use(pods.count, pods.names.iter()))
+}
+
 /// Returns which pods use the GPUs of a node, if any do, or that it is one of the nodes whose pods are not known yet. As long as the probe
 /// reports pods, the API server is not asked; that there are none, it has to confirm.
 pub fn users(member: &Member<'_>, pool: &mut PoolDecision) -> Option<Note> {
-    if let Some(pods) = holders::reported_pods(member) {
-        return Some(in_use(pods.count, pods.names.iter()));
+    if let Some(users) = reported_users(member) {
+        return Some(users);
     }
     let Some(pods) = member.gpu_pods.map(|pods| &pods.users) else {
         pool.ask(member);

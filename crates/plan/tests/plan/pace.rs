@@ -58,3 +58,20 @@ fn an_update_costs_the_same_writes_per_node_in_any_fleet() {
         assert!(large["policy"] <= small["policy"] + 10, "{mode}: {small:?} {large:?}");
     }
 }
+
+#[test]
+fn a_busy_node_costs_no_writes_while_others_are_updated() {
+    let spec = |version: &str| format!("{{defaults: {{driver: {{version: {version}}}}}}}");
+    let nodes = ["a", "b", "c"];
+    let mut sim = Sim::settled_fleet(&spec("595.91.07"), &nodes);
+    for node in nodes {
+        sim.gpu_pods.insert(node.into(), vec![format!("team/{node}")]);
+    }
+    sim.apply_policy("all", &spec("590.10.01"));
+    sim.settle();
+    sim.writes.clear();
+    sim.gpu_pods.remove(&"b".into());
+    sim.settle();
+    assert_eq!(sim.report("b").driver.loaded.as_deref(), Some("590.10.01"));
+    assert_eq!((sim.writes.get("node/a"), sim.writes.get("node/c")), (None, None), "{:?}", sim.writes);
+}
