@@ -27,7 +27,10 @@ kubectl get runtimeclasses --output jsonpath="$applied" | while read -r class; d
     kubectl delete runtimeclass "$class"
 done
 
-# Nodes: labels and the condition are the fields that the operator applied, so applying none of them removes them.
+# The label of nodes with GPUs.
+kubectl label nodes --all gpu.nodestack.dev/present-
+
+# Nodes: the other labels and the condition are the fields that the operator applied, so applying none of them removes them.
 for node in $(kubectl get nodes --output jsonpath='{.items[*].metadata.name}'); do
     nothing="{\"apiVersion\": \"v1\", \"kind\": \"Node\", \"metadata\": {\"name\": \"$node\"}}"
     echo "$nothing" | kubectl apply --server-side --field-manager=gpu-operator/labels --filename=-

@@ -12,16 +12,21 @@ gpu-operator.…. Objects are called nodestack-…, so that both charts can be i
 nodestack-nvml-probe
 {{- end }}
 
-{{/* The label that selects the pods of operator, probe or test. It does not depend on values. Argument: part. */}}
+{{/* Fixed, because the operator finds the detector by this name. */}}
+{{- define "nodestack.detector" -}}
+nodestack-gpu-detector
+{{- end }}
+
+{{/* The label that selects the pods of operator, probe, detector or test. It does not depend on values. Argument: part. */}}
 {{- define "nodestack.selector" -}}
-app.kubernetes.io/name: {{ get (dict "operator" "nodestack-gpu-operator" "probe" "nvml-probe" "test" "nodestack-test") .part }}
+app.kubernetes.io/name: {{ get (dict "operator" "nodestack-gpu-operator" "probe" "nvml-probe" "detector" "gpu-detector" "test" "nodestack-test") .part }}
 {{- end }}
 
 {{- define "nodestack.test" -}}
 {{ include "nodestack.operator" . }}-test
 {{- end }}
 
-{{/* The label selector of operator and probe. */}}
+{{/* The label selector of operator and probe, which serve metrics. */}}
 {{- define "nodestack.bothParts" -}}
 matchExpressions:
   - key: app.kubernetes.io/name
@@ -56,7 +61,7 @@ annotations:
 {{- end }}
 
 {{/*
-The metadata of the pods of operator or probe. Its labels, unless values add some, are the same in every chart version, so that an
+The metadata of the pods of operator, probe or detector. Its labels, unless values add some, are the same in every chart version, so that an
 upgrade does not recreate pods needlessly. Arguments: root, part.
 */}}
 {{- define "nodestack.podMetadata" -}}
@@ -73,9 +78,9 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* What the specs of all pods have in common. Arguments: root, part. */}}
+{{/* What the specs of all pods have in common. Arguments: root, part, nodeSelector (added to that of the values; optional). */}}
 {{- define "nodestack.podSpec" -}}
-{{- $values := index .root.Values .part -}}
+{{- $values := merge (dict "nodeSelector" (.nodeSelector | default dict)) (index .root.Values .part) -}}
 serviceAccountName: {{ include (printf "nodestack.%s" .part) .root }}
 automountServiceAccountToken: true
 # Environment variables for the namespace's Services are not used.

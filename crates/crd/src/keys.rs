@@ -28,7 +28,11 @@ pub const CLIENTS: &str = "gpu.nodestack.dev/clients";
 /// The value of [`CLIENTS`].
 pub const CLIENTS_PAUSED: &str = "paused";
 
-/// All node labels with the operator's prefix that it sets. A node that no policy governs has none of them.
+/// Node label: `true` on a node with NVIDIA GPUs, whether or not a policy governs it, and `false` on a node that has had some and has none
+/// any more. The chart's probe runs on the nodes with `true`.
+pub const PRESENT: &str = "gpu.nodestack.dev/present";
+
+/// All node labels with the operator's prefix that it sets for a policy. A node that no policy governs has none of them.
 pub const NODE_LABELS: [&str; 8] = [CLIENTS, CUDA_VERSION, MODEL, POOL, DRIVER, TOOLKIT, MPS, DEVICE_PLUGIN];
 
 /// Node label set by users: the model of the node, regardless of its hardware and of other labels.
@@ -68,6 +72,8 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub const MANAGER: &str = "gpu-operator";
 /// Field manager of labels on Nodes. It owns nothing else, so that the owned labels are exactly the applied ones.
 pub const LABEL_MANAGER: &str = "gpu-operator/labels";
+/// Field manager of the label [`PRESENT`], which does not depend on policies.
+pub const PRESENCE_MANAGER: &str = "gpu-operator/presence";
 /// Field manager of the finalizers of policies: the next apply by [`MANAGER`] would otherwise remove them.
 pub const FINALIZER_MANAGER: &str = "gpu-operator/finalizer";
 /// Field manager of the ledger in the status of policies: it is written under another condition than the rest.
@@ -79,6 +85,8 @@ pub const CORDON_MANAGER: &str = "gpu-operator/cordon";
 pub const CORDON: &str = "gpu.nodestack.dev/cordon";
 /// Annotation of a policy, set by users: with another value, updates that failed are attempted again.
 pub const RETRY: &str = "gpu.nodestack.dev/retry";
+/// Field manager of GpuNodes that the detector creates.
+pub const DETECTOR_MANAGER: &str = "gpu-detector";
 /// Field manager of `GpuNode.status.report`.
 pub const PROBE_MANAGER: &str = "nvml-probe";
 

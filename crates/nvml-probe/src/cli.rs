@@ -1,5 +1,6 @@
 //! The command line.
 
+mod detect;
 mod error;
 mod run;
 
@@ -12,7 +13,7 @@ use gpu_host::{
 };
 use node_tools::cli::Tool;
 
-use self::run::Run;
+use self::{detect::Detect, run::Run};
 
 pub use self::error::CliError;
 
@@ -28,6 +29,8 @@ pub struct Cli {
 enum Command {
     /// Report this node's GPUs and driver to its `GpuNode` until terminated.
     Run(Run),
+    /// Create this node's `GpuNode` as soon as the node has a GPU, until terminated.
+    Detect(Detect),
     #[command(flatten)]
     Tool(Tool),
     /// Load NVML and answer queries. The probe starts this itself.
@@ -43,6 +46,7 @@ impl Cli {
     pub fn execute(self) -> Result<ExitCode, CliError> {
         match self.command {
             Command::Run(options) => run_on_this_thread(async |shutdown| options.run(shutdown).await),
+            Command::Detect(options) => run_on_this_thread(async |shutdown| options.run(shutdown).await),
             Command::Tool(tool) => Ok(tool.run()?),
             Command::NvmlChild(options) => Ok(child::run(&options).map(|()| ExitCode::SUCCESS)?),
         }
@@ -62,14 +66,18 @@ mod tests {
 
     #[test]
     fn the_chart_sets_existing_flags_only() {
-        let template = include_str!("../../../charts/gpu-operator/templates/probe-daemonset.yaml");
-        let mut command = Cli::command();
-        let run = command.find_subcommand_mut("run").unwrap();
-        let known: Vec<_> = run.get_arguments().filter_map(clap::Arg::get_long).collect();
-        let set: Vec<_> = template.lines().filter_map(|line| line.trim().strip_prefix("- --")).collect();
-        assert!(set.contains(&"dcgm-metrics"), "{set:?}");
-        for flag in set {
-            assert!(known.contains(&flag), "{flag} is not one of {known:?}");
+        for (command, expected, template) in [
+            ("run", "dcgm-metrics", include_str!("../../../charts/gpu-operator/templates/probe-daemonset.yaml")),
+            ("detect", "interval", include_str!("../../../charts/gpu-operator/templates/detector-daemonset.yaml")),
+        ] {
+            let mut program = Cli::command();
+            let command = program.find_subcommand_mut(command).unwrap();
+            let known: Vec<_> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+            let set: Vec<_> = template.lines().filter_map(|line| line.trim().strip_prefix("- --")).collect();
+            assert!(set.contains(&expected), "{set:?}");
+            for flag in set {
+                assert!(known.contains(&flag), "{flag} is not one of {known:?}");
+            }
         }
     }
 }

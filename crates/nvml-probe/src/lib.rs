@@ -16,11 +16,13 @@
 //! |---|---|
 //! | [`health`] | the health of GPUs, evaluated from readings and XIDs; pure |
 //! | [`report`] | the report of the node: built (pure) and written to the GpuNode |
+//! | [`detector`] | `detect`: the loop without privileges, which only creates the GpuNode |
 //! | [`agent`] | `run`: the loop, its heartbeat, metrics and HTTP endpoints |
 //! | [`cli`] | the command line |
 
 pub mod agent;
 pub mod cli;
+pub mod detector;
 pub mod health;
 pub mod report;
 

@@ -58,6 +58,7 @@ impl Writer {
             Body::Delete(uid) => self.delete(*kind, name, uid.clone()).await,
             Body::Pod(pod) => self.create(pod).await,
             Body::Eviction(uid) => self.evict(name, uid).await,
+            Body::Presence(is_present) => self.presence(write, *is_present).await,
             Body::Taint(own) => self.taint(write, own.as_ref()).await,
             Body::Cordon(is_wanted) => self.cordon(write, *is_wanted).await,
             Body::DaemonSet(set) if set.whole => {
@@ -144,6 +145,13 @@ impl Writer {
         let set = is_wanted.then_some(true);
         let record = json!({keys::CORDON: set.map(|set| set.to_string())});
         self.change(write, &node, &record, &json!({"unschedulable": set})).await
+    }
+
+    /// Sets the label that a Node has GPUs, or none any more, regardless of who has set it.
+    async fn presence(&self, write: &Write, is_present: bool) -> Result<Answer, kube::Error> {
+        let body = json!({"metadata": {"labels": {keys::PRESENT: is_present.to_string()}}});
+        let node = self.all::<TrimmedNode>().patch(&write.target.name, &params(write), &Patch::Merge(body)).await?;
+        Ok(Answer::Node(Box::new(node)))
     }
 
     /// Sets or removes the health taint, with the annotation that records it. Taints are one list with many writers, so the list is

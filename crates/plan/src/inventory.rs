@@ -109,7 +109,9 @@ pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Fleet<'w, Governe
         let have = groups::of(world, node, gpu_node, &pods);
         let known = KnownNode { node, gpu_node, report, have, pods };
         let Some(discovery) = gpus::discover(catalogue, node, gpu_node) else {
-            fleet.unmanaged.push(UnmanagedNode { known, why: Unmanaged::NoGpu, model: None, selected_by: None });
+            let is_unreported = gpu_node.is_some() && report::last(gpu_node).is_none();
+            let why = if is_unreported { Unmanaged::Unreported } else { Unmanaged::NoGpu };
+            fleet.unmanaged.push(UnmanagedNode { known, why, model: None, selected_by: None });
             continue;
         };
         let mut claims = policies.iter().copied().filter(|policy| governs(policy, node));

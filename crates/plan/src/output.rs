@@ -21,6 +21,7 @@ pub mod policy;
 pub mod policy_conditions;
 pub mod policy_nodes;
 pub mod preflight_pods;
+pub mod presence;
 pub mod published_labels;
 pub mod runtime_classes;
 pub mod stale_gpu_nodes;

@@ -72,12 +72,12 @@ impl<'a> Bench<'a> {
         // Enough for a slow node, which is the longest phase of a small fleet, and in proportion to the size.
         let deadline = Duration::from_mins(10) + Duration::from_secs(1) * nodes;
         let joined = register(cluster, &fleet, members, deadline);
-        step("nodes join and probes report", || progress(&fleet), joined).await?;
+        step("nodes join and are detected", || progress(&fleet), joined).await?;
 
         let begun = cluster.audit().mark()?;
         let operator = OperatorProcess::start(cluster, operator)?;
         let bench = Self { cluster, fleet, operator, deadline };
-        bench.step("the operator starts", bench.quiet()).await?;
+        bench.step("the operator starts and probes report", bench.reported(nodes)).await?;
         let start = cluster.audit().requests(OPERATOR, begun)?;
         let install = bench.install(nodes).await?;
         Ok((bench, Figures { start, ..install }))
@@ -151,6 +151,16 @@ impl<'a> Bench<'a> {
         self.fleet.quiet(QUIET, self.deadline).await
     }
 
+    /// Waits until nothing changes any more, and checks that every probe has reported.
+    async fn reported(&self, nodes: u32) -> Result<()> {
+        self.quiet().await?;
+        let known = Api::<GpuNode>::all(self.cluster.client()).list(&ListParams::default()).await?.items;
+        let is_reported = |node: &&GpuNode| node.status.as_ref().is_some_and(|status| status.report.is_some());
+        let reports = known.iter().filter(is_reported).count();
+        ensure!(reports == nodes as usize, "only {reports} of {nodes} nodes have a report");
+        Ok(())
+    }
+
     pub(super) fn policies(&self) -> Api<ClusterGpuPolicy> {
         Api::all(self.cluster.client())
     }
@@ -182,10 +192,9 @@ async fn register(
 ) -> Result<()> {
     fleet.join(nodes).await?;
     fleet.quiet(QUIET, deadline).await?;
-    let known = Api::<GpuNode>::all(cluster.client()).list(&ListParams::default()).await?.items;
-    let reported = |node: &&GpuNode| node.status.as_ref().is_some_and(|status| status.report.is_some());
-    let (reports, nodes) = (known.iter().filter(reported).count(), fleet.names().len());
-    ensure!(reports == nodes, "only {reports} of {nodes} nodes have a report");
+    let known = Api::<GpuNode>::all(cluster.client()).list_metadata(&ListParams::default()).await?.items.len();
+    let nodes = fleet.names().len();
+    ensure!(known == nodes, "only {known} of {nodes} nodes have a GpuNode");
     Ok(())
 }
 

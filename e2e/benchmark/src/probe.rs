@@ -13,6 +13,7 @@ use fleet::{Fleet, FleetNode};
 use gpu_operator_crd::{
     GpuNode,
     health::HealthState,
+    keys,
     report::{NvmlState, Report},
 };
 use harness::cargo::Build;
@@ -123,6 +124,8 @@ async fn node(cluster: &Cluster) -> Result<(Fleet, String)> {
     let fleet = Fleet::start(cluster).await?;
     let mut node = FleetNode::with_gpus(NODE, "2330", GPUS as usize);
     node.behaviour.reports = false;
+    // There is no operator that would label it.
+    node.labels.insert(keys::PRESENT.into(), "true".into());
     fleet.join([node]).await?;
     let is_probe = |pod: &&String| pod.starts_with("nodestack-nvml-probe-");
     fleet

@@ -77,6 +77,7 @@ pub fn restart(paths: &Paths, images: &BTreeSet<String>) -> Result<()> {
     for (image, workload) in [
         ("localhost:5999/gpu-operator:dev", "deployment/nodestack-gpu-operator"),
         ("localhost:5999/nvml-probe:dev", "daemonset/nodestack-nvml-probe"),
+        ("localhost:5999/nvml-probe:dev", "daemonset/nodestack-gpu-detector"),
     ] {
         let exists = || kubectl(paths, &["get", workload, "--namespace", RELEASE]).is_ok();
         if images.contains(image) && exists() {
@@ -97,7 +98,8 @@ fn values(state: &State) -> serde_json::Value {
         // Pods reach the API server over their node's link: there is no service proxy, and a pod's own network has no route
         // out of its node.
         "hostNetwork": true,
-        // Shorter than on a fleet, because tests and people wait for it.
+        // Shorter than on a fleet, because tests and people wait for them.
+        "detector": {"interval": "2s"},
         "probe": {"interval": "2s", "podMetrics": {"enabled": true}, "dcgmMetrics": {"enabled": true}},
         "operator": {"affinity": affinity(state), "evictPods": true},
         "extraEnv": [

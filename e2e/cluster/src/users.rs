@@ -4,5 +4,7 @@
 pub const OPERATOR: &str = "system:serviceaccount:gpu-operator:nodestack-gpu-operator";
 /// The probe.
 pub const PROBE: &str = "system:serviceaccount:gpu-operator:nodestack-nvml-probe";
+/// The detector.
+pub const DETECTOR: &str = "system:serviceaccount:gpu-operator:nodestack-gpu-detector";
 /// The user of the cluster's kubeconfig, which a fleet's agent uses too. It has all rights.
 pub const ADMIN: &str = "admin";

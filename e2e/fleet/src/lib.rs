@@ -3,7 +3,7 @@
 //! The API server, the controller manager and the scheduler are real, so the operator's DaemonSets place real pods on these
 //! nodes. The nodes themselves are simulated: kwok renews their leases, and an agent in this process acts as their kubelet and
 //! probe. A node's report, the states of its pods and its allocatable GPUs follow from the pods on it, by the rules of a pure
-//! model ([`machine`] and [`turn`]). The probe reports only where a pod of the chart's DaemonSet runs.
+//! model ([`machine`] and [`turn`]). Detector and probe work only where pods of the chart's DaemonSets run.
 #![allow(clippy::missing_errors_doc, reason = "what can fail here is the API server, and the errors have the details")]
 
 mod agent;

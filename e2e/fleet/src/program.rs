@@ -9,6 +9,8 @@ pub(super) const CONTAINER_ROOT: &str = "/run/nvidia/driver";
 /// The program of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Program {
+    /// The detector.
+    Detector,
     /// The probe.
     Probe,
     /// A gate that waits for a driver under a root; of `version`, if set; and with `container`, for the driver's container.
@@ -76,6 +78,7 @@ impl Program {
         let is_probe_image = container.image.as_deref().is_some_and(|image| image.contains("/nvml-probe"));
         if is_probe_image {
             return match args.as_slice() {
+                ["detect", ..] => Self::Detector,
                 ["run", ..] => Self::Probe,
                 ["wait", "driver", ..] => Self::WaitDriver {
                     root: option("--driver-root").unwrap_or_else(|| CONTAINER_ROOT.to_owned()),

@@ -52,6 +52,7 @@ struct LastWritten {
     ended: BTreeSet<String>,
     reboots: u32,
     gpus: Option<Gpus>,
+    detected: bool,
     report: Option<Report>,
 }
 
@@ -80,6 +81,7 @@ impl Slot {
     /// Makes the next turn write the report again, because the GpuNode is gone.
     pub fn forget_report(&mut self) {
         self.written.report = None;
+        self.written.detected = false;
     }
 
     /// Returns the number of GPUs that was last written to the Node.
@@ -112,6 +114,9 @@ impl Slot {
         if let Some(gpus) = outcome.gpus.filter(|gpus| self.written.gpus != Some(*gpus)) {
             writes.push(Write::Gpus(self.node.name.clone(), gpus));
         }
+        if outcome.detected && !self.written.detected {
+            writes.push(Write::Detect(self.node.name.clone()));
+        }
         if let Some(report) = outcome.report.filter(|report| self.written.report.as_ref() != Some(report)) {
             writes.push(Write::Report(self.node.name.clone(), self.seen.clone(), Box::new(report)));
         }
@@ -125,6 +130,7 @@ impl Slot {
             Write::End(pod) => drop(self.written.ended.insert(pod.uid)),
             Write::Boot(_, reboots, _) => self.written.reboots = reboots,
             Write::Gpus(_, gpus) => self.written.gpus = Some(gpus),
+            Write::Detect(_) => self.written.detected = true,
             Write::Report(_, _, report) => self.written.report = Some(*report),
         }
     }

@@ -26,6 +26,8 @@ pub(super) struct Outcome {
     pub ended: Vec<String>,
     /// The GPUs that kubelet publishes; `None` if a plugin has never run.
     pub gpus: Option<Gpus>,
+    /// Whether the detector has found a GPU.
+    pub detected: bool,
     /// The probe's report; `None` if no probe reports.
     pub report: Option<Report>,
     /// When the state changes next by time alone.
@@ -52,6 +54,8 @@ impl Machine {
             }
         }
         outcome.gpus = self.published_gpus(inputs);
+        let has_detector = self.runs(inputs, |program| *program == Program::Detector);
+        outcome.detected = has_detector && !inputs.node.gpus.is_empty();
         outcome.report = self.has_probe(inputs).then(|| probe::report(self, inputs));
         outcome.next = self.next_start(inputs);
         outcome

@@ -1,4 +1,4 @@
-//! The writes of kubelet and probe, as the real ones make them.
+//! The writes of kubelet, detector and probe, as the real ones make them.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, Preconditions},
     core::PartialObjectMeta,
 };
-use nvml_probe::report::{gpu_node::GpuNodeView, publish::Publisher};
+use nvml_probe::report::{announce::Announcer, gpu_node::GpuNodeView, publish::Publisher};
 use serde_json::{Value, json};
 
 use super::{
@@ -29,6 +29,8 @@ pub(super) enum Write {
     Boot(String, u32, String),
     /// Kubelet publishes GPUs of a node.
     Gpus(String, Gpus),
+    /// The detector of a node announces its first GPU.
+    Detect(String),
     /// The probe of a node reports; with its last view of the GpuNode.
     Report(String, GpuNodeView, Box<Report>),
 }
@@ -64,6 +66,10 @@ pub(super) async fn send(client: &Client, write: &Write) -> Result<Written> {
         Write::Gpus(node, gpus) => {
             let node = patch_node(client, node, published::patch(*gpus)).await;
             node.map(|node| Written { version: version(&node) })
+        }
+        Write::Detect(node) => {
+            Announcer::new(client.clone(), node).announce(true, Instant::now()).await?;
+            return Ok(Written::default());
         }
         Write::Report(node, seen, report) => {
             Publisher::new(client.clone(), node).publish(seen, report, Instant::now()).await?;

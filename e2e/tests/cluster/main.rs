@@ -9,6 +9,7 @@
 mod admission;
 mod by_hand;
 mod chart;
+mod detector;
 mod device_plugin;
 mod diagnosis;
 mod documents;

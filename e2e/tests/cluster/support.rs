@@ -34,6 +34,8 @@ pub const GOOGLES_DRIVER: &str = "535.309.01";
 pub const UNCHECKED: &str = "0f23456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 /// The label by which a policy or a pod selects one node.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
+/// The label of the probe's pods.
+pub const PROBE_PODS: &str = "app.kubernetes.io/name=nvml-probe";
 /// The time limit from applying a policy until its node is ready, on a slow machine.
 pub const READY: Duration = Duration::from_mins(2);
 /// The time limit for a failure to be reported.
@@ -87,10 +89,12 @@ impl Fixture {
         format!("{}={}", keys::POLICY, self.policy)
     }
 
-    /// Returns the node's labels that belong to the operator or are published by it.
+    /// Returns the node's labels that the operator has set or published for a policy.
     pub async fn operators_labels(&self, published: &[&str]) -> Result<BTreeMap<String, String>> {
         let mut labels = self.node().await?.labels().clone();
-        labels.retain(|key, _| key.starts_with(keys::PREFIX) || published.contains(&key.as_str()));
+        labels.retain(|key, _| {
+            key.starts_with(keys::PREFIX) && key != keys::PRESENT || published.contains(&key.as_str())
+        });
         Ok(labels)
     }
 }

@@ -58,7 +58,7 @@ fn uninstalling_leaves_nothing_and_installing_again_works() {
         ensure!(!f.operands(Stage::Driver).await?.is_empty(), "the driver was removed with the operator");
         f.cluster.script("config/remove.sh", &[f.cluster.namespace()])?;
         f.wait_for_no_operands().await?;
-        let left = f.operators_labels(&["accelerator"]).await?;
+        let left = f.operators_labels(&["accelerator", keys::PRESENT]).await?;
         ensure!(left.is_empty(), "{left:?}");
         let kinds = "clustergpupolicies,gpunodes,daemonsets";
         let left = f.cluster.kubectl(&["get", kinds, "-n", f.cluster.namespace(), "-o", "name"])?;

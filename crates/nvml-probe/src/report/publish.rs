@@ -2,20 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use futures::TryFutureExt;
 use gpu_host::process::Backoff;
-use gpu_operator_crd::{gpunode::GpuNode, keys::PROBE_MANAGER, report::Report};
+use gpu_operator_crd::{keys::PROBE_MANAGER, report::Report};
 use kube::{
     Api, Client, Config,
-    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
+    api::{ApiResource, DynamicObject, Patch, PatchParams},
 };
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::gpu_node::{GpuNodeFields, GpuNodeView};
+use super::{
+    create,
+    gpu_node::{GpuNodeFields, GpuNodeView},
+};
 
 /// The time limit of a request: an unresponsive server must not keep the probe from its node.
-const REQUEST: Duration = Duration::from_secs(15);
+pub(super) const REQUEST: Duration = Duration::from_secs(15);
 /// The pauses between two creations of a GpuNode that does not get an owner. The operator deletes it if its Node does not exist,
 /// which the probe cannot read. A GpuNode that a user deletes before the operator has seen it is soon created again.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
@@ -82,8 +84,7 @@ impl Publisher {
     /// Creates a publisher for the GpuNode of the given node.
     #[must_use]
     pub fn new(client: Client, node: &str) -> Self {
-        let resource = ApiResource::erase::<GpuNode>(&());
-        let api = Api::all_with(client, &resource);
+        let (api, resource) = create::api(client);
         let creations = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         Self { api, resource, node: node.to_owned(), creations, last_write: None }
     }
@@ -125,9 +126,7 @@ impl Publisher {
 
     async fn write(&mut self, create: Option<Instant>, report: &Report) -> Result<(), PublishError> {
         if let Some(now) = create {
-            let bare = DynamicObject::new(&self.node, &self.resource).data(json!({"spec": {}}));
-            let params = PostParams { field_manager: Some(PROBE_MANAGER.to_owned()), ..PostParams::default() };
-            self.api.create(&params, &bare).map_ok(drop).or_else(already_there).await?;
+            create::create(&self.api, &self.resource, &self.node, PROBE_MANAGER).await?;
             self.creations.failed(now);
         }
         let patch = json!({
@@ -140,13 +139,5 @@ impl Publisher {
         let fields = GpuNodeFields::from(self.api.patch_status(&self.node, &params, &Patch::Apply(&patch)).await?);
         self.last_write = Some(LastWrite { sent: report.clone(), stored: fields.report });
         Ok(())
-    }
-}
-
-/// Accepts that the operator has created it in the meantime.
-async fn already_there(error: kube::Error) -> Result<(), kube::Error> {
-    match error {
-        kube::Error::Api(status) if status.is_already_exists() => Ok(()),
-        error => Err(error),
     }
 }

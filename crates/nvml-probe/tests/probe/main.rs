@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod agent;
+mod announce;
 mod api_server;
 mod child;
 mod endpoints;

@@ -166,7 +166,7 @@ impl<'w> Member<'w> {
     /// before would be written again.
     #[must_use]
     pub fn is_awaited(&self, now: Timestamp) -> bool {
-        self.gpu_node.is_none() && self.report_due().is_some_and(|due| now < due)
+        self.last_report().is_none() && self.report_due().is_some_and(|due| now < due)
     }
 
     /// Returns the number of GPUs on the PCI bus.

@@ -15,7 +15,7 @@ use crate::{
     assess::{
         broken_stage,
         member::Member,
-        pod_failure::pod_failure,
+        pod_failure::{pod_failure, silent_probe},
         stage_pod::{gpu_missing, no_pod, runs, stage_pod_failure, starting},
         validation::ValidationState,
         verdict::Verdict,
@@ -159,15 +159,7 @@ fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
         let message = format!("the probe has not yet reported{since}");
         return Verdict::new(Phase::Discovery, Reason::WaitingForReport, message);
     }
-    let message = match (failure, member.probe_pod()) {
-        (Some((reason, message)), _) => format!("the probe does not report: {reason}: {message}"),
-        (None, Some(pod)) => format!("probe pod {} is running but has not reported{since}; see its log", pod.name),
-        (None, None) => {
-            "DaemonSet nodestack-nvml-probe has no pod on the node; check its affinity, node selector and tolerations"
-                .to_owned()
-        }
-    };
-    Verdict::new(Phase::Discovery, Reason::ProbeMissing, message)
+    Verdict::new(Phase::Discovery, Reason::ProbeMissing, silent_probe(member.probe_pod(), failure, since))
 }
 
 /// Returns whether a report of the current boot is overdue: the node's status has been waiting for it for [`REPORT_GRACE`]. That

@@ -1,7 +1,7 @@
 //! Why a pod does not run or does not exist, from the error of the component that reports it: the API server, the scheduler,
 //! kubelet, or the container itself.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, fmt};
 
 use gpu_operator_crd::{policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
@@ -19,15 +19,40 @@ use crate::{
 
 /// The name of the probe's DaemonSet in the chart.
 pub const PROBE_DAEMON_SET: &str = "nodestack-nvml-probe";
+/// The name of the detector's DaemonSet in the chart.
+const DETECTOR_DAEMON_SET: &str = "nodestack-gpu-detector";
 
-/// Returns the API server's error for the probe's pods, if it rejects them and a node has none. The Event with the error outlives
-/// its cause by an hour.
+/// The API server's rejection of the pods of the probe or the detector.
+#[derive(Clone, Copy, Debug)]
+pub struct AgentRefusal<'w> {
+    set: &'static str,
+    error: &'w str,
+}
+
+impl fmt::Display for AgentRefusal<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { set, error } = self;
+        write!(f, "the API server rejects the pods of DaemonSet {set}: {error}")
+    }
+}
+
+/// Returns the API server's error for the pods of the probe or the detector, if it rejects them and they are missing. The Event with the
+/// error outlives its cause by an hour.
 #[must_use]
-pub fn probe_refusal(world: &World) -> Option<&str> {
+pub fn agent_refusal(world: &World) -> Option<AgentRefusal<'_>> {
+    if let Some(error) = probe_refusal(world) {
+        return Some(AgentRefusal { set: PROBE_DAEMON_SET, error });
+    }
+    // The operator does not watch the detector's pods. A GpuNode shows that they run.
+    let error = refusal(world, DETECTOR_DAEMON_SET, |_| false).filter(|_| world.gpu_nodes.is_empty())?;
+    Some(AgentRefusal { set: DETECTOR_DAEMON_SET, error })
+}
+
+fn probe_refusal(world: &World) -> Option<&str> {
     let refusal = refusal(world, PROBE_DAEMON_SET, |pod| pod.role == Role::Probe)?;
     let pods = world.pods.values().filter(|pod| pod.role == Role::Probe);
     let have_one: HashSet<_> = pods.map(|pod| &pod.node).collect();
-    let is_missing = |node: &NodeFacts| node.has_linux_host() && !have_one.contains(&node.name);
+    let is_missing = |node: &NodeFacts| node.is_labelled_present() && !have_one.contains(&node.name);
     (have_one.is_empty() || world.nodes.values().any(|node| is_missing(node))).then_some(refusal)
 }
 
@@ -50,6 +75,19 @@ pub fn pod_failure(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
         return unschedulable(pod, now);
     }
     pod.init.iter().chain(&pod.containers).find_map(|container| container_failure(pod, container, now))
+}
+
+/// Returns why the probe of a node does not report: its pod, and why that fails, if it does. `since` is the event since when it should have
+/// reported, such as ` since the node was booted`.
+#[must_use]
+pub fn silent_probe(pod: Option<&PodFacts>, failure: Option<(Reason, String)>, since: &str) -> String {
+    match (failure, pod) {
+        (Some((reason, message)), _) => format!("the probe does not report: {reason}: {message}"),
+        (None, Some(pod)) => format!("probe pod {} is running but has not reported{since}; see its log", pod.name),
+        (None, None) => format!(
+            "DaemonSet {PROBE_DAEMON_SET} has no pod on the node; check its affinity, node selector and tolerations"
+        ),
+    }
 }
 
 /// The scheduler's words for a node on which a pod must not run beside another one.

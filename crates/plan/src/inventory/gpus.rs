@@ -130,7 +130,10 @@ pub fn discover<'c>(
     // before that are not passed through now, or its annotation gives a number.
     let annotated = Annotated::of(node);
     let had = remembered.most.filter(|most| *most > passed_through);
-    if report.is_some() && on_bus.is_empty() && had.or(annotated.count).is_none() {
+    // Of a node without a GpuNode, the label records what its last report has proven, because third-party labels may name GPUs that are
+    // passed through.
+    let is_reported = report.is_some() || gpu_node.is_none() && node.is_labelled_absent();
+    if is_reported && on_bus.is_empty() && had.or(annotated.count).is_none() {
         return None;
     }
     let signals = node_labels::signals(catalogue, node);

@@ -16,6 +16,8 @@ use crate::{
 pub enum Unmanaged {
     /// It has no NVIDIA GPU.
     NoGpu,
+    /// A GPU was detected on it, and its probe has not reported it yet.
+    Unreported,
     /// No policy selects it.
     NoPolicy,
     /// Its label excludes it from all policies.

@@ -49,6 +49,8 @@ pub enum Part {
     Finalizer,
     /// The labels that this operator sets.
     Labels,
+    /// The label of nodes with GPUs.
+    Presence,
     /// The health condition.
     Condition,
     /// The health taint.
@@ -76,6 +78,7 @@ impl fmt::Display for Target {
             Part::Object | Part::Eviction => write!(f, "{kind} {name}"),
             Part::Finalizer => write!(f, "the finalizer of {kind} {name}"),
             Part::Labels => write!(f, "this operator's labels of {kind} {name}"),
+            Part::Presence => write!(f, "label {} of {kind} {name}", keys::PRESENT),
             Part::Condition => write!(f, "condition {} of {kind} {name}", keys::HEALTH_CONDITION),
             Part::Taint => write!(f, "this operator's taint of {kind} {name}"),
             Part::Cordon => write!(f, "this operator's cordon of {kind} {name}"),
@@ -117,6 +120,8 @@ pub enum Body {
     Status(Box<GpuNodeStatus>),
     /// Applies the labels of a Node.
     Labels(LabelWrite),
+    /// Sets the label that a Node has GPUs, or none any more.
+    Presence(bool),
     /// Sets or removes the health condition of a Node.
     Condition(Option<HealthCondition>),
     /// Sets or removes the health taint of a Node.
@@ -210,6 +215,7 @@ impl Body {
             Self::Spec(_) => (Kind::GpuNode, Part::Object),
             Self::Status(_) => (Kind::GpuNode, Part::Status),
             Self::Labels(_) => (Kind::Node, Part::Labels),
+            Self::Presence(_) => (Kind::Node, Part::Presence),
             Self::Condition(_) => (Kind::Node, Part::Condition),
             Self::Taint(_) => (Kind::Node, Part::Taint),
             Self::Cordon(_) => (Kind::Node, Part::Cordon),

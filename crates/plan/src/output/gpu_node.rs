@@ -15,7 +15,12 @@ use k8s_openapi::{
 use kube::ResourceExt;
 
 use crate::{
-    assess::{Assessment, member::Member, verdict::Verdict},
+    assess::{
+        Assessment,
+        member::Member,
+        pod_failure::{pod_failure, silent_probe},
+        verdict::Verdict,
+    },
     desired::{
         driver::{choice::DriverChoice, is_known_root},
         expected_resources::ExpectedResources,
@@ -36,7 +41,7 @@ use crate::{
         leaving::{self, Leaving},
     },
     time::add,
-    world::{HealthCondition, NodeFacts, World},
+    world::{HealthCondition, NodeFacts, Role, World},
 };
 
 /// What else is written for a node.
@@ -227,6 +232,11 @@ pub fn unmanaged_status(
     }
     let (reason, message) = match unmanaged.why {
         Unmanaged::NoGpu => (Reason::NoPolicy, "the node has no NVIDIA GPU".to_owned()),
+        Unmanaged::Unreported => {
+            let probe = unmanaged.pods.iter().copied().find(|pod| pod.role == Role::Probe);
+            let failure = probe.and_then(|pod| pod_failure(pod, now));
+            (Reason::ProbeMissing, silent_probe(probe, failure, ""))
+        }
         Unmanaged::NoPolicy => (
             Reason::NoPolicy,
             "no policy governs this node; create a ClusterGpuPolicy whose nodeSelector matches it".to_owned(),

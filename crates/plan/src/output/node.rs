@@ -14,7 +14,7 @@ use crate::{
         gpu_node::{self, Published},
         node_health, node_labels,
         plan::Plan,
-        published_labels,
+        presence, published_labels,
         write::Write,
     },
     rollout::{decision::Decision, eviction::Eviction, recreate_pods},
@@ -59,6 +59,7 @@ pub fn add<'m>(
             Write { events: node_transitions(member, &status).into_iter().chain(replaced).collect(), ..write }
         }));
     }
+    plan.writes.extend(presence::write(member.node, true));
     plan.writes.extend(node_health::of(member, health));
     plan.writes.extend(cordon::of(member.node, decision.cordon));
     plan.writes.extend(decision.evictions.iter().map(|eviction| {

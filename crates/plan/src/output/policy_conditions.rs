@@ -13,6 +13,7 @@ use k8s_openapi::{
 };
 
 use crate::{
+    assess::pod_failure::AgentRefusal,
     int_or_percent,
     inventory::pool_checks::PoolProblems,
     note::{Note, clip},
@@ -36,8 +37,8 @@ pub struct Trouble<'a> {
     pub invalid: Option<&'a str>,
     /// A write for this policy that the API server rejects or another manager reverts.
     pub held_write: Option<&'a HeldWrite>,
-    /// The API server's message on the probe's pods, if it rejects them: without them no node is known.
-    pub probe_refusal: Option<&'a str>,
+    /// The API server's message on the pods of probe or detector, if it rejects them: without them no node is known.
+    pub agent_refusal: Option<AgentRefusal<'a>>,
 }
 
 /// The input for the conditions.
@@ -101,12 +102,8 @@ impl Verdicts<'_> {
             .map_or_else(String::new, |node| format!("; node {}: {}: {}", node.node, node.reason, node.message));
         if self.deleting() {
             (false, Reason::Deleting, format!("the policy is being deleted{}", self.left()))
-        } else if let Some(refusal) = self.trouble.probe_refusal.filter(|_| self.counts.total == 0) {
-            (
-                false,
-                Reason::PodsForbidden,
-                format!("no node is known, because the API server rejects the probe's pods: {refusal}"),
-            )
+        } else if let Some(refusal) = self.trouble.agent_refusal.filter(|_| self.counts.total == 0) {
+            (false, Reason::PodsForbidden, format!("no node is known, because {refusal}"))
         } else if self.counts.total == 0 && self.is_ready() {
             (true, Reason::NoNodes, format!("{}; none is required{}", self.no_nodes(), self.left()))
         } else if self.counts.total == 0 {
@@ -200,8 +197,8 @@ impl Verdicts<'_> {
         if let Some(held) = self.trouble.held_write {
             return (true, held.reason, held.message.clone());
         }
-        if let Some(refusal) = self.trouble.probe_refusal {
-            return (true, Reason::PodsForbidden, format!("the API server rejects the probe's pods: {refusal}"));
+        if let Some(refusal) = self.trouble.agent_refusal {
+            return (true, Reason::PodsForbidden, refusal.to_string());
         }
         if let Some((pool, reason)) = self.pools.iter().find_map(|pool| Some((pool, pool.reason()?))) {
             return (true, reason, format!("pool {}: {}", pool.name, pool.message));

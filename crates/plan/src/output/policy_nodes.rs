@@ -100,7 +100,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         pool_problems: &pool_problems,
         invalid: invalid.as_deref(),
         held_write,
-        probe_refusal: pod_failure::probe_refusal(world),
+        agent_refusal: pod_failure::agent_refusal(world),
     };
     let others = policy::Others {
         opted_out: members.opted_out,

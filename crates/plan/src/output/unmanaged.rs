@@ -3,11 +3,17 @@
 use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, gpunode::StageRevisions};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{body::Body, cordon, gpu_node, leavers::Leavers, node_health, node_labels, plan::Plan, write::Write};
+use kube::ResourceExt;
+
+use super::{
+    body::Body, cordon, gpu_node, leavers::Leavers, node_health, node_labels, plan::Plan, presence, write::Write,
+};
 use crate::{
     assess::AssessedFleet,
-    inventory::{KnownNode, UnmanagedNode},
+    inventory::{KnownNode, UnmanagedNode, membership::Unmanaged},
     rollout::{Rollout, driver_removal, leaving::Leaving, toolkit_removal::Removals},
+    settings::REPORT_GRACE,
+    time::later,
 };
 
 /// Adds the writes for the nodes that no policy governs, and returns which of them are leaving.
@@ -24,7 +30,16 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
         if leaving == Leaving::Unknown {
             plan.questions.gpu_pods.insert(node.name.clone());
         }
-        let status = unmanaged.gpu_node.map(|_| gpu_node::unmanaged_status(world, unmanaged, leaving, now));
+        plan.writes.extend(presence(unmanaged, is_clean));
+        let has_none = unmanaged.why == Unmanaged::NoGpu;
+        if let Some(deletion) = presence::deletion(unmanaged, is_clean).filter(|_| has_none) {
+            plan.writes.push(deletion);
+            continue;
+        }
+        let awaited_until = report_due(unmanaged).filter(|due| now < *due);
+        plan.check(awaited_until);
+        let described = unmanaged.gpu_node.filter(|_| awaited_until.is_none());
+        let status = described.map(|_| gpu_node::unmanaged_status(world, unmanaged, leaving, now));
         if !is_clean {
             leavers.add(unmanaged, status.as_ref());
         }
@@ -48,6 +63,21 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
         }
     }
     leavers
+}
+
+/// Returns the write of the label of nodes with GPUs, if needed.
+fn presence(unmanaged: &UnmanagedNode<'_>, is_clean: bool) -> Option<Write> {
+    let is_wanted = match unmanaged.why {
+        Unmanaged::NoGpu | Unmanaged::Unreported => presence::of_unknown(unmanaged, is_clean),
+        Unmanaged::NoPolicy | Unmanaged::OptedOut => true,
+    };
+    presence::write(unmanaged.node, is_wanted)
+}
+
+/// Returns until when the first report of a node is awaited: a status that is written before would be written again.
+fn report_due(unmanaged: &UnmanagedNode<'_>) -> Option<Timestamp> {
+    let created = unmanaged.gpu_node?.creation_timestamp().filter(|_| unmanaged.why == Unmanaged::Unreported)?;
+    Some(later(created.0, REPORT_GRACE))
 }
 
 /// Returns the groups that a node keeps for now, and when that changes without an event. While it is being removed from, these are

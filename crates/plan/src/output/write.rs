@@ -59,7 +59,8 @@ pub enum Step {
     Operands,
     /// The ledgers of policies: a node gets a slot before its update begins.
     Ledgers,
-    /// Specs of GpuNodes, which record why a node's labels change.
+    /// Specs of GpuNodes, which record why a node's labels change. The label of nodes with GPUs is also written here, because the other
+    /// labels of a Node are written on the condition that the Node has not changed.
     Records,
     /// Nodes.
     Nodes,
@@ -118,7 +119,7 @@ impl Write {
             Body::Finalizer { present: true, .. } => Step::AddFinalizer,
             Body::DaemonSet(_) | Body::RuntimeClass(_) => Step::Operands,
             Body::Ledger(_) => Step::Ledgers,
-            Body::Spec(_) => Step::Records,
+            Body::Spec(_) | Body::Presence(_) => Step::Records,
             Body::Labels(_) | Body::Condition(_) | Body::Taint(_) => Step::Nodes,
             Body::Cordon(_) | Body::Eviction(_) => Step::Cordons,
             Body::Status(_) | Body::Pod(_) | Body::Delete(_) => Step::NodeStatuses,
@@ -192,6 +193,7 @@ impl Write {
             Part::Object | Part::Status | Part::Eviction => keys::MANAGER,
             Part::Finalizer => keys::FINALIZER_MANAGER,
             Part::Labels => keys::LABEL_MANAGER,
+            Part::Presence => keys::PRESENCE_MANAGER,
             Part::Condition | Part::Taint => keys::HEALTH_MANAGER,
             Part::Cordon => keys::CORDON_MANAGER,
             Part::Ledger => keys::LEDGER_MANAGER,
@@ -223,7 +225,9 @@ impl Write {
                 gpu_node.metadata.uid.clone_from(&write.uid);
                 return json!(gpu_node);
             }
-            Body::Taint(_) | Body::Cordon(_) | Body::Eviction(_) | Body::Delete(_) => return Value::Null,
+            Body::Presence(_) | Body::Taint(_) | Body::Cordon(_) | Body::Eviction(_) | Body::Delete(_) => {
+                return Value::Null;
+            }
             Body::PolicyStatus(status) => ("status", json!(status)),
             Body::Status(status) => ("status", json!(status)),
             Body::Ledger(ledger) => ("status", json!({"rollout": {"slots": ledger.slots, "pools": ledger.pools}})),

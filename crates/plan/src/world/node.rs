@@ -152,6 +152,18 @@ const OS: &str = "kubernetes.io/os";
 const UNKNOWN_VERSION: &str = "://Unknown";
 
 impl NodeFacts {
+    /// Returns whether it has the label of nodes with GPUs, so that a probe runs on it.
+    #[must_use]
+    pub fn is_labelled_present(&self) -> bool {
+        self.labels.get(keys::PRESENT).is_some_and(|value| value.as_str() == "true")
+    }
+
+    /// Returns whether it has the label of nodes that have no GPUs any more.
+    #[must_use]
+    pub fn is_labelled_absent(&self) -> bool {
+        self.labels.get(keys::PRESENT).is_some_and(|value| value.as_str() == "false")
+    }
+
     /// Returns whether the version of its container runtime is unknown because the runtime does not answer kubelet.
     #[must_use]
     pub fn runtime_is_silent(&self) -> bool {

@@ -345,6 +345,20 @@ pub fn of_programs(sim: &Sim) -> Lawful {
     }
 }
 
+/// Once the fleet has settled, a probe runs on each node with a GPU, and on none that has never had one.
+fn of_presence(sim: &Sim) -> Lawful {
+    for node in sim.nodes.values().filter(|node| node.ready && node.has_linux_host()) {
+        let has_gpus = sim.machines.get(&node.name).is_some_and(|machine| !machine.gpus.is_empty());
+        if has_gpus && !node.is_labelled_present() {
+            return Err(format!("{} has GPUs, and no label for them: {:?}", node.name, node.labels));
+        }
+        if !sim.machines.contains_key(&node.name) && node.labels.contains_key(keys::PRESENT) {
+            return Err(format!("{} has never had a GPU, and has a label for them: {:?}", node.name, node.labels));
+        }
+    }
+    Ok(())
+}
+
 /// Once no policy is left, nothing is left of this operator, and nothing of others was taken.
 ///
 /// # Errors
@@ -355,16 +369,19 @@ pub fn of_the_end(sim: &Sim) -> Lawful {
     }
     for node in sim.nodes.values() {
         let (name, users) = (&node.name, &sim.user_labels[&node.name]);
-        if node.labels != *users {
-            return Err(format!("the labels of {name} are {:?}, and those of users {users:?}", node.labels));
+        let mut labels = node.labels.clone();
+        labels.remove(keys::PRESENT);
+        if labels != *users {
+            return Err(format!("the labels of {name} are {labels:?}, and those of users {users:?}"));
         }
-        let allowed = [keys::MANAGED, keys::MODEL_OVERRIDE];
+        let allowed = [keys::MANAGED, keys::MODEL_OVERRIDE, keys::PRESENT];
         let left = |key: &&Interned| key.starts_with(keys::PREFIX) && !allowed.contains(&key.as_str());
         if let Some(key) = node.labels.keys().find(left) {
             return Err(format!("{name} has {key}"));
         }
         is_clean(node).map_err(|left| format!("{name} has {left}"))?;
     }
+    of_presence(sim)?;
     if let Some((name, _)) = sim.runtime_classes.iter().find(|(_, class)| class.managed) {
         return Err(format!("RuntimeClass {name} is left"));
     }

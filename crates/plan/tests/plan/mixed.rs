@@ -10,7 +10,7 @@ fn a_node_that_opts_out_is_not_managed_and_counted_as_such() {
     sim.settle();
     assert_eq!((reported(&sim, "a").0, reported(&sim, "a").1), (Phase::Unmanaged, Reason::OptedOut));
     let left: Vec<_> = sim.node("a").labels.keys().filter(|key| key.starts_with(keys::PREFIX)).collect();
-    assert_eq!(left, [keys::MANAGED], "a label that the user set is kept");
+    assert_eq!(left, [keys::MANAGED, keys::PRESENT], "a label that the user set is kept, and the probe stays");
     assert!(!sim.node("a").labels.contains_key("accelerator"));
     let status = sim.policy_status("all");
     assert_eq!((status.nodes.total, status.nodes.opted_out, status.summary.nodes.as_str()), (1, 1, "1/1"));

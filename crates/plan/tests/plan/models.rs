@@ -1,7 +1,7 @@
 //! Models: by what a node's model is known, which driver it gets, and models that a policy adds.
 
 use crate::{sim::Sim, sources::node};
-use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
+use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
 
 const GKE: &str = "cloud.google.com/gke-accelerator";
 
@@ -106,8 +106,9 @@ fn a_label_that_announces_a_gpu_counts_until_the_probe_reports() {
     assert!(!sim.node("a").labels.contains_key("accelerator"));
     sim.report("a").os.id = "ubuntu".into();
     sim.settle();
-    assert_eq!((sim.status("a").phase, sim.status("a").reason()), (Phase::Unmanaged, Some(Reason::NoPolicy)));
-    assert!(!sim.node("a").labels.keys().any(|key| key.starts_with(keys::PREFIX)));
+    assert!(sim.gpu_nodes.is_empty(), "{:?}", sim.gpu_nodes);
+    let own: Vec<_> = sim.node("a").labels.iter().filter(|(key, _)| key.starts_with(keys::PREFIX)).collect();
+    assert_eq!(own, [(&keys::PRESENT.into(), &"false".into())]);
 }
 
 const CUSTOM: &str = "{models: [{name: nvidia-custom, pciIDs: [fff1], architecture: Kepler, memoryMiB: 4096}], pools: [{name: p, match: {models: [nvidia-custom]}}]}";

@@ -78,11 +78,12 @@ pub fn governing<'s>(sim: &'s Sim, name: &NodeName) -> Option<&'s ClusterGpuPoli
         .min_by_key(|policy| (-policy.spec.priority, policy.creation_timestamp(), policy.name_any()))
 }
 
-/// Returns whether a node is known to have GPUs: by its probe's last report, otherwise by labels, otherwise by earlier
-/// knowledge.
+/// Returns whether a node is known to have GPUs: by its probe's last report, which its label records once the GpuNode is gone, otherwise
+/// by labels, otherwise by earlier knowledge.
 pub fn is_gpu_node(sim: &Sim, name: &NodeName) -> bool {
     let node = &sim.nodes[name];
-    let report = reported_gpus(sim, name);
+    let is_forgotten = !sim.gpu_nodes.contains_key(name) && node.is_labelled_absent();
+    let report = reported_gpus(sim, name).or(is_forgotten.then_some(0));
     let seen = counts(sim, name).and_then(|gpus| gpus.most_seen).filter(|most| *most > passed_through(sim, name));
     let had = seen.is_some() || annotated(node).is_some();
     if let Some(gpus) = report {

@@ -80,6 +80,7 @@ impl Sim {
             Body::Spec(write) => self.apply_spec_of(&node(), write),
             Body::Status(status) => self.apply_status_of(&node(), status),
             Body::Labels(write) => self.apply_labels(&node(), write),
+            Body::Presence(is_present) => self.apply_presence(&node(), *is_present),
             Body::Condition(condition) => self.apply_condition(&node(), condition.as_ref()),
             Body::Taint(own) => self.apply_taint(&node(), own.as_ref()),
             Body::Pod(pod) => self.make_pod(name, pod),
@@ -91,6 +92,7 @@ impl Sim {
                 (Kind::ClusterGpuPolicy, _) => "policy".to_owned(),
                 (_, Part::Condition | Part::Taint) => "health".to_owned(),
                 (_, Part::Cordon) => "cordon".to_owned(),
+                (_, Part::Presence) => "presence".to_owned(),
                 (_, Part::Eviction) => "eviction".to_owned(),
                 (Kind::GpuNode, _) if !matches!(write.body, Body::Delete(_)) => "node".to_owned(),
                 (kind, _) => kind.as_str().to_lowercase(),
@@ -205,6 +207,17 @@ impl Sim {
         }
         self.gpu_nodes.remove(name);
         Ok(true)
+    }
+
+    fn apply_presence(&mut self, name: &NodeName, is_present: bool) -> Answer {
+        // What the operator has seen of the probe is stored.
+        if self.nodes.contains_key(name) {
+            self.write_report(name);
+        }
+        let node = self.nodes.get_mut(name).ok_or_else(|| missing(name))?;
+        let value = Interned::from(if is_present { "true" } else { "false" });
+        let before = node.labels.insert(keys::PRESENT.into(), value.clone());
+        Ok(before != Some(value))
     }
 
     fn apply_condition(&mut self, name: &NodeName, condition: Option<&HealthCondition>) -> Answer {

@@ -45,6 +45,7 @@ impl Sim {
     pub fn join_mixed(&mut self, name: impl Into<NodeName>, device_ids: &[&str]) {
         let name = name.into();
         self.join_silent(&name, device_ids);
+        self.node_mut(&name).labels.insert(keys::PRESENT.into(), "true".into());
         self.write_report(&name);
     }
 
@@ -191,9 +192,22 @@ impl Sim {
         facts.allocatable = facts.allocatable.withdrawn();
     }
 
-    /// Lets the probe, if it works, write its report, and create the GpuNode if the machine has GPUs.
+    /// Lets the detector create the GpuNode of a machine with GPUs.
+    pub fn detect(&mut self, node: &NodeName) {
+        if self.machines.get(node).is_some_and(|machine| !machine.gpus.is_empty()) {
+            self.gpu_nodes.entry(node.clone()).or_insert_with(|| new_gpu_node(node, self.now));
+        }
+    }
+
+    /// Returns whether the probe of a node works, if the node is ready.
+    pub fn has_working_probe(&self, node: &NodeName) -> bool {
+        self.nodes.get(node).is_some_and(NodeFacts::is_labelled_present)
+            && self.faults.get(node).is_none_or(Faults::probe_reports)
+    }
+
+    /// Lets the probe, if it runs and works, write its report, and create the GpuNode if the machine has GPUs.
     pub fn write_report(&mut self, node: &NodeName) {
-        let works = self.faults.get(node).is_none_or(Faults::probe_reports) && self.nodes[node].ready;
+        let works = self.nodes[node].ready && self.has_working_probe(node);
         let Some(machine) = self.machines.get(node).filter(|_| works) else { return };
         if !machine.gpus.is_empty() {
             self.gpu_nodes.entry(node.clone()).or_insert_with(|| new_gpu_node(node, self.now));
@@ -206,8 +220,7 @@ impl Sim {
 
     /// Returns a GpuNode with the current report of its probe, if the probe works.
     pub fn with_report(&self, node: &NodeName, gpu_node: &GpuNode) -> GpuNode {
-        let works = self.faults.get(node).is_none_or(Faults::probe_reports)
-            && self.nodes.get(node).is_some_and(|node| node.ready);
+        let works = self.has_working_probe(node) && self.nodes.get(node).is_some_and(|node| node.ready);
         let mut gpu_node = gpu_node.clone();
         if let Some(machine) = self.machines.get(node).filter(|_| works) {
             let status = gpu_node.status.get_or_insert_with(GpuNodeStatus::default);

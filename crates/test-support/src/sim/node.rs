@@ -55,9 +55,10 @@ impl Sim {
         self.templates.retain(|name, _| self.pods.contains_key(name));
     }
 
-    /// Lets the probe of a node report.
+    /// Lets the detector and the probe of a node report.
     pub fn run_probe(&mut self, node: &NodeName) {
         if self.nodes[node].ready {
+            self.detect(node);
             self.write_report(node);
         }
     }
@@ -69,7 +70,7 @@ impl Sim {
     /// Creates the probe pod, which the chart deploys, or starts it after a reboot.
     fn place_probe(&mut self, node: &NodeName) {
         let name = format!("nvml-probe@{node}");
-        if self.faults_of(node).no_probe {
+        if self.faults_of(node).no_probe || !self.nodes[node].is_labelled_present() {
             self.pods.remove(&name);
             return;
         }
@@ -141,10 +142,10 @@ impl Sim {
         let Some(machine) = self.machines.get(node) else { return };
         let on_bus = u32::try_from(machine.gpus.len()).expect("few GPUs");
         let faults = self.faults_of(node);
-        self.hold_or_release(node, &faults);
+        self.hold_or_release(node);
         self.run_driver(node, &faults);
         // The probe looks again as soon as a driver is loaded.
-        self.hold_or_release(node, &faults);
+        self.hold_or_release(node);
         let [toolkit, mps, plugin] =
             [Stage::Toolkit, Stage::Mps, Stage::DevicePlugin].map(|stage| format!("{}@{node}", stage.as_str()));
         if self.fails_to_restart(&toolkit, &faults) {
@@ -189,7 +190,7 @@ impl Sim {
     }
 
     /// Lets the probe hold NVML while a driver is loaded, and release it on request.
-    fn hold_or_release(&mut self, node: &NodeName, faults: &Faults) {
+    fn hold_or_release(&mut self, node: &NodeName) {
         let spec = self.gpu_nodes.get(node).map(|gpu_node| &gpu_node.spec);
         let release = spec.is_some_and(|spec| spec.release_driver);
         let lists = spec.is_some_and(|spec| spec.report_holders);
@@ -200,9 +201,10 @@ impl Sim {
         let pods = GpuPods { count: u32::try_from(names.len()).expect("few pods"), names };
         let pods = (lists && self.serves_pod_resources).then_some(pods);
         let used = self.is_used(node);
+        let releases = release || !self.has_working_probe(node);
         let report = self.report(node);
         report.gpu_pods = pods;
-        report.nvml.state = match (&report.driver.loaded, release || !faults.probe_reports()) {
+        report.nvml.state = match (&report.driver.loaded, releases) {
             (_, true) => NvmlState::Released,
             (Some(_), false) => NvmlState::Answering,
             (None, false) => NvmlState::Absent,

@@ -4,6 +4,7 @@
 use std::{
     fs,
     io::ErrorKind,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
@@ -94,6 +95,14 @@ impl Standin {
             pci::write(&bus.join(&gpu.pci_address), gpu)?;
         }
         Ok(())
+    }
+
+    /// Binds a device on the PCI bus to a kernel driver, such as `vfio-pci`, or to none.
+    pub fn bind(&self, address: &str, driver: Option<&str>) -> Result<()> {
+        let link = self.dir.join("pci").join(address).join("driver");
+        fs::remove_file(&link).or_else(ignore_missing).context("unbinding a device")?;
+        let Some(driver) = driver else { return Ok(()) };
+        symlink(format!("../../../bus/pci/drivers/{driver}"), link).context("binding a device")
     }
 
     /// Sets the behaviour of the stand-in driver container from now on.

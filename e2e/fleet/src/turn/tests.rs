@@ -105,6 +105,17 @@ fn waiting(outcome: &Outcome, uid: &str) -> String {
 }
 
 #[test]
+fn a_detector_finds_gpus_where_its_pod_runs() {
+    let detector = || pod("detector", vec![], container("detector", Program::Detector));
+    let mut bench = Bench::with_stack(VERSION);
+    assert!(!bench.turn().detected);
+    bench.pods.push(detector());
+    assert!(bench.turn().detected);
+    bench.node.gpus.clear();
+    assert!(!bench.turn().detected);
+}
+
+#[test]
 fn a_complete_stack_runs_at_once_whatever_the_order_of_its_pods() {
     let mut bench = Bench::with_stack(VERSION);
     let outcome = bench.turn();

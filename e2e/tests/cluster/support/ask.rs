@@ -16,7 +16,7 @@ impl Fixture {
 
     /// Returns the response of the node's probe to a request.
     pub async fn ask_probe(&self, path: &str) -> Result<String> {
-        self.ask(self.pods_here("app.kubernetes.io/name=nvml-probe").await?, path).await
+        self.ask(self.pods_here(super::PROBE_PODS).await?, path).await
     }
 
     /// Returns the response of the single pod that is not being deleted, at its first port, through the API server.

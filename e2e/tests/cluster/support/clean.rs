@@ -62,7 +62,8 @@ impl Fixture {
         let report = fixture.status().await?.report.context("no report")?;
         if report.gpus.iter().any(|gpu| !gpu.health.causes.is_empty()) {
             // The probe keeps the causes of GPUs that it has not read since, and drops those of removed GPUs.
-            fixture.plug(&[]).await?;
+            standin.plug(&[])?;
+            fixture.wait_until_forgotten().await?;
             fixture.plug(&Gpu::h100(GPUS)).await?;
         }
         Ok(fixture)

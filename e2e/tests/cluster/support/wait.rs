@@ -8,7 +8,7 @@ use gpu_operator_crd::{GpuNodeStatus, Phase, keys, policy::Stage, reason::Reason
 use harness::wait::eventually;
 use kube::ResourceExt;
 
-use super::{Fixture, GPUS, READY, SHOWN};
+use super::{Fixture, GPUS, PROBE_PODS, READY, SHOWN};
 
 impl Fixture {
     /// Waits until this number of GPUs is allocatable.
@@ -70,6 +70,18 @@ impl Fixture {
             let status = self.status().await?;
             ensure!(status.reason() == Some(reason), "{:?} {:?}: {}", status.phase, status.reason(), status.message);
             Ok(status.message)
+        })
+        .await
+    }
+
+    /// Waits until the node, which has no GPU any more, has neither a probe nor a GpuNode.
+    pub async fn wait_until_forgotten(&self) -> Result<()> {
+        eventually(READY, "no probe and no GpuNode", || async {
+            ensure!(self.pods_here(PROBE_PODS).await?.is_empty(), "the probe's pod exists");
+            ensure!(self.status().await.is_err(), "the GpuNode exists");
+            let label = self.node().await?.labels().get(keys::PRESENT).cloned();
+            ensure!(label.as_deref() == Some("false"), "{label:?}");
+            Ok(())
         })
         .await
     }

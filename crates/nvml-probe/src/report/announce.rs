@@ -1,0 +1,75 @@
+//! Announces the first GPU of a node: creates its GpuNode, after which the operator brings the probe there.
+
+use std::time::{Duration, Instant};
+
+use gpu_host::process::Backoff;
+use gpu_operator_crd::keys::DETECTOR_MANAGER;
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject},
+};
+use tokio::time::timeout;
+
+use super::{
+    create::{self, Created},
+    publish::{PublishError, REQUEST},
+};
+
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+/// The longest pause after an error.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// The longest pause after the GpuNode was found to exist.
+const LONGEST_PAUSE_IF_PRESENT: Duration = Duration::from_hours(1);
+
+/// Creates the GpuNode of one node as soon as the node has a GPU. It reads nothing from the API server.
+#[derive(Debug)]
+pub struct Announcer {
+    api: Api<DynamicObject>,
+    resource: ApiResource,
+    node: String,
+    is_announced: bool,
+    errors: Backoff,
+    /// The operator deletes the GpuNode of a node that has no GPU any more. A GPU may appear while it does, so a GpuNode that exists
+    /// is created again, less and less often.
+    present: Backoff,
+}
+
+impl Announcer {
+    /// Creates an announcer for the GpuNode of the given node.
+    #[must_use]
+    pub fn new(client: Client, node: &str) -> Self {
+        let (api, resource) = create::api(client);
+        let errors = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let present = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE_IF_PRESENT);
+        Self { api, resource, node: node.to_owned(), is_announced: false, errors, present }
+    }
+
+    /// Creates the GpuNode if the node has a GPU that has not been announced. Returns the outcome of a request, if one was made.
+    ///
+    /// # Errors
+    /// Returns an error if the API server rejects the request, or does not answer in time.
+    pub async fn announce(&mut self, has_gpu: bool, now: Instant) -> Result<Option<Created>, PublishError> {
+        if !has_gpu {
+            self.is_announced = false;
+            self.present.succeeded();
+            return Ok(None);
+        }
+        if self.is_announced || !self.errors.is_due(now) || !self.present.is_due(now) {
+            return Ok(None);
+        }
+        let created = create::create(&self.api, &self.resource, &self.node, DETECTOR_MANAGER);
+        let outcome = timeout(REQUEST, created).await.map_err(|_| PublishError::TimedOut);
+        let outcome = outcome.and_then(|created| Ok(created?));
+        match &outcome {
+            Err(_) => drop(self.errors.failed(now)),
+            Ok(created) => {
+                self.errors.succeeded();
+                self.is_announced = *created == Created::New;
+                if !self.is_announced {
+                    self.present.failed(now);
+                }
+            }
+        }
+        outcome.map(Some)
+    }
+}

@@ -1,0 +1,70 @@
+//! The API requests of the detector.
+
+use std::time::{Duration, Instant};
+
+use nvml_probe::report::{announce::Announcer, create::Created};
+use serde_json::json;
+
+use crate::api_server::Server;
+
+const CREATE: &str = "POST /apis/gpu.nodestack.dev/v1alpha1/gpunodes?&fieldManager=gpu-detector";
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[tokio::test]
+async fn a_node_with_a_gpu_is_announced_in_one_request() {
+    let (server, start) = (Server::new(), Instant::now());
+    let mut announcer = Announcer::new(server.client(), "n1");
+    assert_eq!(announcer.announce(false, start).await.unwrap(), None);
+    assert_eq!(server.asked(), []);
+    for now in [start, start + seconds(10), start + seconds(86_400)] {
+        announcer.announce(true, now).await.unwrap();
+    }
+    let bare = json!({
+        "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "n1"}, "spec": {},
+    });
+    assert_eq!(server.asked(), [(CREATE.to_owned(), bare)]);
+}
+
+#[tokio::test]
+async fn a_gpu_that_returns_is_announced_again() {
+    let (server, now) = (Server::new(), Instant::now());
+    let mut announcer = Announcer::new(server.client(), "n1");
+    for has_gpu in [true, false, true] {
+        server.has_none();
+        announcer.announce(has_gpu, now).await.unwrap();
+    }
+    assert_eq!(server.asked().len(), 2);
+}
+
+#[tokio::test]
+async fn a_gpunode_that_exists_is_created_less_and_less_often() {
+    let (server, start) = (Server::new(), Instant::now());
+    server.has(json!({"metadata": {"name": "n1"}}));
+    let mut announcer = Announcer::new(server.client(), "n1");
+    for look in 0..8640 {
+        let outcome = announcer.announce(true, start + seconds(10 * look)).await.unwrap();
+        assert!(outcome.is_none_or(|created| created == Created::Present));
+    }
+    let asked = server.asked().len();
+    assert!((24..36).contains(&asked), "{asked} requests a day");
+    // The operator has deleted it, because the last report showed no GPU.
+    server.has_none();
+    assert_eq!(announcer.announce(true, start + seconds(2 * 86_400)).await.unwrap(), Some(Created::New));
+}
+
+#[tokio::test]
+async fn an_error_is_retried_within_a_minute() {
+    let (server, start) = (Server::new(), Instant::now());
+    let mut announcer = Announcer::new(server.client(), "n1");
+    for look in 0..10 {
+        server.fails_next_with(403);
+        let now = start + seconds(60 * look);
+        assert!(announcer.announce(true, now).await.is_err());
+        assert_eq!(announcer.announce(true, now + seconds(1)).await.unwrap(), None, "a pause");
+    }
+    assert_eq!(server.asked().len(), 10);
+    assert_eq!(announcer.announce(true, start + seconds(600)).await.unwrap(), Some(Created::New));
+}

@@ -1,0 +1,52 @@
+//! The label of nodes with GPUs, on which the chart's probe runs. It does not depend on policies: nodes are known before the first one.
+//!
+//! The detector, which runs on every node, creates the GpuNode of a node with GPUs. The label then brings the probe there. It becomes
+//! `false` only if the probe has reported since the node's boot that there is no GPU. The GpuNode is deleted afterwards, so that the
+//! detector creates it again if a GPU appears.
+
+use gpu_operator_common::interned::Interned;
+use gpu_operator_crd::{GpuNode, keys};
+use kube::ResourceExt;
+
+use super::{
+    body::{Body, Kind},
+    write::Write,
+};
+use crate::{
+    inventory::{KnownNode, report},
+    world::NodeFacts,
+};
+
+/// Returns the write of the label, if needed. A node that has never had a GPU has none.
+#[must_use]
+pub fn write(node: &NodeFacts, is_wanted: bool) -> Option<Write> {
+    let there = node.labels.get(keys::PRESENT).map(Interned::as_str);
+    let is_missing = there.is_none() && is_wanted;
+    let differs = there.is_some_and(|value| value != if is_wanted { "true" } else { "false" });
+    (is_missing || differs).then(|| Write::new(&node.name, Body::Presence(is_wanted)))
+}
+
+/// Returns whether the label of a node on which no GPU is known should be `true`: until its probe has reported that there is none, and while
+/// the node still has something that only the probe can release.
+#[must_use]
+pub fn of_unknown(known: &KnownNode<'_>, is_clean: bool) -> bool {
+    if !known.node.has_linux_host() {
+        return false;
+    }
+    let is_labelled = known.node.is_labelled_present();
+    match (known.report, report::last(known.gpu_node)) {
+        (Some(_), _) => !is_clean && is_labelled,
+        (None, Some(_)) => is_labelled,
+        (None, None) => is_labelled || known.gpu_node.is_some(),
+    }
+}
+
+/// Returns the deletion of the GpuNode of a node without GPUs, once the node has nothing of this operator any more, and its label
+/// records that it has none.
+#[must_use]
+pub fn deletion(known: &KnownNode<'_>, is_clean: bool) -> Option<Write> {
+    let is_over = |gpu_node: &&GpuNode| gpu_node.metadata.deletion_timestamp.is_none();
+    let gone = is_clean && known.report.is_some() && known.node.is_labelled_absent();
+    let uid = known.gpu_node.filter(|_| gone).filter(is_over).and_then(ResourceExt::uid)?;
+    Some(Write { body: Body::Delete(Some(uid)), ..Write::delete(Kind::GpuNode, known.node.name.as_str()) })
+}
