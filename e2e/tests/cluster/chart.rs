@@ -11,7 +11,7 @@ use gpu_operator_crd::policy::Stage;
 use serde_json::{Value, json};
 
 /// Values with which the chart renders all of its objects.
-pub(super) const EVERYTHING: [&str; 9] = [
+pub(super) const EVERYTHING: [&str; 12] = [
     "image.repository=example.com/x",
     "metrics.service.enabled=true",
     "monitoring.podMonitor.enabled=true",
@@ -20,6 +20,9 @@ pub(super) const EVERYTHING: [&str; 9] = [
     "resourceQuota.enabled=true",
     "gkeHealthMonitoring=true",
     "networkPolicy.enabled=true",
+    "admission.allowedRegistries[0]=example.com",
+    "admission.requireDigests=true",
+    "image.digests.probe=sha256:1111111111111111111111111111111111111111111111111111111111111111",
     "extraObjects[0].apiVersion=v1,extraObjects[0].kind=ConfigMap,extraObjects[0].metadata.name=extra,\
      extraObjects[0].metadata.namespace=gpu-operator,extraObjects[0].metadata.labels.team=ml",
 ];
@@ -207,6 +210,10 @@ fn invalid_values_are_rejected() {
         "operator.resources.requests.cpu=half",
         "operator.affinity.podAffinity.required[0].topologyKey=a",
         "operator.topologySpreadConstraints[0].topologyKey=a",
+        "admission.allowedRegistries[0]=nvidia",
+        "admission.allowedRegistries[0]=https://nvcr.io",
+        "admission.allowedRegistries[0]=nvcr.io/",
+        "admission.requireDigests=true",
         "networkPolicy.from[0].name=a",
         "networkPolicy.egress[0].podSelector.matchLabels.a=b",
     ] {
