@@ -251,7 +251,8 @@ fn permissions_of_googles_plugin_exist_only_if_requested() {
             let of_kind = rendered.iter().filter(|document| document["kind"] == kind);
             of_kind.filter(|document| document["metadata"]["name"] == "nodestack-gke-device-plugin").count()
         };
-        for kind in ["ServiceAccount", "ClusterRole", "ClusterRoleBinding"] {
+        let policy = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
+        for kind in ["ServiceAccount", "ClusterRole", "ClusterRoleBinding"].into_iter().chain(policy) {
             assert_eq!(made(kind), usize::from(wanted), "{kind} with {set}");
         }
     }
