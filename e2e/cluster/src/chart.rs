@@ -100,6 +100,9 @@ fn values(state: &State) -> serde_json::Value {
         // Shorter than on a fleet, because tests and people wait for it.
         "probe": {"interval": "2s", "podMetrics": {"enabled": true}, "dcgmMetrics": {"enabled": true}},
         "operator": {"affinity": affinity(state), "evictPods": true},
+        // Everything runs under the restrictions that a cluster can have, except for digests: the images have only tags.
+        "admission": {"allowedRegistries": ["localhost:5999"]},
+        "gkeHealthMonitoring": true,
         "extraEnv": [
             {"name": "KUBERNETES_SERVICE_HOST", "value": network::CONTROL_PLANE},
             {"name": "KUBERNETES_SERVICE_PORT", "value": state.api_port.to_string()},
