@@ -227,3 +227,46 @@ readinessProbe:
   {{- end }}
   {{- end }}
 {{- end }}
+
+{{/* The repository of the probe's image, with its registry: see the admission policy of the operator's images. */}}
+{{- define "nodestack.probeRepository" -}}
+{{- $repository := regexReplaceAll ":[^/:]*$" (include "nodestack.probeImage" . | splitList "@" | first) "" -}}
+{{ regexMatch "^([^/]*[.:A-Z][^/]*|localhost)/" $repository | ternary "" "docker.io/" }}{{ $repository }}
+{{- end }}
+
+{{/*
+Variables of an admission policy for Nodes: the fields that an update adds or changes, such as spec.taints, those that it removes, and
+whether conditions of other types are left unchanged. Argument: condition (its type).
+*/}}
+{{- define "nodestack.nodeChanges" -}}
+# dyn: compared as maps with arbitrary keys, so that fields added to the API later are covered automatically.
+- name: new
+  expression: >-
+    {'metadata': dyn(object.metadata), 'spec': has(object.spec) ? dyn(object.spec) : dyn({}),
+    'status': has(object.status) ? dyn(object.status) : dyn({})}
+- name: old
+  expression: >-
+    {'metadata': dyn(oldObject.metadata), 'spec': has(oldObject.spec) ? dyn(oldObject.spec) : dyn({}),
+    'status': has(oldObject.status) ? dyn(oldObject.status) : dyn({})}
+- name: changedOf
+  expression: >-
+    ['metadata', 'spec', 'status'].map(part, variables.new[part].filter(key, !(key in variables.old[part])
+    || variables.new[part][key] != variables.old[part][key]).map(key, part + '.' + string(key)))
+- name: removedOf
+  expression: >-
+    ['metadata', 'spec', 'status'].map(part, variables.old[part].filter(key, !(key in variables.new[part])).map(key,
+    part + '.' + string(key)))
+- name: changed
+  expression: variables.changedOf[0] + variables.changedOf[1] + variables.changedOf[2]
+- name: removed
+  expression: variables.removedOf[0] + variables.removedOf[1] + variables.removedOf[2]
+- name: otherConditions
+  expression: >-
+    [variables.new, variables.old].map(node, node['status'].?conditions.orValue([]).filter(condition,
+    condition.type != {{ .condition | squote }}))
+# The order of conditions means nothing, and there is one of each type.
+- name: otherConditionsStay
+  expression: >-
+    size(variables.otherConditions[0]) == size(variables.otherConditions[1])
+    && variables.otherConditions[0].all(condition, condition in variables.otherConditions[1])
+{{- end }}

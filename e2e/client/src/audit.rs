@@ -5,7 +5,7 @@ use std::{
     fmt,
     fs::File,
     io::{BufRead, BufReader, Seek, SeekFrom},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result};
@@ -44,6 +44,10 @@ pub struct Requests(pub Vec<Request>);
 impl Audit {
     pub(crate) fn new(file: PathBuf) -> Self {
         Self { file }
+    }
+
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
     }
 
     /// Returns the current end of the log. The server writes a request's line before it responds, so all answered

@@ -8,4 +8,5 @@
 pub mod audit;
 pub mod handle;
 pub mod operator_process;
+pub mod permissions;
 pub mod probe_process;

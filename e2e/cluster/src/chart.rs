@@ -28,6 +28,10 @@ use super::{
 /// The name of the release and of its namespace.
 pub const RELEASE: &str = "gpu-operator";
 
+/// The registries of all images in tests: the stand-ins', and, for simulated nodes, the defaults and those of the examples.
+const REGISTRIES: [&str; 5] =
+    ["localhost:5999", "nvcr.io/nvidia", "gcr.io/gke-release", "registry.example.com", "registry.example.com:5000"];
+
 /// Installs or upgrades the chart, and waits until operator and probe are available.
 pub fn install(paths: &Paths, state: &State) -> Result<()> {
     let step = Step::start("installing the chart");
@@ -102,6 +106,9 @@ fn values(state: &State) -> serde_json::Value {
         "detector": {"interval": "2s"},
         "probe": {"interval": "2s", "podMetrics": {"enabled": true}, "dcgmMetrics": {"enabled": true}},
         "operator": {"affinity": affinity(state), "evictPods": true},
+        // Everything runs under the restrictions that a cluster can have, except for digests: the images have only tags.
+        "admission": {"allowedRegistries": REGISTRIES},
+        "gkeHealthMonitoring": true,
         "extraEnv": [
             {"name": "KUBERNETES_SERVICE_HOST", "value": network::CONTROL_PLANE},
             {"name": "KUBERNETES_SERVICE_PORT", "value": state.api_port.to_string()},

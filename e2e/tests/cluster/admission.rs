@@ -1,45 +1,47 @@
-//! The probe can write its own node's report and nothing else: its role and the admission policy deny all other writes.
+//! The admission policies of the chart: what each account may write, although its role allows more.
+
+mod google;
+mod images;
+mod nodes;
+mod probe;
+
+use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail, ensure};
-use gpu_operator_crd::GpuNode;
+use cluster_client::{handle::Cluster, permissions::TEST_AGENT};
 use harness::wait::eventually;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use http::header::{HeaderValue, USER_AGENT};
 use kube::{
-    Api, Client, Config, ResourceExt,
+    Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, READY, test};
+use crate::support::{Fixture, SHOWN, test};
 
-/// Returns a client with the token of the probe's own pod.
-async fn probe(f: &Fixture) -> Result<Client> {
-    let pods = f.pods_here("app.kubernetes.io/name=nvml-probe").await?;
-    let pod = pods.first().context("no pod of the probe")?.name_any();
-    let token = f.cluster.kubectl(&[
-        "create",
-        "token",
-        "nodestack-nvml-probe",
-        "-n",
-        f.cluster.namespace(),
-        "--bound-object-kind=Pod",
-        "--bound-object-name",
-        &pod,
-    ])?;
-    client(f, token.trim()).await
+/// The operator's service account.
+const OPERATOR: &str = "nodestack-gpu-operator";
+
+/// Returns a client with a token of a service account of the chart's namespace, which is also the client's default namespace.
+async fn account(f: &Fixture, name: &str) -> Result<Client> {
+    client(f, &["create", "token", name, "-n", f.cluster.namespace()]).await
 }
 
-async fn client(f: &Fixture, token: &str) -> Result<Client> {
+/// Like [`account`], with a token that names a pod of that account and its node.
+async fn account_of_pod(f: &Fixture, name: &str, pod: &str) -> Result<Client> {
+    let namespace = f.cluster.namespace();
+    client(f, &["create", "token", name, "-n", namespace, "--bound-object-kind=Pod", "--bound-object-name", pod]).await
+}
+
+async fn client(f: &Fixture, create: &[&str]) -> Result<Client> {
+    let token = f.cluster.kubectl(create)?;
     let kubeconfig = Kubeconfig::read_from(f.cluster.kubeconfig())?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    config.auth_info = serde_json::from_value(json!({"token": token}))?;
+    f.cluster.namespace().clone_into(&mut config.default_namespace);
+    // The requests of a test do not show which permissions the account needs.
+    config.headers.push((USER_AGENT, HeaderValue::from_static(TEST_AGENT)));
+    config.auth_info = serde_json::from_value(json!({"token": token.trim()}))?;
     Ok(Client::try_from(config)?)
-}
-
-fn gpu_node(name: &str, spec: &Value) -> Result<GpuNode> {
-    Ok(serde_json::from_value(json!({
-        "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": name}, "spec": spec,
-    }))?)
 }
 
 /// Asserts that a request was denied by role or policy, and not rejected for another reason.
@@ -50,83 +52,35 @@ fn denied<T: std::fmt::Debug>(what: &str, outcome: Result<T, kube::Error>, words
     }
 }
 
-#[test]
-fn the_probe_can_write_only_its_own_report() {
-    test(async |f| {
-        let own = &f.host.name();
-        let api = Api::<GpuNode>::all(probe(&f).await?);
-        let status =
-            |status: Value| json!({"apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "GpuNode", "status": status});
-        let report = |boot: &str| status(json!({"report": {"bootID": boot}}));
-        let apply = PatchParams::apply("nvml-probe").force();
-        let create = PostParams::default();
-
-        // Another node's report, which the role would allow.
-        denied("create another's", api.create(&create, &gpu_node("other", &json!({}))?).await, "of that name only")?;
-        Api::<GpuNode>::all(f.cluster.client()).create(&create, &gpu_node("other", &json!({}))?).await?;
-        denied(
-            "another's status",
-            api.patch_status("other", &apply, &Patch::Apply(report("x"))).await,
-            "of that name only",
-        )?;
-
-        // Other fields of its own node's GpuNode.
-        let merge = PatchParams::default();
-        denied(
-            "own phase",
-            api.patch_status(own, &merge, &Patch::Merge(status(json!({"phase": "Ready"})))).await,
-            "report",
-        )?;
-        denied(
-            "own spec",
-            api.patch(own, &merge, &Patch::Merge(json!({"spec": {"releaseDriver": true}}))).await,
-            "forbidden",
-        )?;
-        denied(
-            "own labels",
-            api.patch(own, &merge, &Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}))).await,
-            "forbidden",
-        )?;
-        denied("own deletion", api.delete(own, &DeleteParams::default()).await, "forbidden")?;
-        f.cluster.kubectl(&["delete", "gpunode", own, "other"])?;
-        // The real probe may recreate the GpuNode first; then the create fails because the object exists.
-        denied("create with a spec", api.create(&create, &gpu_node(own, &json!({"policy": "mine"}))?).await, "")
-            .or_else(|error| if format!("{error}").contains("AlreadyExists") { Ok(()) } else { Err(error) })?;
-
-        // Any other object.
-        let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(probe(&f).await?);
-        denied(
-            "label a Node",
-            nodes.patch(own, &merge, &Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}))).await,
-            "forbidden",
-        )?;
-        denied("read a Node", nodes.get(own).await, "forbidden")?;
-
-        // A token that is not bound to a node.
-        let token = f.cluster.kubectl(&["create", "token", "nodestack-nvml-probe", "-n", f.cluster.namespace()])?;
-        let unbound = Api::<GpuNode>::all(client(&f, token.trim()).await?);
-        denied("without a node", unbound.create(&create, &gpu_node("other", &json!({}))?).await, "names no node")?;
-
-        // Its own node's report.
-        eventually(READY, "the probe's own report", || async {
-            api.patch_status(own, &apply, &Patch::Apply(report("from the test"))).await?;
-            Ok(())
-        })
-        .await
-    });
+/// Waits until the API server has checked the types of the policies that `selector` selects, asserts that it found no error, and
+/// returns their names.
+async fn well_typed(cluster: &Cluster, selector: &str) -> Result<BTreeSet<String>> {
+    eventually(SHOWN, "policies without type errors", || async {
+        let list = cluster.kubectl(&["get", "validatingadmissionpolicies", "-l", selector, "-o=json"])?;
+        let list: Value = serde_json::from_str(&list)?;
+        let mut names = BTreeSet::new();
+        for policy in list["items"].as_array().context("no list")? {
+            let (metadata, status) = (&policy["metadata"], &policy["status"]);
+            let rules = policy["spec"]["matchConstraints"]["resourceRules"].as_array().context("no rules")?;
+            let is_checked = rules.iter().all(|rule| rule["apiVersions"] != json!(["*"]));
+            ensure!(is_checked, "{}: no type is checked, because a rule names no version", metadata["name"]);
+            ensure!(status["observedGeneration"] == metadata["generation"], "not checked yet: {policy}");
+            let errors = &status["typeChecking"]["expressionWarnings"];
+            ensure!(errors.is_null(), "{}: {errors}", metadata["name"]);
+            names.extend(metadata["name"].as_str().map(str::to_owned));
+        }
+        Ok(names)
+    })
+    .await
 }
 
 #[test]
-fn the_admission_policy_has_no_type_errors() {
+fn the_admission_policies_have_no_type_errors() {
     test(async |f| {
-        let policy = f.cluster.kubectl(&[
-            "get",
-            "validatingadmissionpolicy",
-            "nodestack-nvml-probe",
-            "-o",
-            "jsonpath={.status}",
-        ])?;
-        ensure!(policy.contains("typeChecking") && !policy.contains("expressionWarnings"), "{policy}");
+        let names = well_typed(&f.cluster, "app.kubernetes.io/instance=gpu-operator").await?;
+        let expected = ["nodestack-gke-device-plugin", "nodestack-gpu-operator-images", "nodestack-gpu-operator-nodes"];
+        let expected = expected.into_iter().chain(["nodestack-nvml-probe"]).map(str::to_owned).collect();
+        ensure!(names == expected, "{names:?}");
         Ok(())
     });
 }

@@ -11,7 +11,7 @@ use gpu_operator_crd::policy::Stage;
 use serde_json::{Value, json};
 
 /// Values with which the chart renders all of its objects.
-pub(super) const EVERYTHING: [&str; 9] = [
+pub(super) const EVERYTHING: [&str; 12] = [
     "image.repository=example.com/x",
     "metrics.service.enabled=true",
     "monitoring.podMonitor.enabled=true",
@@ -20,6 +20,9 @@ pub(super) const EVERYTHING: [&str; 9] = [
     "resourceQuota.enabled=true",
     "gkeHealthMonitoring=true",
     "networkPolicy.enabled=true",
+    "admission.allowedRegistries[0]=example.com",
+    "admission.requireDigests=true",
+    "image.digests.probe=sha256:1111111111111111111111111111111111111111111111111111111111111111",
     "extraObjects[0].apiVersion=v1,extraObjects[0].kind=ConfigMap,extraObjects[0].metadata.name=extra,\
      extraObjects[0].metadata.namespace=gpu-operator,extraObjects[0].metadata.labels.team=ml",
 ];
@@ -207,6 +210,10 @@ fn invalid_values_are_rejected() {
         "operator.resources.requests.cpu=half",
         "operator.affinity.podAffinity.required[0].topologyKey=a",
         "operator.topologySpreadConstraints[0].topologyKey=a",
+        "admission.allowedRegistries[0]=nvidia",
+        "admission.allowedRegistries[0]=https://nvcr.io",
+        "admission.allowedRegistries[0]=nvcr.io/",
+        "admission.requireDigests=true",
         "networkPolicy.from[0].name=a",
         "networkPolicy.egress[0].podSelector.matchLabels.a=b",
     ] {
@@ -227,10 +234,12 @@ fn pod_diagnosis_false_sets_the_flag_and_removes_the_permission() {
         };
         let args = of("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
         assert_eq!(args.contains("--no-pod-diagnosis"), !wanted, "{args}");
-        let rules = of("ClusterRole")["rules"].as_array().expect("rules");
-        let reads_events =
-            rules.iter().any(|rule| rule["apiGroups"] == json!([""]) && rule["resources"] == json!(["events"]));
-        assert_eq!(reads_events, wanted);
+        let reads_events = |kind: &str| {
+            let rules = of(kind)["rules"].as_array().expect("rules");
+            rules.iter().any(|rule| rule["apiGroups"] == json!([""]) && rule["resources"] == json!(["events"]))
+        };
+        // Those of its own pods it reads in any case.
+        assert_eq!((reads_events("ClusterRole"), reads_events("Role")), (wanted, !wanted));
     }
 }
 
@@ -244,7 +253,8 @@ fn permissions_of_googles_plugin_exist_only_if_requested() {
             let of_kind = rendered.iter().filter(|document| document["kind"] == kind);
             of_kind.filter(|document| document["metadata"]["name"] == "nodestack-gke-device-plugin").count()
         };
-        for kind in ["ServiceAccount", "ClusterRole", "ClusterRoleBinding"] {
+        let policy = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
+        for kind in ["ServiceAccount", "ClusterRole", "ClusterRoleBinding"].into_iter().chain(policy) {
             assert_eq!(made(kind), usize::from(wanted), "{kind} with {set}");
         }
     }

@@ -36,6 +36,9 @@ const NODES: u8 = 6;
 /// The package of the end-to-end tests.
 const END_TO_END: &str = "e2e";
 
+/// The end-to-end test that runs after all others.
+const PERMISSIONS: &str = "permissions";
+
 /// The result of a stage.
 struct Outcome {
     stage: &'static str,
@@ -102,7 +105,9 @@ pub(super) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
             run.stage("unit tests", || unit_tests(paths));
         }
         if run.stage("cluster up", || lifecycle::up(paths, Purpose::Test, Extent::Chart, nodes).map(drop)) {
-            let succeeded = run.stage("e2e tests", || e2e_tests(paths, nodes, filter));
+            let succeeded = run.stage("e2e tests", || e2e_tests(paths, nodes, filter))
+                // Only all other tests together use all permissions.
+                && (filter.is_some() || run.stage("permissions", || permissions(paths, nodes)));
             if !succeeded && !interrupted() {
                 let text = diagnosis(paths, lifecycle::real_nodes(paths));
                 outln!("{text}");
@@ -131,12 +136,18 @@ fn e2e_tests(paths: &Paths, nodes: Nodes, filter: Option<&str>) -> Result<()> {
         outln!("skipped: they need real nodes, and so root");
         return Ok(());
     }
-    let tests = cargo::test_targets(&paths.root, |package| package == END_TO_END)?;
+    let mut tests = cargo::test_targets(&paths.root, |package| package == END_TO_END)?;
+    tests.retain(|name| name != PERMISSIONS);
     // Every test waits for the nodes that it needs, so all of them can start at once.
     let mut args = vec!["--test-threads=200"];
     args.extend(filter);
     cargo_test(paths, "e2e-tests", &[], &tests, &args)?;
     State::load(paths).map_or(Ok(()), |state| unanswered::ensure_all_known(paths, state.nodes.real()))
+}
+
+/// Runs the test that reads the requests of all other end-to-end tests.
+fn permissions(paths: &Paths, nodes: Nodes) -> Result<()> {
+    if nodes.is_real() { cargo_test(paths, PERMISSIONS, &[], &[PERMISSIONS.to_owned()], &[]) } else { Ok(()) }
 }
 
 /// Runs tests of the workspace, and keeps their output in a log. It always runs cargo for the whole workspace, so that every
