@@ -57,11 +57,13 @@ fn detector_and_probe_follow_the_gpus() {
         let after = (lives(&f.pods_here(DETECTORS).await?), lives(&f.pods_here(PROBE_PODS).await?), users().await?);
         ensure!(before == after, "{before:?} {after:?}");
 
-        // All GPUs are lost.
+        // All GPUs are removed. With the GpuNode, an administrator deletes the memory of the GPUs that the node had under the policy: without
+        // that they would be missing, and the probe would stay.
         f.cluster.kubectl(&["delete", "pods", "--all", "-n", &f.users(), "--grace-period=1"])?;
         f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=120s"])?;
         let mark = f.cluster.audit().mark()?;
         standin.plug(&[])?;
+        f.cluster.kubectl(&["delete", "gpunode", &f.host.name(), "--ignore-not-found"])?;
         f.wait_until_forgotten().await?;
         ensure!(lives(&f.pods_here(DETECTORS).await?) == before.0, "the detector was restarted");
 

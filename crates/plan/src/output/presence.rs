@@ -5,11 +5,12 @@
 //! detector creates it again if a GPU appears.
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::{GpuNode, keys};
+use gpu_operator_crd::{GpuNode, GpuNodeSpec, keys};
 use kube::ResourceExt;
 
 use super::{
     body::{Body, Kind},
+    gpu_node,
     write::Write,
 };
 use crate::{
@@ -39,6 +40,15 @@ pub fn of_unknown(known: &KnownNode<'_>, is_clean: bool) -> bool {
         (None, Some(_)) => is_labelled,
         (None, None) => is_labelled || known.gpu_node.is_some(),
     }
+}
+
+/// Returns the creation of the GpuNode of a node with the label, if it was deleted: the probe creates it again only if the node has a GPU,
+/// and reports that there is none only to one that exists.
+#[must_use]
+pub fn creation(known: &KnownNode<'_>) -> Option<Write> {
+    let is_missing = known.gpu_node.is_none() && known.node.is_labelled_present();
+    let write = gpu_node::spec_write(None, known.node, GpuNodeSpec::default()).filter(|_| is_missing)?;
+    Some(Write::new(&known.node.name, Body::Spec(Box::new(write))))
 }
 
 /// Returns the deletion of the GpuNode of a node without GPUs, once the node has nothing of this operator any more, and its label

@@ -31,6 +31,7 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
             plan.questions.gpu_pods.insert(node.name.clone());
         }
         plan.writes.extend(presence(unmanaged, is_clean));
+        plan.writes.extend(presence::creation(unmanaged));
         let has_none = unmanaged.why == Unmanaged::NoGpu;
         if let Some(deletion) = presence::deletion(unmanaged, is_clean).filter(|_| has_none) {
             plan.writes.push(deletion);

@@ -77,9 +77,15 @@ fn the_probe_stays_where_gpus_are_missing() {
     assert_eq!((probe_on(&sim, "a"), is_known(&sim, "a")), ((true, 1), true));
     assert_eq!(sim.status("a").gpus.expected, Some(1));
     // An administrator has removed the GPU for good.
-    sim.gpu_nodes.remove(&"a".into());
-    sim.settle();
-    assert_eq!((probe_on(&sim, "a"), is_known(&sim, "a")), ((false, 0), false));
+    let mut unmanaged = sim.clone();
+    unmanaged.delete_policy("all");
+    unmanaged.settle();
+    for mut sim in [sim, unmanaged] {
+        assert!(sim.node("a").is_labelled_present());
+        sim.gpu_nodes.remove(&"a".into());
+        sim.settle();
+        assert_eq!((probe_on(&sim, "a"), is_known(&sim, "a")), ((false, 0), false));
+    }
 }
 
 #[test]

@@ -67,7 +67,8 @@ fn googles_plugin_writes_one_condition_of_its_node() {
         // Kubelet may write the status between the two requests.
         eventually(READY, "the update of the whole status", || update(&nodes, own)).await?;
         denied("another node", write(other, condition(CONDITION)).await, "may write the status of that Node only")?;
-        denied("another condition", write(own, condition("Ready")).await, CONDITIONS)?;
+        let not_ready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+        denied("another condition", write(own, not_ready).await, CONDITIONS)?;
         denied("a new condition", write(own, condition("example.com/A")).await, CONDITIONS)?;
         for (what, patch) in [
             ("capacity", json!({"status": {"capacity": {"nvidia.com/gpu": "64"}}})),
