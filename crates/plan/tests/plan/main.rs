@@ -32,6 +32,7 @@ mod models;
 mod pace;
 mod passes;
 mod preflight;
+mod privileges;
 mod properties;
 mod refused_policies;
 mod repairs;
