@@ -16,8 +16,8 @@ use crate::{
 pub fn container(input: &PodInput<'_>, layout: &MigLayout) -> Container {
     let root = input.key.driver.root();
     let layout = serde_json::json!(layout).to_string();
-    // Writable, because the library creates device nodes. A driver root that is not a complete file system is used from
-    // the host's root.
+    // The library creates device nodes. Those of a driver container are in its root; otherwise they are in the host's /dev. A driver
+    // root that is not a complete file system is used from the host's root, where links lead anywhere.
     let mounts = if root == CONTAINER_ROOT {
         vec![
             mount("sys", "/host/sys", Mode::ReadOnly),
@@ -25,7 +25,7 @@ pub fn container(input: &PodInput<'_>, layout: &MigLayout) -> Container {
             mount("driver-root", &format!("/host{root}"), Mode::Writable),
         ]
     } else {
-        vec![mount("host", "/host", Mode::Writable)]
+        vec![mount("host", "/host", Mode::ReadOnly), mount("dev", "/host/dev", Mode::Writable)]
     };
     let args = ["mig", "--host-root", "/host", "--driver-root", root, "--layout", &layout];
     Container {
@@ -46,6 +46,6 @@ pub fn volumes(input: &PodInput<'_>) -> Vec<Volume> {
     if input.key.driver.root() == CONTAINER_ROOT {
         vec![host_path("proc", "/proc", None)]
     } else {
-        vec![host_path("host", "/", None)]
+        vec![host_path("host", "/", None), host_path("dev", "/dev", None)]
     }
 }
