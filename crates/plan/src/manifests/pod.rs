@@ -174,6 +174,18 @@ pub fn root_with(capabilities: &[&str]) -> SecurityContext {
     }
 }
 
+/// Returns a privileged security context of this operator's image, which writes only to its mounts. Images of others may write to
+/// their root.
+#[must_use]
+pub fn privileged_root() -> SecurityContext {
+    SecurityContext {
+        privileged: Some(true),
+        run_as_user: Some(0),
+        read_only_root_filesystem: Some(true),
+        ..SecurityContext::default()
+    }
+}
+
 /// How a volume is mounted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {

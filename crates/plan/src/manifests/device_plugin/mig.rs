@@ -3,11 +3,11 @@
 
 use gpu_operator_common::mig_layout::MigLayout;
 use gpu_operator_crd::report::CONTAINER_ROOT;
-use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume};
+use k8s_openapi::api::core::v1::{Container, Volume};
 
 use crate::{
     container_names::DIVIDER,
-    manifests::pod::{Mode, PodInput, host_path, mount, own_container},
+    manifests::pod::{Mode, PodInput, host_path, mount, own_container, privileged_root},
 };
 
 /// Returns the container. The pod must share the host's process namespace, or NVML would not report which processes use
@@ -31,11 +31,7 @@ pub fn container(input: &PodInput<'_>, layout: &MigLayout) -> Container {
     Container {
         // Privileged: NVML opens the GPUs' device nodes, only root may change the layout, and SYS_CHROOT is needed to
         // load the library in the driver's root.
-        security_context: Some(SecurityContext {
-            privileged: Some(true),
-            run_as_user: Some(0),
-            ..SecurityContext::default()
-        }),
+        security_context: Some(privileged_root()),
         ..own_container(input.settings, DIVIDER, &args, mounts)
     }
 }
