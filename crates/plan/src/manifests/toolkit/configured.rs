@@ -74,7 +74,9 @@ pub fn pod(input: &PodInput<'_>, setup: &RuntimeSetup) -> PodParts {
         init: vec![driver_gate(input), snapshot, install, apply],
         main,
         volumes,
-        // The steps signal the runtime's process, whose ID is that of the host only in the host's process namespace.
+        // The steps signal the runtime's process, whose ID is that of the host only in the host's process namespace. NVIDIA's
+        // installer needs no process of the host, but shares the namespace: it is chosen per pod, a process cannot enter that of its
+        // ancestors later, and the steps must run in this order at every start, before and after the installer.
         host: HostNamespaces::Pid,
         // If NVIDIA's runtime is the default, the container runtime is restarted before the pod ends.
         grace_seconds: if setup.default { 180 } else { 30 },
