@@ -1,5 +1,7 @@
 //! The HTTP endpoints of a program for kubelet and Prometheus: `/livez`, `/readyz` and `/metrics`.
 
+mod connections;
+
 use std::{fmt, future::Future, io};
 
 use axum::{
@@ -10,6 +12,8 @@ use axum::{
     routing::get,
 };
 use tokio::net::TcpListener;
+
+use self::connections::LIMITS;
 
 /// What a program answers at its endpoints. It is asked at every request, so that answers must be quick.
 pub trait Admin: Clone + Send + Sync + 'static {
@@ -37,7 +41,7 @@ pub trait Admin: Clone + Send + Sync + 'static {
 
 /// Serves the endpoints on a listener for as long as the future is polled.
 pub fn serve(listener: TcpListener, admin: impl Admin) -> impl Future<Output = io::Result<()>> + Send {
-    axum::serve(listener, router(admin)).into_future()
+    connections::serve(listener, router(admin), LIMITS)
 }
 
 /// Returns the routes. `/livez` and `/readyz` answer 200, or 503 with the reason; `/metrics` answers 200.

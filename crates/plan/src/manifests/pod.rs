@@ -161,6 +161,31 @@ pub fn unprivileged() -> SecurityContext {
     }
 }
 
+/// Returns a security context of root with these capabilities only. Capabilities of another user would be dropped when the program
+/// starts.
+#[must_use]
+pub fn root_with(capabilities: &[&str]) -> SecurityContext {
+    let add = capabilities.iter().map(|&name| name.to_owned()).collect();
+    SecurityContext {
+        run_as_user: Some(0),
+        run_as_group: Some(0),
+        capabilities: Some(Capabilities { add: Some(add), drop: Some(vec!["ALL".to_owned()]) }),
+        ..unprivileged()
+    }
+}
+
+/// Returns a privileged security context of this operator's image, which writes only to its mounts. Images of others may write to
+/// their root.
+#[must_use]
+pub fn privileged_root() -> SecurityContext {
+    SecurityContext {
+        privileged: Some(true),
+        run_as_user: Some(0),
+        read_only_root_filesystem: Some(true),
+        ..SecurityContext::default()
+    }
+}
+
 /// How a volume is mounted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {

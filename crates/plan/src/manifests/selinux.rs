@@ -1,7 +1,7 @@
 //! `SELinux` options of containers that use files of the host, on systems that may enforce SELinux. They are those of
 //! NVIDIA's operator, and tested only by golden files.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, SELinuxOptions, Volume};
 
@@ -13,12 +13,15 @@ const UNCONFINED: &str = "spc_t";
 /// categories of one container no other container could read them.
 const LEVEL: &str = "s0";
 
-/// Sets the options of a pod's containers that mount folders of the host: the level for all of them, and the type for
-/// those that are not privileged, which runtimes otherwise confine.
+/// The folder of the host whose label, `sysfs_t`, every container may read.
+const READABLE: &str = "/sys";
+
+/// Sets the options of a pod's containers that use more of the host than every container may: the level for all of them, and the type
+/// for those that are not privileged, which runtimes otherwise confine.
 pub fn allow_host_files(parts: &mut PodParts) {
-    let of_host: BTreeSet<&str> = parts.volumes.iter().filter_map(name_of_host_path).collect();
+    let of_host: BTreeMap<&str, &str> = parts.volumes.iter().filter_map(host_path).collect();
     for container in parts.init.iter_mut().chain([&mut parts.main]) {
-        if !mounts_any(container, &of_host) {
+        if !uses_more(container, &of_host) {
             continue;
         }
         let Some(context) = &mut container.security_context else { continue };
@@ -31,10 +34,17 @@ pub fn allow_host_files(parts: &mut PodParts) {
     }
 }
 
-fn name_of_host_path(volume: &Volume) -> Option<&str> {
-    volume.host_path.as_ref().map(|_| volume.name.as_str())
+/// Returns the name and path of a volume of the host.
+fn host_path(volume: &Volume) -> Option<(&str, &str)> {
+    volume.host_path.as_ref().map(|source| (volume.name.as_str(), source.path.as_str()))
 }
 
-fn mounts_any(container: &Container, volumes: &BTreeSet<&str>) -> bool {
-    container.volume_mounts.iter().flatten().any(|mount| volumes.contains(mount.name.as_str()))
+/// Returns whether a container uses the host in a way that the default type does not permit.
+fn uses_more(container: &Container, of_host: &BTreeMap<&str, &str>) -> bool {
+    let capabilities = container.security_context.as_ref().and_then(|context| context.capabilities.as_ref());
+    let is_capable = capabilities.and_then(|capabilities| capabilities.add.as_ref()).is_some_and(|add| !add.is_empty());
+    container.volume_mounts.iter().flatten().any(|mount| {
+        let path = of_host.get(mount.name.as_str());
+        path.is_some_and(|path| is_capable || *path != READABLE || mount.read_only != Some(true))
+    })
 }

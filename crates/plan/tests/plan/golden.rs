@@ -59,6 +59,9 @@ const PROXY: &str = "{proxy: {httpProxy: \"http://proxy.example.com:3128\", http
 const RUN_FILE: &str = "{defaults: {driver: {source: RunFile, sha256: a1, version: 460.56, image: {repository: registry.example.com/run-file, tag: ubuntu20.04}}}}";
 const RUN_FILE_URL: &str = "{defaults: {driver: {source: RunFile, sha256: a1, url: \"https://mirror.example.com/cuda_8.0.61_375.26_linux.run\", installDir: /srv/nvidia, image: {repository: registry.example.com/run-file, tag: ubuntu20.04}}, devicePlugin: {flavor: Gke}}}";
 const RUN_FILE_GKE: &str = "{defaults: {driver: {source: RunFile, sha256: a1, version: 595.91.07, installDir: /srv/nvidia, image: {repository: registry.example.com/run-file, tag: ubuntu22.04}}, devicePlugin: {flavor: Gke}}}";
+const RUN_FILE_RHEL: &str = "{defaults: {driver: {source: RunFile, sha256: a1, version: 580.173.02, image: {repository: registry.example.com/run-file, tag: rhel9}}}}";
+const MIG: &str =
+    "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profiles: [{profile: 7g.80gb, count: 1}]}]}}}}";
 const POOL: &str = "{images: {registry: mirror.example.com/nv, pullSecrets: [{name: pull}]}, pools: [{name: h100, match: {models: [nvidia-h100-80gb]}, driver: {env: [{name: HTTP_PROXY, value: \"http://proxy\"}]}, devicePlugin: {args: [--v=1], resources: {limits: {memory: 100Mi}}}}]}";
 const SLES: &str = "{defaults: {driver: {version: 580.173.02, image: {repository: registry.example.com/nvidia/driver, tag: 580.173.02-sles15.7}}}}";
 
@@ -135,11 +138,7 @@ const PLUGIN: &[Case] = &[
         host: Preinstalled::DriverAndRuntime,
         ..case("host-brings-runtime", "host-brings-toolkit", "{}")
     },
-    on_host(
-        "host-mig",
-        "host-cdi",
-        "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profiles: [{profile: 7g.80gb, count: 1}]}]}}}}",
-    ),
+    on_host("host-mig", "host-cdi", MIG),
     case("sharing-mps", "", "{defaults: {devicePlugin: {sharing: {mps: {replicas: 2}}}}}"),
     on_host("host-mps", "sharing-mps", "{defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}}"),
     case(
@@ -174,6 +173,16 @@ const WHOLE: &[Case] = &[
     Case { os: ("sles", "15.7"), ..older("whole-sles", "toolkit-containerd", SLES) },
 ];
 
+/// Combinations without a file of their own, whose containers have other privileges.
+const PRIVILEGES: &[Case] = &[
+    Case { os: RHEL, ..case("driver-run-file-rhel", "", RUN_FILE_RHEL) },
+    Case { os: RHEL, ..case("toolkit-nri-rhel", "", "{defaults: {toolkit: {injection: NRI}}}") },
+    Case { os: RHEL, ..older("toolkit-containerd-rhel", "", "{}") },
+    Case { os: RHEL, ..on_host("host-mig-rhel", "", MIG) },
+    case("driver-container-mig", "", MIG),
+    Case { os: RHEL, ..case("sharing-mps-rhel", "", "{defaults: {devicePlugin: {sharing: {mps: {replicas: 2}}}}}") },
+];
+
 /// Returns the settled fleet of a case.
 fn settled(case: &Case) -> Sim {
     let mut sim = Sim::new().gpu_node("a", case.gpu, 1);
@@ -195,6 +204,13 @@ fn settled(case: &Case) -> Sim {
     sim.settle();
     assert!(sim.status("a").is_ready(), "{}: {:?}", case.name, sim.status("a"));
     sim
+}
+
+/// Returns the settled fleet of every case by its name, that of the default policy first.
+pub(crate) fn every_case() -> Vec<(&'static str, Sim)> {
+    let cases = [DRIVER, TOOLKIT, PLUGIN, WHOLE, PRIVILEGES].concat();
+    let settled = cases.into_iter().map(|case| (case.name, settled(&case)));
+    [("default", default_fleet())].into_iter().chain(settled).collect()
 }
 
 fn check(cases: &[Case], stages: &[Stage]) {

@@ -33,6 +33,7 @@ mod pace;
 mod passes;
 mod preflight;
 mod presence;
+mod privileges;
 mod properties;
 mod refused_policies;
 mod repairs;

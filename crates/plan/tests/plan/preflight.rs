@@ -7,6 +7,7 @@ use gpu_operator_plan::{
     output::body::Kind,
     world::{ContainerState, PodEnd, PodFacts, Role, TaintFact},
 };
+use k8s_openapi::api::core::v1::Pod;
 use test_support::planned::Planned;
 
 use crate::{
@@ -36,6 +37,15 @@ fn preflights(sim: &Sim) -> usize {
 /// Returns the nodes that have begun an update.
 fn begun(sim: &Sim) -> BTreeSet<&str> {
     NODES.into_iter().filter(|node| sim.spec(*node).turns > 0).collect()
+}
+
+/// Returns the pods of an update.
+pub(crate) fn every_shape() -> Vec<(&'static str, Pod)> {
+    let mut sim = updating_fleet(&NODES, "{}");
+    sim.run(40);
+    let pods: Vec<_> = sim.plans.iter().flat_map(|plan| plan.preflights().into_values()).cloned().collect();
+    assert!(!pods.is_empty(), "an update begins with a preflight");
+    pods.into_iter().map(|pod| ("preflight", pod)).collect()
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::{sim::Sim, sources::library};
 use gpu_operator_crd::{Phase, policy::Stage, reason::Reason};
 use gpu_operator_plan::world::{ContainerState, Exit, RuntimeClassFacts};
 use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::ResourceExt;
 
 pub(crate) fn fleet(runtime: &str, kubelet: &str, toolkit: &str) -> Sim {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", &format!("{{defaults: {{toolkit: {toolkit}}}}}"));
@@ -212,5 +213,30 @@ fn googles_plugin_mounts_the_distributions_pod_resources() {
         assert!(paths.contains(&format!("{root}/pod-resources")), "{kubelet} {toolkit}: {paths:?}");
         // This path is built into kubelet and the plugins.
         assert!(paths.contains(&"/var/lib/kubelet/device-plugins".to_owned()), "{kubelet} {toolkit}: {paths:?}");
+    }
+}
+
+/// The settings are taken from the page that recommends them.
+#[test]
+fn the_documented_settings_for_tenants_reach_both_pods() {
+    let page = include_str!("../../../../docs/guides/runtimes.md");
+    let mut blocks = page.split("```yaml\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0));
+    let spec = blocks.find(|block| block.contains("volume-mounts")).expect("the settings");
+    for runtime in ["containerd://1.6.9", "containerd://1.7.27", "containerd://2.1.4", "cri-o://1.34.1"] {
+        let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", spec);
+        sim.node_mut("a").runtime = runtime.into();
+        sim.settle();
+        assert_eq!(plain_pod(&sim), ("volume-mounts --set-as-default=true".to_owned(), None), "{runtime}");
+        let toolkit = sim.template(&sim.sets_of(Stage::Toolkit)[0].name_any());
+        let installer = toolkit.init_containers.iter().flatten().find(|init| init.name == "install-toolkit");
+        let variables: Vec<String> = installer
+            .and_then(|init| init.env.as_ref())
+            .into_iter()
+            .flatten()
+            .filter(|variable| variable.name.starts_with("ACCEPT_NVIDIA_VISIBLE_DEVICES_"))
+            .map(|variable| format!("{}={}", variable.name, variable.value.as_deref().unwrap_or_default()))
+            .collect();
+        let expected = ["ENVVAR_WHEN_UNPRIVILEGED=false", "AS_VOLUME_MOUNTS=true"];
+        assert_eq!(variables, expected.map(|end| format!("ACCEPT_NVIDIA_VISIBLE_DEVICES_{end}")), "{runtime}");
     }
 }

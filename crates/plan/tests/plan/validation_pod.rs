@@ -16,6 +16,17 @@ fn test_pod(gpu: &str, runtime: &str, rest: &str) -> Pod {
     made[0].clone()
 }
 
+/// Returns the pods whose containers may differ in their privileges.
+pub(crate) fn every_shape() -> Vec<(&'static str, Pod)> {
+    [
+        ("validation", "containerd://2.1.4", ""),
+        ("validation-class", "docker://27.0.3", ", defaults: {toolkit: {setAsDefault: false, runtimeClass: gpu}}"),
+        ("validation-google", "containerd://2.1.4", ", defaults: {driver: {source: GkeUbuntu}}"),
+    ]
+    .map(|(case, runtime, rest)| (case, test_pod("2330", runtime, rest)))
+    .into()
+}
+
 #[test]
 fn a_test_requests_one_gpu_of_its_node_and_never_preempts() {
     let pod = test_pod(

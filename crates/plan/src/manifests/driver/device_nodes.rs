@@ -1,11 +1,11 @@
 //! The sidecar in the driver's pod that creates the device nodes that NVIDIA's container does not: those of unified
 //! memory, mode setting and MIG's capabilities, and the links by which systemd finds them.
 
-use k8s_openapi::api::core::v1::{Capabilities, Container, SecurityContext, Volume};
+use k8s_openapi::api::core::v1::{Container, Volume};
 
 use crate::{
     container_names::DEVICE_NODES,
-    manifests::pod::{Mode, host_path, mount, own_container, unprivileged},
+    manifests::pod::{Mode, host_path, mount, own_container, root_with},
     settings::Settings,
 };
 
@@ -21,15 +21,7 @@ pub fn container(settings: &Settings) -> Container {
     Container {
         restart_policy: Some("Always".to_owned()),
         // Root, because root owns the driver's root and the host's /dev, with only the capability that creates nodes.
-        security_context: Some(SecurityContext {
-            run_as_user: Some(0),
-            run_as_group: Some(0),
-            capabilities: Some(Capabilities {
-                add: Some(vec!["MKNOD".to_owned()]),
-                drop: Some(vec!["ALL".to_owned()]),
-            }),
-            ..unprivileged()
-        }),
+        security_context: Some(root_with(&["MKNOD"])),
         ..own_container(settings, DEVICE_NODES, &["device-nodes", "--host-root", "/host"], mounts)
     }
 }

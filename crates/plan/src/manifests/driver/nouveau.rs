@@ -1,11 +1,11 @@
 //! The init container that unloads nouveau, the kernel's own driver for NVIDIA GPUs, before NVIDIA's driver is
 //! installed.
 
-use k8s_openapi::api::core::v1::{Container, SecurityContext};
+use k8s_openapi::api::core::v1::Container;
 
 use crate::{
     container_names::UNLOAD_NOUVEAU,
-    manifests::pod::{Mode, mount, own_container},
+    manifests::pod::{Mode, mount, own_container, root_with},
     settings::Settings,
 };
 
@@ -15,13 +15,9 @@ use crate::{
 pub fn container(settings: &Settings) -> Container {
     let mounts = vec![mount("sys", "/host/sys", Mode::ReadOnly)];
     Container {
-        // Privileged: only root with CAP_SYS_MODULE may unload a kernel module, and the probe's image does not run as
-        // root by default.
-        security_context: Some(SecurityContext {
-            privileged: Some(true),
-            run_as_user: Some(0),
-            ..SecurityContext::default()
-        }),
+        // Not privileged: the kernel requires only this capability to unload a module, with which the default seccomp profiles of
+        // the runtimes permit the call.
+        security_context: Some(root_with(&["SYS_MODULE"])),
         ..own_container(settings, UNLOAD_NOUVEAU, &["unload-nouveau", "--host-root", "/host"], mounts)
     }
 }

@@ -13,7 +13,9 @@ use crate::{
     },
     manifests::{
         gates::{driver_gate, driver_gate_volumes},
-        pod::{HostNamespaces, Mode, PodInput, PodParts, host_path, mount, own_container, unprivileged},
+        pod::{
+            HostNamespaces, Mode, PodInput, PodParts, host_path, mount, own_container, privileged_root, unprivileged,
+        },
         toolkit::installer::{PID_DIR, install_volume, installer, own_pid_volume},
     },
 };
@@ -37,6 +39,7 @@ pub fn pod(input: &PodInput<'_>, setup: &RuntimeSetup) -> PodParts {
         let args = own_args(input.key, setup, step);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         Container {
+            // Privileged: AppArmor and `SELinux` prevent other containers from signalling a process of the host.
             security_context: Some(if privileged { privileged_root() } else { root() }),
             ..own_container(input.settings, name, &args, mounts)
         }
@@ -71,7 +74,9 @@ pub fn pod(input: &PodInput<'_>, setup: &RuntimeSetup) -> PodParts {
         init: vec![driver_gate(input), snapshot, install, apply],
         main,
         volumes,
-        // The steps signal the runtime's process, whose ID is that of the host only in the host's process namespace.
+        // The steps signal the runtime's process, whose ID is that of the host only in the host's process namespace. NVIDIA's
+        // installer needs no process of the host, but shares the namespace: it is chosen per pod, a process cannot enter that of its
+        // ancestors later, and the steps must run in this order at every start, before and after the installer.
         host: HostNamespaces::Pid,
         // If NVIDIA's runtime is the default, the container runtime is restarted before the pod ends.
         grace_seconds: if setup.default { 180 } else { 30 },
@@ -144,9 +149,4 @@ fn own_args(key: &VariantKey, setup: &RuntimeSetup, step: &str) -> Vec<String> {
 /// Returns a context with root, because root owns the files, and no privileges.
 fn root() -> SecurityContext {
     SecurityContext { run_as_user: Some(0), ..unprivileged() }
-}
-
-/// Returns a privileged context: AppArmor and `SELinux` prevent other containers from signalling a process of the host.
-fn privileged_root() -> SecurityContext {
-    SecurityContext { privileged: Some(true), run_as_user: Some(0), ..SecurityContext::default() }
 }
