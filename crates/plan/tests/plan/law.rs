@@ -20,7 +20,10 @@ use kube::ResourceExt;
 
 use crate::{
     sim::{Faults, Sim},
-    truth::{governing, group_of_pod, is_used, keeps_driver_loaded, keeps_its_stack, placing, pod, starts_gpu_pods},
+    truth::{
+        governing, group_of_pod, is_labelled_as_gpu_node, is_used, keeps_driver_loaded, keeps_its_stack, placing, pod,
+        starts_gpu_pods,
+    },
 };
 
 /// A law, and what violates it.
@@ -352,7 +355,8 @@ fn of_presence(sim: &Sim) -> Lawful {
         if has_gpus && !node.is_labelled_present() {
             return Err(format!("{} has GPUs, and no label for them: {:?}", node.name, node.labels));
         }
-        if !sim.machines.contains_key(&node.name) && node.labels.contains_key(keys::PRESENT) {
+        let is_plain = !sim.machines.contains_key(&node.name) && !is_labelled_as_gpu_node(node);
+        if is_plain && node.labels.contains_key(keys::PRESENT) {
             return Err(format!("{} has never had a GPU, and has a label for them: {:?}", node.name, node.labels));
         }
     }

@@ -107,7 +107,7 @@ pub fn starts_gpu_pods(sim: &Sim, name: &NodeName) -> bool {
     fits && runs(Stage::Toolkit) && runs(Stage::Mps)
 }
 
-fn is_labelled_as_gpu_node(node: &NodeFacts) -> bool {
+pub fn is_labelled_as_gpu_node(node: &NodeFacts) -> bool {
     let keys = [
         keys::MODEL_OVERRIDE,
         "cloud.google.com/gke-accelerator",
