@@ -3,10 +3,23 @@
 
 use std::time::{Duration, Instant};
 
-use gpu_host::{observe::pci, process::error_chain, root::HostRoot};
+use gpu_host::{
+    observe::pci::{self, PciError},
+    process::error_chain,
+    root::HostRoot,
+};
 use tokio::time::sleep;
 
-use crate::report::{announce::Announcer, create::Created};
+use crate::report::{announce::Announcer, create::Created, publish::PublishError};
+
+/// A look at the node has failed. What cannot be read is not gone.
+#[derive(Debug, thiserror::Error)]
+enum LookError {
+    #[error("cannot read the PCI bus")]
+    Bus(#[from] PciError),
+    #[error("cannot create the GpuNode")]
+    Announce(#[from] PublishError),
+}
 
 /// The detector of one node.
 #[derive(Debug)]
@@ -32,21 +45,21 @@ impl Detector {
         // An error that repeats is logged once.
         let mut logged = String::new();
         loop {
-            let failed = self.look().await.err().unwrap_or_default();
-            if !failed.is_empty() && failed != logged {
-                tracing::warn!("{failed}; retrying");
+            if let Err(error) = self.look().await {
+                let error = error_chain(&error);
+                if error != logged {
+                    tracing::warn!("{error}; retrying");
+                }
+                logged = error;
             }
-            logged = failed;
             sleep(self.interval).await;
         }
     }
 
-    /// Looks at the bus once. Returns the message of an error: what cannot be read is not gone.
-    async fn look(&mut self) -> Result<(), String> {
-        let gpus =
-            pci::gpus(&self.host).map_err(|error| format!("cannot read the PCI bus: {}", error_chain(&error)))?;
-        let announced = self.announcer.announce(!gpus.is_empty(), Instant::now()).await;
-        let announced = announced.map_err(|error| format!("cannot create the GpuNode: {}", error_chain(&error)))?;
+    /// Looks at the bus once, and announces the first GPU.
+    async fn look(&mut self) -> Result<(), LookError> {
+        let gpus = pci::gpus(&self.host)?;
+        let announced = self.announcer.announce(!gpus.is_empty(), Instant::now()).await?;
         if announced == Some(Created::New) {
             tracing::info!(gpus = gpus.len(), "created the GpuNode");
         }
