@@ -103,13 +103,46 @@ fn without_a_report_the_probe_stays() {
 }
 
 #[test]
+fn a_report_of_an_earlier_boot_does_not_end_the_probe() {
+    let mut sim = detected(None);
+    sim.plug("a", &[]);
+    sim.write_report(&"a".into());
+    sim.reboot("a", 0);
+    sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
+    sim.settle();
+    assert!(sim.node("a").is_labelled_present());
+    sim.faults.clear();
+    sim.settle();
+    assert_eq!((probe_on(&sim, "a"), is_known(&sim, "a")), ((false, 0), false));
+}
+
+#[test]
+fn the_probe_outlives_the_stack_whose_driver_it_releases() {
+    let mut sim = detected(Some("{}"));
+    sim.pass_through("a", 1);
+    while sim.node("a").is_labelled_present() {
+        assert!(probe_on(&sim, "a").0 && is_known(&sim, "a"));
+        sim.step();
+        sim.sleep(1);
+    }
+    assert!(sim.node("a").owned_labels.is_empty(), "{:?}", sim.node("a").labels);
+}
+
+#[test]
 fn a_detected_node_whose_probe_is_silent_is_reported() {
-    let mut sim = Sim::new().policy("all", "{}");
-    sim.join_silent("a", &["2330"]);
-    sim.faults.insert("a".into(), Faults { no_probe: true, ..Faults::default() });
-    sim.surroundings();
-    sim.carry_out(&sim.plan());
-    assert_eq!(sim.gpu_nodes[&"a".into()].status, None, "a status before the probe had time to report");
+    // Without and with a label that names the model.
+    let silent = |label: Option<&str>| {
+        let mut sim = Sim::new().policy("all", "{}");
+        sim.join_silent("a", &["2330"]);
+        sim.label("a", "karpenter.k8s.aws/instance-gpu-name", label);
+        sim.faults.insert("a".into(), Faults { no_probe: true, ..Faults::default() });
+        sim.surroundings();
+        sim.carry_out(&sim.plan());
+        assert_eq!(sim.gpu_nodes[&"a".into()].status, None, "a status before the probe had time to report: {label:?}");
+        sim
+    };
+    silent(Some("h100"));
+    let mut sim = silent(None);
     sim.settle();
     assert_eq!(sim.status("a").reason(), Some(Reason::ProbeMissing));
     assert!(
