@@ -1,5 +1,6 @@
 //! The admission policies of the chart: what each account may write, although its role allows more.
 
+mod detector;
 mod google;
 mod images;
 mod nodes;
@@ -9,6 +10,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail, ensure};
 use cluster_client::{handle::Cluster, permissions::TEST_AGENT};
+use gpu_operator_crd::GpuNode;
 use harness::wait::eventually;
 use http::header::{HeaderValue, USER_AGENT};
 use kube::{
@@ -42,6 +44,12 @@ async fn client(f: &Fixture, create: &[&str]) -> Result<Client> {
     config.headers.push((USER_AGENT, HeaderValue::from_static(TEST_AGENT)));
     config.auth_info = serde_json::from_value(json!({"token": token.trim()}))?;
     Ok(Client::try_from(config)?)
+}
+
+fn gpu_node(name: &str, spec: &Value) -> Result<GpuNode> {
+    Ok(serde_json::from_value(json!({
+        "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": name}, "spec": spec,
+    }))?)
 }
 
 /// Asserts that a request was denied by role or policy, and not rejected for another reason.

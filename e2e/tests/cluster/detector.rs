@@ -1,20 +1,11 @@
 //! Detector and probe follow the GPUs of a node: the first one, the last one, and those that are given to virtual machines.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use cluster::{standin::Gpu, users::DETECTOR};
-use gpu_operator_crd::GpuNode;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, Client, Config, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-    config::{KubeConfigOptions, Kubeconfig},
-};
-use serde_json::json;
+use kube::{ResourceExt, api::ListParams};
 
-use crate::support::{Fixture, GPUS, PROBE_PODS, test};
-
-/// The label of the detector's pods.
-const DETECTORS: &str = "app.kubernetes.io/name=gpu-detector";
+use crate::support::{DETECTOR_PODS, Fixture, GPUS, PROBE_PODS, test};
 
 /// Returns UID and restarts of each pod.
 fn lives(pods: &[Pod]) -> Vec<(String, i32)> {
@@ -46,7 +37,8 @@ fn detector_and_probe_follow_the_gpus() {
         f.run_gpu_pod("user").await?;
         let user = ListParams::default();
         let users = || async { Ok::<_, anyhow::Error>(lives(&f.pods(&f.users()).list(&user).await?.items)) };
-        let before = (lives(&f.pods_here(DETECTORS).await?), lives(&f.pods_here(PROBE_PODS).await?), users().await?);
+        let before =
+            (lives(&f.pods_here(DETECTOR_PODS).await?), lives(&f.pods_here(PROBE_PODS).await?), users().await?);
         ensure!(before.0.len() == 1 && before.1.len() == 1, "{before:?}");
 
         // One GPU of several is given to a virtual machine, and comes back.
@@ -54,7 +46,7 @@ fn detector_and_probe_follow_the_gpus() {
         reported(&f, 7, 1).await?;
         standin.bind(last, None)?;
         reported(&f, 8, 0).await?;
-        let after = (lives(&f.pods_here(DETECTORS).await?), lives(&f.pods_here(PROBE_PODS).await?), users().await?);
+        let after = (lives(&f.pods_here(DETECTOR_PODS).await?), lives(&f.pods_here(PROBE_PODS).await?), users().await?);
         ensure!(before == after, "{before:?} {after:?}");
 
         // All GPUs are removed. With the GpuNode, an administrator deletes the memory of the GPUs that the node had under the policy: without
@@ -65,7 +57,7 @@ fn detector_and_probe_follow_the_gpus() {
         standin.plug(&[])?;
         f.cluster.kubectl(&["delete", "gpunode", &f.host.name(), "--ignore-not-found"])?;
         f.wait_until_forgotten().await?;
-        ensure!(lives(&f.pods_here(DETECTORS).await?) == before.0, "the detector was restarted");
+        ensure!(lives(&f.pods_here(DETECTOR_PODS).await?) == before.0, "the detector was restarted");
 
         // The first GPU of a node, without a policy and without a reboot.
         standin.plug(&gpus[..1])?;
@@ -79,52 +71,7 @@ fn detector_and_probe_follow_the_gpus() {
         f.wait_until_forgotten().await?;
         standin.bind(&gpus[0].pci_address, None)?;
         reported(&f, 1, 0).await?;
-        ensure!(lives(&f.pods_here(DETECTORS).await?) == before.0, "the detector was restarted");
+        ensure!(lives(&f.pods_here(DETECTOR_PODS).await?) == before.0, "the detector was restarted");
         f.plug(&gpus).await
-    });
-}
-
-/// Returns a client with the token of the detector's own pod.
-async fn detector(f: &Fixture) -> Result<Client> {
-    let pod = f.pods_here(DETECTORS).await?.first().context("no pod of the detector")?.name_any();
-    let file = f.cluster.service_account_kubeconfig("nodestack-gpu-detector", Some(&pod))?;
-    let config = Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &KubeConfigOptions::default()).await?;
-    Ok(Client::try_from(config)?)
-}
-
-/// Asserts that a request was denied by role or policy.
-fn denied<T: std::fmt::Debug>(what: &str, outcome: Result<T, kube::Error>, words: &str) -> Result<()> {
-    match outcome {
-        Err(kube::Error::Api(status)) if status.is_forbidden() && status.message.contains(words) => Ok(()),
-        other => bail!("{what}: expected a denial with {words:?}, got {other:?}"),
-    }
-}
-
-#[test]
-fn the_detector_can_only_create_the_gpunode_of_its_node() {
-    test(async |f| {
-        let own = &f.host.name();
-        let api = Api::<GpuNode>::all(detector(&f).await?);
-        let gpu_node = |name: &str, spec: serde_json::Value| -> Result<GpuNode> {
-            Ok(serde_json::from_value(json!({
-                "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": name}, "spec": spec,
-            }))?)
-        };
-        let create = PostParams { dry_run: true, ..PostParams::default() };
-        denied("another's", api.create(&create, &gpu_node("other", json!({}))?).await, "of that name only")?;
-        let taken = gpu_node(own, json!({"policy": "mine"}))?;
-        denied("a spec", api.create(&create, &taken).await, "only the operator may write the spec")?;
-        denied("read", api.get(own).await, "cannot get")?;
-        denied("list", api.list(&ListParams::default()).await, "cannot list")?;
-        denied("delete", api.delete(own, &DeleteParams::default()).await, "cannot delete")?;
-        let report = json!({
-            "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "GpuNode", "status": {"report": {"bootID": "x"}},
-        });
-        let apply = PatchParams::apply("gpu-detector").force();
-        denied("a report", api.patch_status(own, &apply, &Patch::Apply(report)).await, "cannot patch")?;
-        match api.create(&create, &gpu_node(own, json!({}))?).await {
-            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
-            other => bail!("its own GpuNode, which exists: {other:?}"),
-        }
     });
 }

@@ -34,6 +34,8 @@ pub const GOOGLES_DRIVER: &str = "535.309.01";
 pub const UNCHECKED: &str = "0f23456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 /// The label by which a policy or a pod selects one node.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
+/// The label of the detector's pods.
+pub const DETECTOR_PODS: &str = "app.kubernetes.io/name=gpu-detector";
 /// The label of the probe's pods.
 pub const PROBE_PODS: &str = "app.kubernetes.io/name=nvml-probe";
 /// The time limit from applying a policy until its node is ready, on a slow machine.

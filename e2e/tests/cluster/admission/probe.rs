@@ -9,22 +9,16 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{account, account_of_pod, denied};
-use crate::support::{Fixture, READY, test};
+use super::{account, account_of_pod, denied, gpu_node};
+use crate::support::{Fixture, PROBE_PODS, READY, test};
 
 /// The probe's service account.
 const ACCOUNT: &str = "nodestack-nvml-probe";
 
 /// Returns a client with the token of the probe's own pod.
 async fn probe(f: &Fixture) -> Result<Client> {
-    let pods = f.pods_here("app.kubernetes.io/name=nvml-probe").await?;
+    let pods = f.pods_here(PROBE_PODS).await?;
     account_of_pod(f, ACCOUNT, &pods.first().context("no pod of the probe")?.name_any()).await
-}
-
-fn gpu_node(name: &str, spec: &Value) -> Result<GpuNode> {
-    Ok(serde_json::from_value(json!({
-        "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": name}, "spec": spec,
-    }))?)
 }
 
 #[test]
