@@ -92,8 +92,8 @@ fn every_image_of_the_chart_comes_from_the_given_registry() {
         }
         found.sort();
         let [operator, probe] = ["gpu-operator", "nvml-probe"].map(|name| format!("{repository}/{name}:0.1.0"));
-        let expected = [operator.clone(), operator, probe.clone(), probe];
-        assert_eq!(found, expected, "operator, test, probe and gates with {set}");
+        let expected = [operator.clone(), operator, probe.clone(), probe.clone(), probe];
+        assert_eq!(found, expected, "operator, test, probe, detector and gates with {set}");
     }
 }
 
@@ -115,7 +115,8 @@ fn pull_secrets_of_parent_charts_are_used_by_all_pods() {
 
 #[test]
 fn common_labels_are_on_all_objects_and_pods_and_select_none() {
-    let set = [&EVERYTHING[..], &["commonLabels.team=ml,operator.podLabels.tier=a,probe.podLabels.tier=b"]].concat();
+    let labels = "commonLabels.team=ml,operator.podLabels.tier=a,probe.podLabels.tier=b,detector.podLabels.tier=b";
+    let set = [&EVERYTHING[..], &[labels]].concat();
     for document in documents(&template(&cluster(), &set).expect("a chart")).expect("YAML") {
         assert_eq!(document["metadata"]["labels"]["team"], "ml", "{} {}", document["kind"], document["metadata"]);
         let pod = &document["spec"]["template"]["metadata"]["labels"];

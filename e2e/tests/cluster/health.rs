@@ -220,7 +220,7 @@ fn gpus_are_unknown_while_the_probe_hangs_until_it_is_restarted() {
         f.wait_until_ready().await?;
         // Not its NVML child, and not this shell, whose arguments also match.
         let script = r#"for process in /proc/[0-9]*; do
-            if [ "$(cat "$process/comm" 2>/dev/null)" = entrypoint ] && grep -q -- --node-name "$process/cmdline"; then
+            if [ "$(cat "$process/comm" 2>/dev/null)" = entrypoint ] && grep -q -- --host-root "$process/cmdline"; then
                 kill -STOP "${process#/proc/}"
                 exit 0
             fi

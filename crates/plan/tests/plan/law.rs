@@ -19,11 +19,9 @@ use gpu_operator_plan::{
 use kube::ResourceExt;
 
 use crate::{
+    presence,
     sim::{Faults, Sim},
-    truth::{
-        governing, group_of_pod, is_labelled_as_gpu_node, is_used, keeps_driver_loaded, keeps_its_stack, placing, pod,
-        starts_gpu_pods,
-    },
+    truth::{governing, group_of_pod, is_used, keeps_driver_loaded, keeps_its_stack, placing, pod, starts_gpu_pods},
 };
 
 /// A law, and what violates it.
@@ -348,21 +346,6 @@ pub fn of_programs(sim: &Sim) -> Lawful {
     }
 }
 
-/// Once the fleet has settled, a probe runs on each node with a GPU, and on none that has never had one.
-fn of_presence(sim: &Sim) -> Lawful {
-    for node in sim.nodes.values().filter(|node| node.ready && node.has_linux_host()) {
-        let has_gpus = sim.machines.get(&node.name).is_some_and(|machine| !machine.gpus.is_empty());
-        if has_gpus && !node.is_labelled_present() {
-            return Err(format!("{} has GPUs, and no label for them: {:?}", node.name, node.labels));
-        }
-        let is_plain = !sim.machines.contains_key(&node.name) && !is_labelled_as_gpu_node(node);
-        if is_plain && node.labels.contains_key(keys::PRESENT) {
-            return Err(format!("{} has never had a GPU, and has a label for them: {:?}", node.name, node.labels));
-        }
-    }
-    Ok(())
-}
-
 /// Once no policy is left, nothing is left of this operator, and nothing of others was taken.
 ///
 /// # Errors
@@ -385,7 +368,7 @@ pub fn of_the_end(sim: &Sim) -> Lawful {
         }
         is_clean(node).map_err(|left| format!("{name} has {left}"))?;
     }
-    of_presence(sim)?;
+    presence::of_labels(sim)?;
     if let Some((name, _)) = sim.runtime_classes.iter().find(|(_, class)| class.managed) {
         return Err(format!("RuntimeClass {name} is left"));
     }

@@ -1,9 +1,13 @@
 //! The label of nodes with GPUs, which brings the probe, from the detection of the first GPU to the loss of the last one.
 
 use gpu_operator_crd::{Phase, keys, reason::Reason};
-use gpu_operator_plan::world::Role;
+use gpu_operator_plan::world::{NodeFacts, Role};
 
-use crate::sim::{Faults, Sim};
+use crate::{
+    law::Lawful,
+    sim::{Faults, Sim},
+    truth::is_labelled_as_gpu_node,
+};
 
 /// Returns whether a node has the label, and the number of its probe's pods.
 fn probe_on(sim: &Sim, node: &str) -> (bool, usize) {
@@ -19,6 +23,21 @@ fn label_by_others(sim: &mut Sim, node: &str) {
 
 fn is_known(sim: &Sim, node: &str) -> bool {
     sim.gpu_nodes.contains_key(&node.into())
+}
+
+/// Once the fleet has settled, a probe runs on each node with a GPU, and on none that has never had one.
+pub fn of_labels(sim: &Sim) -> Lawful {
+    let is_wrong = |node: &&NodeFacts| {
+        let machine = sim.machines.get(&node.name);
+        let has_gpus = machine.is_some_and(|machine| !machine.gpus.is_empty());
+        let is_plain = machine.is_none() && !is_labelled_as_gpu_node(node);
+        let serves = node.ready && node.has_linux_host();
+        serves && (has_gpus && !node.is_labelled_present() || is_plain && node.labels.contains_key(keys::PRESENT))
+    };
+    match sim.nodes.values().find(is_wrong) {
+        Some(node) => Err(format!("{} has another label than its GPUs require: {:?}", node.name, node.labels)),
+        None => Ok(()),
+    }
 }
 
 /// Returns a fleet with this policy, if any, in which a GPU of node `a` has been detected, and node `b` has none.
