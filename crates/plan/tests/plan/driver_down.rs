@@ -377,7 +377,7 @@ fn a_report_from_before_the_drivers_start_proves_nothing() {
     sim.sleep(5);
     sim.pods.remove("driver@a");
     sim.run(10);
-    let plugin = |sim: &Sim| sim.pods["device-plugin@a"].running_since().map(|since| since.local());
+    let plugin = |sim: &Sim| sim.pods["device-plugin@a"].running_since();
     let before = plugin(&sim);
     for _ in 0..20 {
         sim.sleep(30);
