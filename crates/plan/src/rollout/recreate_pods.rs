@@ -36,11 +36,7 @@ pub fn holders_of_an_old_root(world: &World) -> impl Iterator<Item = &PodFacts> 
 pub fn holders_of_a_broken_root<'w>(assessment: &Assessment<'w>, now: Timestamp) -> impl Iterator<Item = &'w PodFacts> {
     let member = &assessment.member;
     let settled = move |pod: &PodFacts| pod.running_since().is_some_and(|since| older(since.local(), SETTLED, now));
-    // A report that is older than the driver's container is of a probe that hangs.
-    let written = report::written(member.gpu_node);
-    let driver = member.pod(Stage::Driver).and_then(PodFacts::running_since);
-    let is_seen = driver.is_none_or(|since| written.is_some_and(|written| written >= since.reported()));
-    let broken = is_seen && member.probe_pod().is_some_and(PodFacts::running) && assessment.against_driver.is_some();
+    let broken = member.probe_pod().is_some_and(PodFacts::running) && assessment.against_driver.is_some();
     let pods = if broken { member.pods.clone() } else { Vec::new() };
     pods.into_iter().filter(move |pod| is_holder(pod) && settled(pod))
 }

@@ -366,22 +366,3 @@ fn a_toolkit_or_mps_daemon_that_breaks_counts_after_a_grace() {
         }
     }
 }
-
-#[test]
-fn a_report_from_before_the_drivers_start_proves_nothing() {
-    let mut sim = Sim::settled_fleet("{}", &["a"]);
-    // The probe hangs after a report in which the driver's root lacked the library.
-    sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
-    let status = sim.gpu_nodes.get_mut(&"a".into()).and_then(|gpu_node| gpu_node.status.as_mut()).expect("a status");
-    status.report.as_mut().expect("a report").driver.installed.clear();
-    sim.sleep(5);
-    sim.pods.remove("driver@a");
-    sim.run(10);
-    let plugin = |sim: &Sim| sim.pods["device-plugin@a"].running_since();
-    let before = plugin(&sim);
-    for _ in 0..20 {
-        sim.sleep(30);
-        sim.step();
-    }
-    assert_eq!(plugin(&sim), before, "the device plugin is recreated");
-}
