@@ -218,9 +218,11 @@ fn gpus_are_unknown_while_the_probe_hangs_until_it_is_restarted() {
     long_test(async |f| {
         f.apply(FAST).await?;
         f.wait_until_ready().await?;
-        // Not its NVML child, nor the detector, and not this shell, whose arguments also match.
+        // Only the probe has both arguments: its NVML child and the plugin's init container serve nothing, the operator has no
+        // host root. This shell, whose arguments also match, has another name.
         let script = r#"for process in /proc/[0-9]*; do
-            if [ "$(cat "$process/comm" 2>/dev/null)" = entrypoint ] && grep -q -- --listen "$process/cmdline"; then
+            if [ "$(cat "$process/comm" 2>/dev/null)" = entrypoint ] &&
+                grep -q -- --host-root "$process/cmdline" && grep -q -- --listen "$process/cmdline"; then
                 kill -STOP "${process#/proc/}"
                 exit 0
             fi
