@@ -34,6 +34,8 @@ fail() { echo "run-file installer: $*" >&2; exit 1; }
 
 url=${NVIDIA_DRIVER_DOWNLOAD_URL:-}
 [ -n "$url" ] || fail "NVIDIA_DRIVER_DOWNLOAD_URL is not set"
+# The query of a signed URL is a credential.
+shown_url=${url%%\?*}
 sha256=${NVIDIA_DRIVER_SHA256:-}
 [ -n "$sha256" ] || fail "NVIDIA_DRIVER_SHA256 is not set"
 # What the installed driver was built from.
@@ -81,7 +83,7 @@ download() {
         rm -f "$dir"/.run/*
         curl --fail --location --silent --show-error --retry 3 --max-filesize "$max_size" --output "$file.part" "$url"
         mv "$file.part" "$file"
-        take || fail "checksum mismatch: the file at $url has SHA-256 $(checksum "$checked"), and $sha256 is wanted"
+        take || fail "checksum mismatch: the file at $shown_url has SHA-256 $(checksum "$checked"), and $sha256 is wanted"
     fi
 }
 
@@ -93,7 +95,7 @@ headers() {
 }
 
 install_driver() {
-    say "installing ${version:-the driver} from $url for kernel $kernel"
+    say "installing ${version:-the driver} from $shown_url for kernel $kernel"
     rm -f "$cache"
     headers
     # Remove files of another version, which would otherwise be mistaken for this one's.

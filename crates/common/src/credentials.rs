@@ -1,10 +1,11 @@
 //! Removes credentials from texts that are shown.
 
-/// What ends the host of a URL in a text. Of `?` and `#`, which end it too, a password may contain one that is not escaped.
-const END: [char; 6] = ['/', '"', '\'', '`', '<', '>'];
+/// What ends a URL in a text, apart from white space.
+const END: [char; 5] = ['"', '\'', '`', '<', '>'];
 
-/// Returns a text with `***` in place of the user and password of each URL in it, such as `http://***@proxy.example.com`. Programs
-/// write the URLs that they are given into their logs, and the ends of logs are shown in statuses and Events.
+/// Returns a text with `***` in place of the user and password, and of the query, of each URL in it, such as
+/// `http://***@proxy.example.com` and `https://mirror.example.com/a.run?***`: the query of a signed URL is a credential. Programs write
+/// the URLs that they are given into their logs, and the ends of logs are shown in statuses and Events.
 #[must_use]
 pub fn hide_in_urls(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -12,17 +13,29 @@ pub fn hide_in_urls(text: &str) -> String {
     while let Some((before, after)) = rest.split_once("://") {
         shown.push_str(before);
         shown.push_str("://");
-        let end = after.find(|c: char| c.is_whitespace() || END.contains(&c)).unwrap_or(after.len());
-        // A password may contain '@', although it should be escaped there.
-        rest = match after[..end].rfind('@') {
-            Some(at) => {
-                shown.push_str("***");
-                &after[at..]
+        let end = after.find(is_end).unwrap_or(after.len());
+        let host_end = after[..end].find('/').unwrap_or(end);
+        // A password may contain '@', '?' and '#', although they should be escaped there.
+        let at = after[..host_end].rfind('@');
+        if at.is_some() {
+            shown.push_str("***");
+        }
+        let url = &after[at.unwrap_or_default()..end];
+        rest = match url.split_once('?') {
+            // Of two URLs in sequence, the first one has no query.
+            Some((path, _)) if !path.contains("://") => {
+                shown.push_str(path);
+                shown.push_str("?***");
+                &after[end..]
             }
-            None => after,
+            _ => &after[at.unwrap_or_default()..],
         };
     }
     shown + rest
+}
+
+fn is_end(c: char) -> bool {
+    c.is_whitespace() || END.contains(&c)
 }
 
 #[cfg(test)]
@@ -30,14 +43,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn user_and_password_of_every_url_are_hidden() {
+    fn user_password_and_query_of_every_url_are_hidden() {
         for (text, shown) in [
             ("", ""),
             ("curl: (22) https://me:canary@mirror/a.run: 403", "curl: (22) https://***@mirror/a.run: 403"),
             ("http://canary@p:3128", "http://***@p:3128"),
             ("http://me:can#ary?@p:3128", "http://***@p:3128"),
             ("http://me:can@ary@p:3128", "http://***@p:3128"),
-            ("a 'http://me:canary@p' b \"https://me:canary@q?x=1\"", "a 'http://***@p' b \"https://***@q?x=1\""),
+            ("a 'http://me:canary@p' b \"https://me:canary@q?x=1\"", "a 'http://***@p' b \"https://***@q?***\""),
+            ("https://mirror/a.run?token=canary&x=/b@c failed", "https://mirror/a.run?*** failed"),
+            ("https://mirror/a?to=https://b/c&token=canary", "https://mirror/a?***"),
+            ("http://me:canary@http://b/c?token=canary", "http://***@http://b/c?***"),
+            ("<https://mirror?token=canary>, what?", "<https://mirror?***>, what?"),
             ("http://me:canary@http://me:canary@p", "http://***@http://***@p"),
             ("https://mirror/@scope/a@1, mail root@node", "https://mirror/@scope/a@1, mail root@node"),
             ("ü://ü:canary@ü/ü", "ü://***@ü/ü"),

@@ -13,7 +13,10 @@ mod rollout;
 mod toolkit;
 mod validation;
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter,
+};
 
 use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::util::intstr::IntOrString};
 use kube::{CustomResource, KubeSchema, core::Duration};
@@ -21,6 +24,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    keys,
     names::PoolName,
     policy_status::ClusterGpuPolicyStatus,
     schema::{LabelValue, PodAnnotations, PodLabels, PriorityClassName, PublishedKey, Tolerated},
@@ -146,6 +150,14 @@ impl ClusterGpuPolicySpec {
     /// Returns the labels that are set on the nodes of these pools.
     pub fn labels_of<'s>(&'s self, pools: impl IntoIterator<Item = &'s Pool>) -> impl Iterator<Item = &'s NodeLabel> {
         self.node_labels.iter().chain(pools.into_iter().flat_map(|pool| &pool.node_labels))
+    }
+
+    /// Returns the keys of the taints that nodes of the policy and its pools can get, except the default key.
+    #[must_use]
+    pub fn taint_keys(&self) -> BTreeSet<&str> {
+        let settings = iter::once(&self.health).chain(self.pools.iter().map(|pool| &pool.health));
+        let named = settings.filter_map(|health| health.on_unhealthy.taint()).map(UnhealthyTaint::key);
+        named.filter(|key| *key != keys::UNHEALTHY_TAINT).collect()
     }
 }
 

@@ -15,6 +15,9 @@ pub const MAX_ATTENTION: usize = 10;
 /// The maximum number of pools listed. Named pools come first.
 pub const MAX_POOLS: usize = 96;
 
+/// The maximum number of keys of taints.
+pub const MAX_PUBLISHED_KEYS: usize = 128;
+
 /// The maximum number of overlapping policies listed.
 pub const MAX_OVERLAPS: usize = 16;
 
@@ -53,6 +56,12 @@ pub struct ClusterGpuPolicyStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["policy".into()]))]
     pub overlaps: Vec<Overlap>,
+    /// The keys of taints, except the default key, that nodes may have from this policy: those that it names, and earlier ones that
+    /// nodes still have. Only taints with these keys are removed, because a node can forge the annotation that records its taint.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 128))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub published_keys: Vec<String>,
     /// The nodes that most need attention: failed nodes and those that have waited longest come first. At most ten
     /// nodes are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -7,10 +7,10 @@ use gpu_operator_common::mirror::Version;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use gpu_operator_plan::{
     output::{
-        body::{Body, Kind, Part, Target},
+        body::{Body, Kind, Part, TaintWrite, Target},
         write::Write,
     },
-    world::{TaintFact, TrimmedNode},
+    world::TrimmedNode,
 };
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod, node::v1::RuntimeClass};
 use kube::{
@@ -59,7 +59,7 @@ impl Writer {
             Body::Pod(pod) => self.create(pod).await,
             Body::Eviction(uid) => self.evict(name, uid).await,
             Body::Presence(is_present) => self.presence(write, *is_present).await,
-            Body::Taint(own) => self.taint(write, own.as_ref()).await,
+            Body::Taint(taint) => self.taint(write, taint).await,
             Body::Cordon(is_wanted) => self.cordon(write, *is_wanted).await,
             Body::DaemonSet(set) if set.whole => {
                 self.apply(write, None).await?;
@@ -156,10 +156,12 @@ impl Writer {
 
     /// Sets or removes the health taint, with the annotation that records it. Taints are one list with many writers, so the list is
     /// read first, and written only if the Node has not changed since.
-    async fn taint(&self, write: &Write, own: Option<&TaintFact>) -> Result<Answer, kube::Error> {
+    async fn taint(&self, write: &Write, taint: &TaintWrite) -> Result<Answer, kube::Error> {
         let node = self.all::<TrimmedNode>().get(&write.target.name).await?;
-        let record = json!({keys::OWN_TAINT: own.map(ToString::to_string)});
-        self.change(write, &node, &record, &json!({"taints": node.taints_with(own)})).await
+        let TaintWrite { own, replaced } = taint;
+        let record = json!({keys::OWN_TAINT: own.as_ref().map(ToString::to_string)});
+        let taints = node.taints_with(own.as_ref(), replaced.as_ref());
+        self.change(write, &node, &record, &json!({"taints": taints})).await
     }
 
     /// Changes the spec of a Node together with the annotation that records the change, if the Node is still as it was read.

@@ -129,7 +129,10 @@ impl LoopState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::{body::Body, write::Urgency};
+    use crate::output::{
+        body::{Body, TaintWrite},
+        write::Urgency,
+    };
 
     #[test]
     fn a_status_that_comes_too_soon_is_delayed() {
@@ -146,7 +149,7 @@ mod tests {
     #[test]
     fn that_a_failure_is_resolved_is_reported_at_once() {
         let (mut carry, world, now) = (LoopState::default(), World::default(), Uptime::ZERO);
-        let write = Write::new("a", Body::Taint(None));
+        let write = Write::new("a", Body::Taint(TaintWrite::default()));
         let failure = || Failure { class: Class::Forbidden, message: "no".into() };
         carry.settled(&write, Err(failure()), now);
         assert_eq!(carry.next(now), Some(Duration::from_secs(30)));

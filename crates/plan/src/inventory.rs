@@ -12,6 +12,7 @@ pub mod pool_checks;
 pub mod pools;
 pub mod published_keys;
 pub mod report;
+pub mod taint_records;
 pub mod unreadable;
 
 use std::{collections::HashMap, ops::Deref};

@@ -7,7 +7,7 @@ use crate::{
     assess,
     catalogue::Catalogue,
     desired,
-    inventory::{self, added_models},
+    inventory::{self, added_models, taint_records},
     output::{self, plan::Plan},
     rollout,
     settings::Settings,
@@ -17,6 +17,7 @@ use crate::{
 /// Returns the plan for the whole fleet.
 #[must_use]
 pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Timestamp) -> Plan {
+    let world = &*taint_records::confirmed(world);
     let models = added_models::of(catalogue, world);
     let fleet = inventory::take(models.catalogue(), world);
     let (fleet, variants) = desired::resolve(fleet, &settings.namespace);

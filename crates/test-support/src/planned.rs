@@ -62,7 +62,7 @@ impl Planned for Plan {
     }
 
     fn taints(&self) -> BTreeMap<NodeName, Option<&TaintFact>> {
-        bodies!(self, Body::Taint(taint) => taint.as_ref())
+        bodies!(self, Body::Taint(taint) => taint.own.as_ref())
     }
 
     fn policy_statuses(&self) -> BTreeMap<PolicyName, &ClusterGpuPolicyStatus> {

@@ -101,6 +101,8 @@ pub struct Sim {
     pub plans: Vec<Plan>,
     /// The number of policies that have been created.
     created: u32,
+    /// Since when the probes of nodes have been mute.
+    mute_since: BTreeMap<NodeName, Timestamp>,
 }
 
 impl Sim {
@@ -147,6 +149,7 @@ impl Sim {
             writes: BTreeMap::new(),
             plans: vec![],
             created: 0,
+            mute_since: BTreeMap::new(),
         }
     }
 

@@ -11,6 +11,8 @@ use std::{
 };
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../images/run-file/install.sh");
+/// The token of a signed URL.
+const CANARY: &str = "canary-in-the-url";
 const HOST_DIR: &str = "/opt/nvidia";
 
 /// The stand-ins, each a shell script. All of them log their calls.
@@ -140,11 +142,13 @@ impl Node {
         ] {
             command.env(name, self.path(folder));
         }
-        let url = format!("https://mirror.example.com/NVIDIA-Linux-x86_64-{version}.run?token=a");
+        let url = format!("https://mirror.example.com/NVIDIA-Linux-x86_64-{version}.run?token={CANARY}");
         command.envs([("PATH", path.as_str()), ("NVIDIA_INSTALL_DIR_HOST", HOST_DIR)]);
         command.envs([("NVIDIA_DRIVER_DOWNLOAD_URL", url.as_str()), ("NVIDIA_DRIVER_SHA256", sha256)]);
         command.envs(known.map(|known| ("NVIDIA_DRIVER_VERSION", known)));
         let output = command.output().expect("sh");
+        let said = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat();
+        assert!(!said.contains(CANARY), "the log shows the token of the URL: {said}");
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }

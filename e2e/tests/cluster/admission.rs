@@ -3,6 +3,7 @@
 mod detector;
 mod google;
 mod images;
+mod kubelet;
 mod nodes;
 mod probe;
 

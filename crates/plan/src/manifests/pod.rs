@@ -1,14 +1,8 @@
 //! The building blocks of the pods of all stages: containers, mounts, volumes and security settings.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    iter,
-};
+use std::collections::BTreeMap;
 
-use gpu_operator_crd::{
-    ClusterGpuPolicy, keys,
-    policy::{Pool, UnhealthyTaint},
-};
+use gpu_operator_crd::{ClusterGpuPolicy, keys, policy::Pool};
 use k8s_openapi::{
     api::core::v1::{
         Capabilities, Container, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource, LocalObjectReference,
@@ -89,10 +83,8 @@ fn every_taint() -> Vec<Toleration> {
 
 /// Adds tolerations of this operator's taints, which must not keep its own pods from a node that recovers.
 fn with_own_taints(mut tolerations: Vec<Toleration>, policy: &ClusterGpuPolicy) -> Vec<Toleration> {
-    let spec = &policy.spec;
-    let settings = iter::once(&spec.health).chain(spec.pools.iter().map(|pool| &pool.health));
-    let taints = settings.filter_map(|health| health.on_unhealthy.taint());
-    let keys: BTreeSet<&str> = taints.map(UnhealthyTaint::key).chain([keys::UNHEALTHY_TAINT]).collect();
+    let mut keys = policy.spec.taint_keys();
+    keys.insert(keys::UNHEALTHY_TAINT);
     tolerations.extend(keys.into_iter().map(|key| Toleration {
         key: Some(key.to_owned()),
         operator: Some("Exists".to_owned()),

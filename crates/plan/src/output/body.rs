@@ -125,7 +125,7 @@ pub enum Body {
     /// Sets or removes the health condition of a Node.
     Condition(Option<HealthCondition>),
     /// Sets or removes the health taint of a Node.
-    Taint(Option<TaintFact>),
+    Taint(TaintWrite),
     /// Cordons a Node with a record of that, or undoes a cordon with such a record.
     Cordon(bool),
     /// Creates a pod.
@@ -134,6 +134,15 @@ pub enum Body {
     Eviction(String),
     /// Deletes the object, if it has this uid.
     Delete(Option<String>),
+}
+
+/// One write of a Node's health taint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TaintWrite {
+    /// The taint that the Node gets, if any.
+    pub own: Option<TaintFact>,
+    /// The taint that this removes, if the Node records it.
+    pub replaced: Option<TaintFact>,
 }
 
 /// One write of a DaemonSet.

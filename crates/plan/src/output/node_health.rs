@@ -6,8 +6,12 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::member::Member,
+    inventory::taint_records,
     note::clip,
-    output::{body::Body, write::Write},
+    output::{
+        body::{Body, TaintWrite},
+        write::Write,
+    },
     settings::GRACE,
     time::older,
     world::{HealthCondition, NodeFacts, PodFacts, TaintFact},
@@ -22,7 +26,7 @@ pub fn is_clean(node: &NodeFacts) -> bool {
 /// Returns the writes that remove condition and taint.
 pub fn removal(node: &NodeFacts) -> impl Iterator<Item = Write> {
     let condition = node.health_condition.is_some().then_some(Body::Condition(None));
-    let taint = (!has_only(node, None)).then_some(Body::Taint(None));
+    let taint = (!has_only(node, None)).then(|| write(node, None));
     condition.into_iter().chain(taint).map(|body| Write::new(&node.name, body))
 }
 
@@ -36,8 +40,14 @@ pub fn of(member: &Member<'_>, health: Option<HealthCondition>) -> impl Iterator
     });
     let condition = wanted.map(|wanted| Body::Condition(Some(wanted)));
     let taint = wanted_taint(member);
-    let taint = (!has_only(node, taint.as_ref())).then_some(Body::Taint(taint));
-    condition.into_iter().chain(taint).map(|body| Write::new(&node.name, body))
+    // Until its key is listed in the policy's status, which is written first, the node's taint stays.
+    let may_change = taint.as_ref().is_none_or(|taint| taint_records::is_published(member.policy, &taint.key));
+    let changes = may_change && !has_only(node, taint.as_ref());
+    condition.into_iter().chain(changes.then(|| write(node, taint))).map(|body| Write::new(&node.name, body))
+}
+
+fn write(node: &NodeFacts, own: Option<TaintFact>) -> Body {
+    Body::Taint(TaintWrite { own, replaced: node.own_taint.clone() })
 }
 
 /// Returns the health of the node's GPUs as a condition, if it is known.

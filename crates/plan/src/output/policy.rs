@@ -34,6 +34,8 @@ pub struct Others<'a> {
     pub leaving: &'a [Attention],
     /// The number of its nodes whose update has failed.
     pub failed_updates: u32,
+    /// The keys of taints that its nodes may have from it.
+    pub published_keys: Vec<String>,
 }
 
 /// Returns a policy's status.
@@ -73,6 +75,7 @@ pub fn status(
         pools,
         rollout: rollout(nodes, others.failed_updates),
         overlaps,
+        published_keys: others.published_keys,
         attention,
     }
 }

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use super::policy_conditions;
 use crate::{
     assess::{AssessedFleet, PolicyMembers, pod_failure},
-    inventory::{membership::name_of, pool_checks, unreadable},
+    inventory::{membership::name_of, pool_checks, taint_records, unreadable},
     output::{
         body::{Body, LedgerWrite},
         counted::Counted,
@@ -107,6 +107,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         overlaps: members.overlaps.values().cloned().collect(),
         leaving: context.leavers.of(&name),
         failed_updates: u32::try_from(failed).unwrap_or(u32::MAX),
+        published_keys: taint_records::published(policy, world),
     };
     let status = policy::status(policy, &counted, others, trouble, now);
     // The ledger is written apart.

@@ -19,12 +19,12 @@ pub fn of_policy(before: Option<&ClusterGpuPolicyStatus>, after: &ClusterGpuPoli
     }
 }
 
-/// What a user may wait for or act upon in a policy's status.
+/// What a user may wait for or act upon in a policy's status, and what a node's taint waits for.
 fn verdicts(status: &ClusterGpuPolicyStatus) -> impl PartialEq {
     let conditions = status.conditions.iter();
     let conditions: Vec<_> = conditions.map(|c| (c.type_.clone(), c.status.clone(), c.reason.clone())).collect();
     let pools: Vec<_> = status.pools.iter().map(|pool| (pool.name.clone(), pool.reason.clone())).collect();
-    (status.observed_generation, conditions, pools)
+    (status.observed_generation, conditions, pools, status.published_keys.clone())
 }
 
 /// The counts of a policy's status, and the messages except those on nodes in progress.

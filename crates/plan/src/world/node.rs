@@ -63,10 +63,11 @@ impl TrimmedNode {
         self.spec.unschedulable
     }
 
-    /// Returns its taints with this operator's own replaced by another one or removed.
+    /// Returns its taints with `replaced`, if it records this one, replaced by another one or removed.
     #[must_use]
-    pub fn taints_with(&self, own: Option<&TaintFact>) -> Vec<Taint> {
-        taint::with_own(&self.spec.taints, taint::recorded(self.annotations()).as_ref(), own)
+    pub fn taints_with(&self, own: Option<&TaintFact>, replaced: Option<&TaintFact>) -> Vec<Taint> {
+        let recorded = taint::recorded(self.annotations()).filter(|recorded| Some(recorded) == replaced);
+        taint::with_own(&self.spec.taints, recorded.as_ref(), own)
     }
 }
 
@@ -96,7 +97,8 @@ pub struct NodeFacts {
     pub created: Option<ObservedTime>,
     /// Its taints, except Kubernetes' own, which follow a node's conditions and which DaemonSet pods tolerate.
     pub taints: Vec<TaintFact>,
-    /// The taint that this operator has set, according to the annotation [`keys::OWN_TAINT`].
+    /// The taint that this operator has set, according to the annotation [`keys::OWN_TAINT`], which kubelet can write as well: a plan
+    /// sees it only if a policy confirms its key.
     pub own_taint: Option<TaintFact>,
     /// Its condition [`keys::HEALTH_CONDITION`], if present.
     pub health_condition: Option<HealthCondition>,

@@ -1,8 +1,9 @@
 //! Trust boundaries: a tenant with the rights of one namespace, or an attacker on one node, tries to affect other nodes and objects.
 
-use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::HostRuntime};
+use gpu_operator_crd::{Phase, health::HealthState, keys, policy::Stage, reason::Reason, report::HostRuntime};
+use gpu_operator_plan::world::TaintFact;
 
-use crate::sim::Sim;
+use crate::{health::set_health, sim::Sim};
 
 const COMPONENT: &str = "app.kubernetes.io/component: nvidia-driver";
 const DRIVER_MOUNT: &str = "volumes: [{name: v, hostPath: {path: /run/nvidia}}], containers: [{name: c, image: x, securityContext: {privileged: true}, volumeMounts: [{name: v, mountPath: /m, mountPropagation: Bidirectional}]}]";
@@ -173,4 +174,68 @@ fn probes_create_a_bounded_number_of_runtime_classes() {
         sim.settle();
     }
     assert_eq!(sim.runtime_classes.len(), 8, "of one node, one after the other");
+}
+
+#[test]
+fn a_node_that_forges_the_record_of_a_taint_keeps_the_taint() {
+    let taint = |key: &str| TaintFact { key: key.into(), value: String::new(), effect: "NoSchedule".into() };
+    // A key that only another policy's status confirms, and one that no policy names.
+    for (forged, is_removed) in [("example.com/earlier", true), ("quarantine", false)] {
+        let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
+        sim.apply_policy(
+            "other",
+            "{nodeSelector: {matchLabels: {no: node}}, health: {onUnhealthy: {taint: {key: example.com/earlier}}}}",
+        );
+        sim.settle();
+        let forge = |sim: &mut Sim| {
+            sim.node_mut("a").taints = vec![taint(forged)];
+            sim.node_mut("a").own_taint = Some(taint(forged));
+        };
+        // Of a node that a policy governs, whose GPU is or is not healthy, and of one that it leaves.
+        for spec in ["{}", "{health: {minHealthyGpus: 1, onUnhealthy: {mode: Taint}}}"] {
+            for state in [HealthState::Healthy, HealthState::Unhealthy] {
+                sim.apply_policy("all", spec);
+                sim.settle();
+                forge(&mut sim);
+                set_health(&mut sim, 0, state);
+                sim.settle();
+                assert_eq!(!sim.node("a").taints.contains(&taint(forged)), is_removed, "{forged} {spec} {state:?}");
+            }
+        }
+        forge(&mut sim);
+        sim.delete_policy("all");
+        sim.settle();
+        assert!(!sim.policies.contains_key(&"all".into()));
+        assert_eq!(!sim.node("a").taints.contains(&taint(forged)), is_removed, "{forged}");
+    }
+}
+
+#[test]
+fn the_key_of_a_taint_is_listed_before_and_as_long_as_it_is_used() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    let spec = |key: &str| format!("{{health: {{minHealthyGpus: 1, onUnhealthy: {{taint: {{key: {key}}}}}}}}}");
+    let listed = |sim: &Sim| sim.policies[&"all".into()].status.clone().unwrap_or_default().published_keys.join(" ");
+    set_health(&mut sim, 0, HealthState::Unhealthy);
+    for (key, keys_on_the_way, at_the_end) in
+        [("a/x", ["", "a/x"].as_slice(), "a/x"), ("b/y", &["a/x", "b/y a/x", "b/y"], "b/y")]
+    {
+        sim.apply_policy("all", &spec(key));
+        let mut seen = vec![listed(&sim)];
+        for _ in 0..40 {
+            sim.run(1);
+            let now = listed(&sim);
+            let taints = sim.node("a").taints.iter();
+            for taint in taints {
+                assert!(now.split(' ').any(|listed| listed == taint.key), "{taint} is not in {now:?}");
+            }
+            if seen.last() != Some(&now) {
+                seen.push(now);
+            }
+        }
+        assert_eq!(seen, keys_on_the_way);
+        assert_eq!(
+            sim.node("a").taints.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            [format!("{at_the_end}:NoSchedule")]
+        );
+    }
 }

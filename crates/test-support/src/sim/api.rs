@@ -10,13 +10,13 @@ use gpu_operator_plan::{
     Plan,
     carry::LoopState,
     output::{
-        body::{Body, DaemonSetWrite, Kind, LabelWrite, Part, SpecWrite, Target},
+        body::{Body, DaemonSetWrite, Kind, LabelWrite, Part, SpecWrite, TaintWrite, Target},
         write::{Urgency, Write},
     },
     pass::Pass,
     revision,
     time::Uptime,
-    world::{HealthCondition, PodFacts, RuntimeClassFacts, TaintFact, World},
+    world::{HealthCondition, PodFacts, RuntimeClassFacts, World},
 };
 use k8s_openapi::{
     api::{core::v1::Pod, node::v1::RuntimeClass},
@@ -82,7 +82,7 @@ impl Sim {
             Body::Labels(write) => self.apply_labels(&node(), write),
             Body::Presence(is_present) => self.apply_presence(&node(), *is_present),
             Body::Condition(condition) => self.apply_condition(&node(), condition.as_ref()),
-            Body::Taint(own) => self.apply_taint(&node(), own.as_ref()),
+            Body::Taint(taint) => self.apply_taint(&node(), taint),
             Body::Pod(pod) => self.make_pod(name, pod),
             Body::Eviction(uid) => self.evict(name, uid),
             Body::Delete(uid) => self.delete(*kind, name, uid.as_deref()),
@@ -226,13 +226,14 @@ impl Sim {
         Ok(before != node.health_condition)
     }
 
-    fn apply_taint(&mut self, name: &NodeName, own: Option<&TaintFact>) -> Answer {
+    fn apply_taint(&mut self, name: &NodeName, TaintWrite { own, replaced }: &TaintWrite) -> Answer {
         let node = self.nodes.get_mut(name).ok_or_else(|| missing(name))?;
         let before = node.clone();
-        node.taints.retain(|taint| !before.owns(taint));
-        assert!(!node.taints.iter().any(|taint| own.is_some_and(|own| own.same(taint))), "422: {own:?}");
-        node.taints.extend(own.cloned());
-        node.own_taint = own.cloned();
+        let recorded = before.own_taint.as_ref().filter(|recorded| Some(*recorded) == replaced.as_ref());
+        node.taints.retain(|taint| !taint.is_own(recorded));
+        assert!(!node.taints.iter().any(|taint| own.as_ref().is_some_and(|own| own.same(taint))), "422: {own:?}");
+        node.taints.extend(own.clone());
+        node.own_taint.clone_from(own);
         Ok(before != *node)
     }
 

@@ -26,7 +26,7 @@ pub struct Faults {
     pub publishes: Option<u32>,
     /// The node has no probe pod.
     pub no_probe: bool,
-    /// The probe pod runs, but reports nothing.
+    /// The probe pod runs, but reports nothing, so that it is not ready after a minute.
     pub mute_probe: bool,
     /// Kubelet has not published the node's status since it was started.
     pub late_kubelet: bool,

@@ -1,5 +1,7 @@
 //! The rest of a node's environment: the DaemonSet controller, kubelet, and the programs in the pods.
 
+use std::time::Duration;
+
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
     NodeName, Revision,
@@ -8,8 +10,9 @@ use gpu_operator_crd::{
     policy::Stage,
     report::{GpuPods, MigAttributes, MigDevices, NvmlState, Report},
 };
-use gpu_operator_plan::world::{
-    ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, PodFacts, Refusal, Resources, Role,
+use gpu_operator_plan::{
+    time::later,
+    world::{ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, PodFacts, Refusal, Resources, Role},
 };
 use k8s_openapi::api::core::v1::PodSpec;
 use kube::ResourceExt;
@@ -20,6 +23,9 @@ use super::{
     plugin::{layout, offered, published, replicas, waits_for},
     pod::{RESTART, end_test, gate_opens, is_slow, new_pod, restarts_runtime, run},
 };
+
+/// How long a probe is ready that cannot report.
+const MUTE_AT_MOST: Duration = Duration::from_mins(1);
 
 impl Sim {
     /// Runs DaemonSet controller, kubelets and probes once, and returns whether anything changed.
@@ -75,9 +81,17 @@ impl Sim {
             return;
         }
         let now = self.now;
+        let is_ready = if self.faults_of(node).mute_probe {
+            Some(now < later(*self.mute_since.entry(node.clone()).or_insert(now), MUTE_AT_MOST))
+        } else {
+            self.mute_since.remove(node).map(|_| true)
+        };
         let pod = self.pods.entry(name.clone()).or_insert_with(|| new_pod(&name, node, Role::Probe, now));
         if pod.containers == new_pod(&name, node, Role::Probe, now).containers {
             run(pod, now);
+        }
+        if let Some(is_ready) = is_ready {
+            pod.containers.iter_mut().for_each(|container| container.ready = is_ready);
         }
     }
 

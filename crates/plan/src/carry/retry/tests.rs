@@ -82,7 +82,7 @@ fn a_fight_ends_when_no_repair_has_been_needed_for_ten_minutes() {
 #[test]
 fn the_pause_of_a_failure_doubles_until_it_is_resolved() {
     let forbidden = || Failure { class: Class::Forbidden, message: "failed to label node a: no".into() };
-    let [a, b] = ["a", "b"].map(|node| Write::new(node, Body::Taint(None)));
+    let [a, b] = ["a", "b"].map(|node| Write::new(node, Body::Taint(TaintWrite::default())));
     let (mut retry, mut now) = (Retry::default(), Uptime::ZERO);
     let mut pauses = Vec::new();
     for _ in 0..6 {
