@@ -1,5 +1,6 @@
 //! Notes: what a node's status reports in addition to its verdict.
 
+use gpu_operator_common::credentials::hide_in_urls;
 use gpu_operator_crd::reason::Reason;
 
 /// The maximum length of a message, in characters; the schema rejects longer ones.
@@ -36,9 +37,11 @@ pub fn listed(names: &[String]) -> String {
     }
 }
 
-/// Returns a message truncated to the maximum length in the schema.
+/// Returns a message as statuses may show it: without credentials, which the ends of logs may contain in URLs, and truncated to the
+/// maximum length in the schema.
 #[must_use]
-pub fn clip(mut message: String) -> String {
+pub fn shown(message: &str) -> String {
+    let mut message = hide_in_urls(message);
     if let Some((end, _)) = message.char_indices().nth(MAX_MESSAGE) {
         message.truncate(end);
     }

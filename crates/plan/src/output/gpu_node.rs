@@ -30,7 +30,7 @@ use crate::{
         UnmanagedNode,
         membership::{Unmanaged, name_of},
     },
-    note::{clip, listed},
+    note::{listed, shown},
     output::{
         body::{Body, SpecWrite},
         node_conditions, offered_resources, urgency,
@@ -179,7 +179,7 @@ pub fn member_status(
         gpus,
         phase: verdict.phase,
         reason: Some(verdict.reason.into()),
-        message: clip(verdict.message),
+        message: shown(&verdict.message),
         waits_on: verdict.waits_on,
         since: Some(since),
         deadline: waits.then_some(Time(due)),

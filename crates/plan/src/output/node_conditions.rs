@@ -7,7 +7,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::{assess::verdict::Verdict, note::clip, world::HealthCondition};
+use crate::{assess::verdict::Verdict, note::shown, world::HealthCondition};
 
 /// A condition's status, reason and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub fn of(
             type_: kind.as_str().to_owned(),
             status,
             reason,
-            message: clip(message),
+            message: shown(&message),
             observed_generation: generation,
             last_transition_time: unchanged.map_or(Time(now), |known| known.last_transition_time.clone()),
         }

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     assess::member::Member,
     inventory::taint_records,
-    note::clip,
+    note::shown,
     output::{
         body::{Body, TaintWrite},
         write::Write,
@@ -70,7 +70,7 @@ pub fn condition(member: &Member<'_>, now: Timestamp) -> Option<HealthCondition>
     Some(HealthCondition {
         status: status.to_owned(),
         reason: reason.as_str().to_owned(),
-        message: clip(message),
+        message: shown(&message),
         since: Some(since),
     })
 }

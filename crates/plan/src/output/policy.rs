@@ -15,7 +15,7 @@ use kube::ResourceExt;
 
 use super::policy_conditions::Trouble;
 use crate::{
-    note::clip,
+    note::shown,
     output::{
         counted::{Counted, DriverVersion, count},
         headline::{self, Headline},
@@ -143,7 +143,7 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>)
                 gpus,
                 driver_version: driver_version(policy, name, members),
                 reason: errors.first().map(|(reason, _)| (*reason).into()),
-                message: clip(message),
+                message: shown(&message),
             }
         })
         .collect()

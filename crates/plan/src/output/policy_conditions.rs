@@ -16,7 +16,7 @@ use crate::{
     assess::pod_failure::AgentRefusal,
     int_or_percent,
     inventory::pool_checks::PoolProblems,
-    note::{Note, clip},
+    note::{Note, shown},
     output::counted::{Counted, by_state},
     world::HeldWrite,
 };
@@ -295,7 +295,7 @@ fn condition(policy: &ClusterGpuPolicy, kind: ConditionType, answer: Answer, now
         type_: kind.as_str().to_owned(),
         status: status.to_owned(),
         reason: reason.as_str().to_owned(),
-        message: clip(message),
+        message: shown(&message),
         observed_generation: policy.metadata.generation,
         last_transition_time: unchanged.map_or(Time(now), |condition| condition.last_transition_time.clone()),
     }

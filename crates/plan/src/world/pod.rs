@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpu_operator_common::{credentials::hide_in_urls, interned::Interned};
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{NodeName, Revision, keys, policy::Stage};
 use k8s_openapi::{
     api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},
@@ -239,18 +239,13 @@ impl PodEnd {
             Some("Failed") => false,
             _ => return None,
         };
-        let (reason, message) = (status.reason.clone(), shown(status.message.as_ref()));
+        let (reason, message) = (status.reason.clone(), status.message.clone());
         let ends = status.container_statuses.iter().flatten().filter_map(|container| {
             container.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(|time| time.0.into())
         });
         let at = ends.max();
-        Some(Self { succeeded, reason: reason.unwrap_or_default(), message, at })
+        Some(Self { succeeded, reason: reason.unwrap_or_default(), message: message.unwrap_or_default(), at })
     }
-}
-
-/// Returns a message as statuses may show it: kubelet fills it with the end of a container's log.
-fn shown(message: Option<&String>) -> String {
-    message.map(|message| hide_in_urls(message)).unwrap_or_default()
 }
 
 /// Returns the node for which the DaemonSet controller created a pod that is not scheduled yet.
@@ -276,7 +271,12 @@ impl ContainerFacts {
     fn of(status: &ContainerStatus) -> Self {
         let exit = |ended: &ContainerStateTerminated| Exit {
             code: ended.exit_code,
-            message: shown(ended.message.as_ref().or(ended.reason.as_ref())).trim().to_owned(),
+            message: ended
+                .message
+                .as_ref()
+                .or(ended.reason.as_ref())
+                .map(|message| message.trim().to_owned())
+                .unwrap_or_default(),
         };
         let state = status.state.clone().unwrap_or_default();
         let state = if let Some(running) = state.running {
@@ -287,7 +287,7 @@ impl ContainerFacts {
             let waiting = state.waiting.unwrap_or_default();
             ContainerState::Waiting {
                 reason: waiting.reason.unwrap_or_default(),
-                message: shown(waiting.message.as_ref()),
+                message: waiting.message.clone().unwrap_or_default(),
             }
         };
         let last = status.last_state.as_ref().and_then(|last| last.terminated.as_ref());

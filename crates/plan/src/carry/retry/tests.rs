@@ -5,6 +5,7 @@ use gpu_operator_crd::NodeName;
 use super::*;
 use crate::{
     carry::failure::Class,
+    output::body::TaintWrite,
     world::{HealthCondition, NodeFacts},
 };
 
