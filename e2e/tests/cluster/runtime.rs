@@ -154,3 +154,39 @@ fn nvidias_nri_plugin_needs_no_configuration_of_containerd() {
         Ok(())
     });
 }
+
+/// Returns the GPUs that a pod sees that requests none and asks NVIDIA's runtime for all.
+async fn greedy_pod_sees(f: &Fixture) -> Result<Vec<String>> {
+    let mut pod = f.gpu_pod("greedy", &["/usr/bin/entrypoint", "hold"]);
+    pod["spec"]["runtimeClassName"] = "nvidia".into();
+    let container = &mut pod["spec"]["containers"][0];
+    container["resources"] = json!({});
+    let all = json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"});
+    container["env"].as_array_mut().context("an environment")?.push(all);
+    f.create(pod).await?;
+    f.runs("greedy").await?;
+    let mut devices = f.lists("greedy", "/dev")?;
+    devices.retain(|device| device.starts_with("nvidia"));
+    f.cluster.kubectl(&["delete", "pod", "greedy", "-n", &f.users(), "--grace-period=1"])?;
+    Ok(devices)
+}
+
+#[test]
+fn the_settings_for_tenants_hide_gpus_from_greedy_pods() {
+    test(async |f| {
+        let page = include_str!("../../../docs/guides/runtimes.md");
+        let mut blocks = page.split("```yaml\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0));
+        let settings = blocks.find(|block| block.contains("volume-mounts")).context("the settings")?;
+        f.apply("{defaults: {toolkit: {injection: Runtime}}}").await?;
+        f.wait_until_ready().await?;
+        let seen = greedy_pod_sees(&f).await?;
+        ensure!(seen.contains(&"nvidia7".to_owned()), "the settings are not needed: {seen:?}");
+        f.apply(settings).await?;
+        f.wait_for_condition("Reconciling", "False").await?;
+        f.wait_until_ready().await?;
+        let seen = greedy_pod_sees(&f).await?;
+        ensure!(seen.is_empty(), "a pod that requests no GPU sees {seen:?}");
+        f.run_gpu_pod("modest").await?;
+        f.sees_one_gpu("modest")
+    });
+}
