@@ -169,14 +169,14 @@ impl Journal {
         }
     }
 
-    /// Returns when the state is to be logged; `None` if it has been, or is not known.
+    /// Returns when the state must be logged; `None` if it has been, or is not known.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         let grace = if self.state == State::Enforced { Duration::ZERO } else { GRACE };
         (self.state != State::Unknown && self.state != self.logged).then(|| self.since + grace)
     }
 
-    /// Returns the state that is to be logged now, once.
+    /// Returns the state if it must be logged now, once.
     pub fn take_due(&mut self, now: Instant) -> Option<State> {
         self.due().filter(|due| *due <= now)?;
         self.logged = self.state;

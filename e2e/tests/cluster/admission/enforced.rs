@@ -42,14 +42,14 @@ fn a_deleted_binding_is_shown_until_it_is_restored() {
         };
         let outcome = async {
             shown(&f, "NotBound").await?;
-            eventually(SHOWN, "a token that no policy restricts", || async { Ok(drop(create().await??)) }).await
+            eventually(SHOWN, "a token that no policy restricts", || async { Ok(create().await??) }).await
         }
         .await;
         // Also after a failure: other tests need the binding.
         binding.metadata.resource_version = None;
         binding.metadata.uid = None;
         bindings.create(&PostParams::default(), &binding).await?;
-        outcome?;
+        let _: GpuNode = outcome?;
         shown(&f, "Enforced").await?;
         eventually(SHOWN, "a restricted token", || async { denied("without a node", create().await?, "names no node") })
             .await
