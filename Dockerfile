@@ -9,6 +9,10 @@
 #
 # BUILDER and BASE must be of the same release: the probe loads NVIDIA's library at run time, so the programs are linked
 # dynamically, and the C library of BASE must not be older than that of BUILDER.
+#
+# Both have tags, which their registries can move: no digest of them has been verified. `cargo xtask release` uses neither. It makes both
+# from packages with the signatures of the distribution, or takes those of --builder and --base: name these by digest. The same holds for
+# a build of your own: --build-arg BUILDER=rust:1.95-bookworm@sha256:… --build-arg BASE=gcr.io/distroless/cc-debian12@sha256:…
 ARG BUILDER=rust:1.95-bookworm
 ARG BASE=gcr.io/distroless/cc-debian12
 

@@ -234,6 +234,19 @@ readinessProbe:
 {{ regexMatch "^([^/]*[.:A-Z][^/]*|localhost)/" $repository | ternary "" "docker.io/" }}{{ $repository }}
 {{- end }}
 
+{{/* The names of the chart's ValidatingAdmissionPolicies, and of their bindings, as a JSON array. */}}
+{{- define "nodestack.admissionPolicies" -}}
+{{- $operator := include "nodestack.operator" . -}}
+{{- $names := list (include "nodestack.probe" .) (printf "%s-nodes" $operator) -}}
+{{- if or .Values.admission.allowedRegistries .Values.admission.requireDigests -}}
+{{- $names = append $names (printf "%s-images" $operator) -}}
+{{- end -}}
+{{- if .Values.gkeHealthMonitoring -}}
+{{- $names = append $names "nodestack-gke-device-plugin" -}}
+{{- end -}}
+{{- toJson $names -}}
+{{- end }}
+
 {{/*
 Variables of an admission policy for Nodes: the fields that an update adds or changes, such as spec.taints, those that it removes, and
 whether conditions of other types are left unchanged. Argument: condition (its type).

@@ -8,12 +8,15 @@ use std::{
 use gpu_operator_crd::ClusterGpuPolicy;
 use gpu_operator_plan::{
     catalogue::{Catalogue, CatalogueError},
-    image_list::{ANY_KERNEL, Fleet, images},
+    image_list::{ANY_KERNEL, Fleet, ImageList, PROBE_DIGEST, images},
     settings::Settings,
 };
 use thiserror::Error;
 
 use crate::policy_file::{self, FileError};
+
+/// The maximum number of images that a warning names: the list contains all of them.
+const MAX_SHOWN: usize = 3;
 
 /// Which policies and nodes the list is for.
 #[derive(Debug, clap::Args)]
@@ -77,13 +80,17 @@ impl Images {
     /// Returns why there is none.
     pub fn run(&self) -> Result<(), ImagesError> {
         let policies = policy_file::read(&self.filename)?;
-        let mut lines = self.list(policies)?.into_iter().collect::<Vec<_>>().join("\n");
+        let ImageList { images, by_tag, .. } = self.list(policies)?;
+        for warning in by_tag.iter().map(|(field, images)| by_tag_warning(field, images)) {
+            tracing::warn!("{warning}");
+        }
+        let mut lines = images.into_iter().collect::<Vec<_>>().join("\n");
         lines.push('\n');
         io::stdout().write_all(lines.as_bytes()).map_err(ImagesError::Write)
     }
 
     /// Returns the images of all policies, and logs what is noteworthy.
-    fn list(&self, policies: Vec<ClusterGpuPolicy>) -> Result<BTreeSet<String>, ImagesError> {
+    fn list(&self, policies: Vec<ClusterGpuPolicy>) -> Result<ImageList, ImagesError> {
         let catalogue = catalogue(&policies)?;
         let fleet = self.fleet(&catalogue)?;
         // The list depends on no other setting.
@@ -95,7 +102,7 @@ impl Images {
             kubelet_root: None,
             evicts_pods: false,
         };
-        let mut all = BTreeSet::new();
+        let mut all = ImageList::default();
         for mut policy in policies {
             if self.upstream {
                 policy.spec.images.registry.clear();
@@ -104,9 +111,12 @@ impl Images {
             for note in list.notes {
                 tracing::warn!(policy = policy.metadata.name.as_deref(), "{note}");
             }
-            all.extend(list.images);
+            all.images.extend(list.images);
+            for (field, images) in list.by_tag {
+                all.by_tag.entry(field).or_default().extend(images);
+            }
         }
-        if all.iter().any(|image| image.contains(ANY_KERNEL)) {
+        if all.images.iter().any(|image| image.contains(ANY_KERNEL)) {
             tracing::warn!(
                 "images of precompiled drivers have {ANY_KERNEL} in place of a kernel's release; set --kernel to what `uname -r` prints on the nodes"
             );
@@ -128,6 +138,15 @@ impl Images {
         }
         Ok(fleet)
     }
+}
+
+/// Returns the warning about images without a digest, and where to write it.
+fn by_tag_warning(field: &str, images: &BTreeSet<String>) -> String {
+    let shown = images.iter().take(MAX_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = images.len().saturating_sub(MAX_SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let place = if field == PROBE_DIGEST { "the chart's value" } else { "the policy's field" };
+    format!("a registry can replace images that have no digest: {shown}{more}; write the digest to {place} {field}")
 }
 
 /// Returns the catalogue with the models that the policies add.
@@ -160,7 +179,7 @@ mod tests {
         let line =
             Line::try_parse_from(format!("images -f - {flags}").split_whitespace()).map_err(|e| e.to_string())?;
         let policies = policy_file::policies("-", text).map_err(|error| error.to_string())?;
-        line.images.list(policies).map(|images| images.into_iter().collect()).map_err(|error| error.to_string())
+        line.images.list(policies).map(|list| list.images.into_iter().collect()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -202,6 +221,17 @@ mod tests {
         for image in ["nvcr.io/nvidia/driver:595.91.07-ubuntu22.04", "own/driver:595.91.07-ubuntu22.04"] {
             assert!(images.iter().any(|found| found == image), "{images:#?}");
         }
+    }
+
+    #[test]
+    fn a_warning_names_images_by_tag_and_the_field() {
+        let images = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        let words = by_tag_warning("driver.image.digest", &images(&["a:1", "b:1", "c:1", "d:1", "e:1"]));
+        assert!(
+            words.contains(": a:1, b:1, c:1 and 2 more; ") && words.ends_with("policy's field driver.image.digest")
+        );
+        let words = by_tag_warning(PROBE_DIGEST, &images(&["a:1"]));
+        assert!(words.contains(": a:1; ") && words.ends_with("chart's value image.digests.probe"), "{words}");
     }
 
     #[test]

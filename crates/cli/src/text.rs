@@ -1,9 +1,16 @@
 //! A plan as text: what a reader has to decide on comes first, one line for each node.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+};
 
 use gpu_operator_crd::keys;
-use gpu_operator_plan::forecast::{Forecast, Outcome, StageChange, Update};
+use gpu_operator_plan::{
+    desired::images::is_fixed,
+    forecast::{Forecast, Outcome, StageChange, Update},
+    image_list::digest_field,
+};
 
 use crate::report::Report;
 
@@ -53,7 +60,7 @@ fn policy(forecast: &Forecast, lines: &mut Vec<String>) {
     let problem =
         problems.iter().map(|problem| format!("{}, {}: {}", problem.condition, problem.reason, problem.message));
     section("Conditions of the policy:", problem.collect(), lines);
-    section("What updates change:", stages(updates), lines);
+    section("What updates change:", stages(updates).into_iter().chain(by_tag(updates)).collect(), lines);
     let mut waves: BTreeMap<Option<u32>, Vec<&Update>> = BTreeMap::new();
     for update in updates {
         waves.entry(update.wave).or_default().push(update);
@@ -96,6 +103,19 @@ fn stages(updates: &[Update]) -> Vec<String> {
         format!("{}: {what} ({})", stage.as_str(), count(nodes, "node"))
     };
     known.into_iter().map(line).collect()
+}
+
+/// Returns the line about images that their registry can replace, because they have no digest.
+fn by_tag(updates: &[Update]) -> Option<String> {
+    let is_by_tag = |change: &&StageChange| change.to.as_ref().is_some_and(|image| !is_fixed(image));
+    let fields: BTreeSet<&str> = updates
+        .iter()
+        .flat_map(|update| &update.stages)
+        .filter(is_by_tag)
+        .map(|change| digest_field(change.stage))
+        .collect();
+    let fields = fields.into_iter().collect::<Vec<_>>().join(", ");
+    (!fields.is_empty()).then(|| format!("a registry can replace images that have no digest; write it to {fields}"))
 }
 
 /// Returns the line of a node.
@@ -174,6 +194,21 @@ mod tests {
     }
 
     #[test]
+    fn images_with_a_digest_need_no_other() {
+        let change = |stage, to: &str| StageChange { stage, from: Some("driver:1".into()), to: Some(to.into()) };
+        let update = |stages| [Update { stages, ..update_of("a", None) }];
+        let fixed = vec![
+            change(Stage::Driver, "cos-nvidia-installer:fixed"),
+            change(Stage::Toolkit, "toolkit@sha256:ab"),
+            StageChange { stage: Stage::Mps, from: Some("plugin:1".into()), to: None },
+        ];
+        assert_eq!(by_tag(&update(fixed.clone())), None);
+        let plugin = [change(Stage::DevicePlugin, "plugin:1"), change(Stage::Mps, "plugin:1")];
+        let line = by_tag(&update([&fixed[..], &plugin].concat())).unwrap();
+        assert!(line.ends_with("write it to devicePlugin.image.digest"), "{line}");
+    }
+
+    #[test]
     fn every_part_has_its_lines() {
         let pods = vec![pod("t/a", Outcome::Evicted), pod("t/b", Outcome::Evicted), pod("t/c", Outcome::Awaited)];
         let new = vec![StageChange { stage: Stage::Driver, from: None, to: Some("driver:2".into()) }];
@@ -208,6 +243,7 @@ What updates change:
   driver: new: driver:2 (1 node)
   driver: driver:1 -> driver:2 (3 nodes)
   toolkit: other settings of toolkit:1 (3 nodes)
+  a registry can replace images that have no digest; write it to driver.image.digest, toolkit.image.digest
 
 At once, because these nodes have no GPU to lose:
   d: disrupts no pod

@@ -1,20 +1,31 @@
-//! Check: whether the components of the installed chart work, for `helm test`.
+//! Check: whether the components of the installed chart work, and its admission policies are enforced, for `helm test`.
+
+use std::fmt::Debug;
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
 use gpu_operator_plan::assess::pod_failure::PROBE_DAEMON_SET;
-use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
-use kube::{Api, Client, ResourceExt, api::ListParams};
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    apps::v1::DaemonSet,
+    core::v1::Pod,
+};
+use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
+use serde::de::DeserializeOwned;
 
-use crate::error::{Error, request};
+use crate::{
+    admission::{Binding, Known, Policy, State},
+    error::{Error, request},
+};
 
 /// The label of the operator's pod in the chart.
 const OPERATOR: &str = "app.kubernetes.io/name=nodestack-gpu-operator";
 
-/// Returns what does not work: the API of the CRDs, the operator's pod, or the probes. Empty if all of them work.
+/// Returns what does not work: the API of the CRDs, the operator's pod, the probes, or the admission policies of these names. Empty if all
+/// of them work.
 ///
 /// # Errors
 /// Returns an error if the API server does not answer, or rejects a request.
-pub async fn faults(client: &Client, namespace: &str) -> Result<Vec<String>, Error> {
+pub async fn faults(client: &Client, namespace: &str, admission_policies: &[String]) -> Result<Vec<String>, Error> {
     let one = ListParams::default().limit(1);
     request("list policies".into(), Api::<ClusterGpuPolicy>::all(client.clone()).list(&one)).await?;
     request("list GpuNodes".into(), Api::<GpuNode>::all(client.clone()).list(&one)).await?;
@@ -32,7 +43,23 @@ pub async fn faults(client: &Client, namespace: &str) -> Result<Vec<String>, Err
     if ready < wanted || wanted == 0 {
         faults.push(format!("{ready} of {wanted} pods of DaemonSet {PROBE_DAEMON_SET} are ready"));
     }
+    for name in admission_policies {
+        let policy = known::<ValidatingAdmissionPolicy, Policy>(client, name).await?;
+        let binding = known::<ValidatingAdmissionPolicyBinding, Binding>(client, name).await?;
+        faults.extend(State::of(policy, binding).fault(name));
+    }
     Ok(faults)
+}
+
+/// Reads an object by a list, because the operator has no other right to read it.
+async fn known<K, T>(client: &Client, name: &str) -> Result<Known<T>, Error>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    T: for<'k> From<&'k K>,
+{
+    let named = ListParams::default().fields(&format!("metadata.name={name}"));
+    let found = request(format!("read {} {name}", K::kind(&())), Api::<K>::all(client.clone()).list(&named)).await?;
+    Ok(found.items.first().map_or(Known::Absent, |object| Known::Present(T::from(object))))
 }
 
 fn is_ready(pod: &Pod) -> bool {

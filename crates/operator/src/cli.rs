@@ -19,6 +19,7 @@ use tokio::{net::TcpListener, signal::unix};
 
 use crate::{
     admin::Admin,
+    admission_watch,
     advise::Adviser,
     check,
     drive::Driver,
@@ -45,11 +46,14 @@ pub struct Cli {
 enum Command {
     /// Run the operator.
     Run(Run),
-    /// Check whether operator and probes of the installed chart are ready.
+    /// Check whether operator and probes of the installed chart are ready, and its admission policies enforced.
     Check {
         /// Namespace of the operator.
         #[arg(long, env = "POD_NAMESPACE")]
         namespace: String,
+        /// Name of a ValidatingAdmissionPolicy of the chart and of its binding; may be repeated.
+        #[arg(long = "admission-policy")]
+        admission_policies: Vec<String>,
     },
     /// List the images that the nodes of policies may pull, one per line; needs no cluster.
     Images(Images),
@@ -83,6 +87,9 @@ struct Run {
     /// Do not diagnose pods that request GPUs: write no Events about their mistakes.
     #[arg(long)]
     no_pod_diagnosis: bool,
+    /// Name of a ValidatingAdmissionPolicy of the chart and of its binding, to report whether it is enforced; may be repeated.
+    #[arg(long = "admission-policy")]
+    admission_policies: Vec<String>,
 }
 
 /// A reason why the operator cannot run.
@@ -130,12 +137,12 @@ impl Cli {
                 let client = if plan.needs_cluster() { Some(client().await?) } else { None };
                 return Ok(if plan.run(client).await? { ExitCode::from(CHANGES) } else { ExitCode::SUCCESS });
             }
-            Command::Check { namespace } => {
-                let faults = check::faults(&client().await?, &namespace).await?;
+            Command::Check { namespace, admission_policies } => {
+                let faults = check::faults(&client().await?, &namespace, &admission_policies).await?;
                 if !faults.is_empty() {
                     return Err(CliError::Faults(faults));
                 }
-                tracing::info!("operator and probes are ready");
+                tracing::info!("operator and probes are ready, and the admission policies are enforced");
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -162,6 +169,7 @@ impl Run {
             evict_pods,
             listen,
             no_pod_diagnosis,
+            admission_policies,
         } = self;
         // First, because process 1 of a container ignores signals for which it has installed no handler.
         let mut term = unix::signal(unix::SignalKind::terminate()).map_err(|error| CliError::Listen(listen, error))?;
@@ -174,6 +182,7 @@ impl Run {
         let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
         let mut follow = watch::follow_all(&client, &namespace, &mirrors, &wake);
         follow.push(Box::pin(publishing));
+        follow.extend(admission_watch::follow_all(&client, admission_policies, &metrics));
         if !no_pod_diagnosis {
             follow.extend(watch::follow_pods(&client, &namespace, &mirrors));
             let adviser = Adviser {

@@ -8,9 +8,11 @@
 //!
 //! [`watch`] mirrors facts and wakes the loop, which is [`reconcile`]. A [`gpu_operator_plan::pass::Pass`] decides what to read and
 //! what to write; [`drive`] carries out its requests: [`observe`] reads what no mirror holds, and [`apply`] writes. Only this crate
-//! does I/O (`watch`, `observe`, `apply`, `events`, `advise`, `admin`, `check`); time is an argument of the pass.
+//! does I/O (`watch`, `observe`, `apply`, `events`, `advise`, `admission_watch`, `admin`, `check`); time is an argument of the pass.
 
 pub mod admin;
+pub mod admission;
+pub mod admission_watch;
 pub mod advise;
 pub mod apply;
 pub mod check;

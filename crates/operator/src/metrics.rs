@@ -14,7 +14,7 @@ use prometheus_client::{
 
 use strum::IntoEnumIterator;
 
-use crate::drive::Written;
+use crate::{admission::State, drive::Written};
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
 struct ConditionLabels {
@@ -49,6 +49,12 @@ struct FindingLabels {
 }
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
+struct AdmissionLabels {
+    admission_policy: String,
+    state: &'static str,
+}
+
+#[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
 struct EventLabels {
     result: &'static str,
 }
@@ -72,6 +78,7 @@ pub struct Metrics {
     allocatable_gpus: Family<PoolLabels, Gauge>,
     gpus_with_problems: Family<StateLabels, Gauge>,
     pod_findings: Family<FindingLabels, Gauge>,
+    admission_policies: Family<AdmissionLabels, Gauge>,
     writes: Family<WriteLabels, Counter>,
     events: Family<EventLabels, Counter>,
     passes: Counter,
@@ -91,6 +98,7 @@ impl Default for Metrics {
             allocatable_gpus: Family::default(),
             gpus_with_problems: Family::default(),
             pod_findings: Family::default(),
+            admission_policies: Family::default(),
             writes: Family::default(),
             events: Family::default(),
             passes: Counter::default(),
@@ -134,6 +142,11 @@ impl Default for Metrics {
             "pod_findings",
             "Number of current mistakes in pods, by reason",
             metrics.pod_findings.clone(),
+        );
+        registry.register(
+            "admission_policy_state",
+            "Whether a ValidatingAdmissionPolicy of the chart is enforced, by its state. Always 1",
+            metrics.admission_policies.clone(),
         );
         registry.register("writes", "Number of writes to the API server, by kind and result", metrics.writes.clone());
         registry.register("events", "Number of Events, by result", metrics.events.clone());
@@ -220,6 +233,19 @@ impl Metrics {
         }
     }
 
+    /// Sets the state of a ValidatingAdmissionPolicy.
+    pub fn show_admission_policy(&self, name: &str, state: State) {
+        let _no_scrape = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        for other in State::ALL {
+            let labels = AdmissionLabels { admission_policy: name.to_owned(), state: other.as_str() };
+            if other == state {
+                self.admission_policies.get_or_create(&labels).set(1);
+            } else {
+                self.admission_policies.remove(&labels);
+            }
+        }
+    }
+
     /// Counts writes by kind and result.
     pub fn count(&self, written: &[Written]) {
         for written in written {
@@ -295,6 +321,16 @@ mod tests {
         shown.sort();
         let state = |state, nodes: u32| format!(r#"{{policy="all",state="{state}"}} {nodes}"#);
         assert_eq!(shown, [state("done", 1), state("failed", 0), state("in_progress", 2), state("waiting", 3)]);
+    }
+
+    #[test]
+    fn an_admission_policy_is_one_series_with_its_current_state() {
+        let metrics = Metrics::default();
+        for state in [State::Unknown, State::Enforced, State::NotBound] {
+            metrics.show_admission_policy("a", state);
+            let expected = format!(r#"{{admission_policy="a",state="{}"}} 1"#, state.as_str());
+            assert_eq!(lines(&metrics, "admission_policy_state"), [expected]);
+        }
     }
 
     #[test]

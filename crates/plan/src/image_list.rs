@@ -1,13 +1,14 @@
 //! The images that a policy's nodes may pull, for users who fill a mirror before there are nodes: the plan's own choices for
 //! nodes of each operating system, container runtime and GPU model.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, PoolName,
+    ClusterGpuPolicy, PoolName, keys,
     policy::{Driver, DriverSource, Pool, ValidationMode},
     reason::Reason,
     report::{DriverFacts, HOST_ROOT, InstalledDriver, OsRelease, Report},
+    stage::Stage,
 };
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Container};
 
@@ -22,6 +23,7 @@ use crate::{
         },
         effective_spec,
         fault::Fault,
+        images as references,
         key::VariantKey,
         variant,
     },
@@ -81,13 +83,43 @@ fn system(name: &str) -> OsRelease {
     OsRelease { id: id.to_owned(), version_id: version.to_owned() }
 }
 
+/// The setting that fixes the probe's image, of the chart and not of a policy.
+pub const PROBE_DIGEST: &str = "image.digests.probe";
+/// The field that fixes the image of the test that validates nodes.
+const TEST_DIGEST: &str = "readiness.validation.image.digest";
+
+/// Returns the field of a policy that fixes the image of a stage, in `defaults` or in a pool.
+#[must_use]
+pub fn digest_field(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Driver => "driver.image.digest",
+        Stage::Toolkit => "toolkit.image.digest",
+        Stage::Mps | Stage::DevicePlugin => "devicePlugin.image.digest",
+    }
+}
+
 /// The images that a policy's nodes may pull.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageList {
     /// The images.
     pub images: BTreeSet<String>,
+    /// Those that their registry can replace, because they have a tag and no digest, by the field or setting for the digest.
+    pub by_tag: BTreeMap<&'static str, BTreeSet<String>>,
     /// Why no node of a pool with some model gets a driver by this operator.
     pub notes: BTreeSet<String>,
+}
+
+impl ImageList {
+    /// Adds an image, and the field or setting for its digest.
+    fn add(&mut self, image: &str, digest: &'static str) {
+        if image.is_empty() {
+            return;
+        }
+        self.images.insert(image.to_owned());
+        if !references::is_fixed(image) {
+            self.by_tag.entry(digest).or_default().insert(image.to_owned());
+        }
+    }
 }
 
 /// Returns the images that the nodes of a policy may pull, but not those that a cloud preloads on its nodes. Of a pool that names
@@ -104,7 +136,15 @@ pub fn images(settings: &Settings, catalogue: &Catalogue, policy: &ClusterGpuPol
             let search = Search { catalogue, policy, pool, fleet, by_third_party };
             for key in search.keys(&mut list.notes) {
                 let variant = variant::resolve(policy, pool, key);
-                list.images.extend(daemon_sets(settings, policy, &variant).iter().flat_map(pulled).cloned());
+                for set in daemon_sets(settings, policy, &variant) {
+                    // All have the label.
+                    let Some(stage) = stage(&set) else { continue };
+                    for image in pulled(&set) {
+                        // Init containers of all stages run it.
+                        let is_probe = *image == settings.probe_image;
+                        list.add(image, if is_probe { PROBE_DIGEST } else { digest_field(stage) });
+                    }
+                }
             }
             if pool.is_some_and(|pool| pool.matches.models.is_empty() && pool.matches.node_selector.is_none()) {
                 break;
@@ -112,10 +152,17 @@ pub fn images(settings: &Settings, catalogue: &Catalogue, policy: &ClusterGpuPol
         }
     }
     if policy.spec.readiness.validation.mode.unwrap_or_default() != ValidationMode::Never {
-        list.images.extend(validation_test::images(&policy));
+        for image in validation_test::images(&policy) {
+            list.add(&image, TEST_DIGEST);
+        }
     }
-    list.images.remove("");
     list
+}
+
+/// Returns the stage of a DaemonSet.
+fn stage(set: &DaemonSet) -> Option<Stage> {
+    let label = set.metadata.labels.as_ref()?.get(keys::STAGE)?;
+    Stage::ALL.into_iter().find(|stage| stage.as_str() == label)
 }
 
 fn with_host_drivers(policy: &ClusterGpuPolicy) -> ClusterGpuPolicy {

@@ -1,6 +1,7 @@
 //! The admission policies of the chart: what each account may write, although its role allows more.
 
 mod detector;
+mod enforced;
 mod google;
 mod images;
 mod kubelet;

@@ -262,6 +262,39 @@ fn permissions_of_googles_plugin_exist_only_if_requested() {
 }
 
 #[test]
+fn the_operator_checks_every_admission_policy_of_the_chart() {
+    let cluster = cluster();
+    let renamed = [&EVERYTHING[..], &["fullnameOverride=other"]].concat();
+    for (set, expected) in [(&["image.repository=example.com/x"][..], 2), (&EVERYTHING, 4), (&renamed, 4)] {
+        let rendered = documents(&template(&cluster, set).expect("a chart")).expect("YAML");
+        let of_kind = |kind: &'static str| rendered.iter().filter(move |document| document["kind"] == kind);
+        let names = |kind| -> BTreeSet<&str> {
+            of_kind(kind).map(|object| object["metadata"]["name"].as_str().expect("a name")).collect()
+        };
+        let policies = names("ValidatingAdmissionPolicy");
+        assert_eq!((policies.len(), &policies), (expected, &names("ValidatingAdmissionPolicyBinding")));
+        let pods = of_kind("Deployment").map(|object| &object["spec"]["template"]["spec"]).chain(
+            // The pod of helm test.
+            of_kind("Pod").map(|object| &object["spec"]),
+        );
+        let mut checked = 0;
+        for pod in pods {
+            let args = pod["containers"][0]["args"].as_array().expect("arguments");
+            let pairs = args.windows(2).filter(|pair| pair[0] == "--admission-policy");
+            assert_eq!(pairs.filter_map(|pair| pair[1].as_str()).collect::<BTreeSet<_>>(), policies);
+            checked += 1;
+        }
+        let rules = of_kind("ClusterRole").flat_map(|role| role["rules"].as_array().into_iter().flatten());
+        for rule in rules.filter(|rule| rule["apiGroups"] == json!(["admissionregistration.k8s.io"])) {
+            let readable = rule["resourceNames"].as_array().expect("names").iter().filter_map(Value::as_str);
+            assert_eq!(readable.collect::<BTreeSet<_>>(), policies);
+            checked += 1;
+        }
+        assert_eq!(checked, 3, "the operator, helm test and the role");
+    }
+}
+
+#[test]
 fn only_the_role_that_reads_is_part_of_the_clusters_roles() {
     let rendered = documents(&template(&cluster(), &EVERYTHING).expect("a chart")).expect("YAML");
     let role = |name: &str| rendered.iter().find(|document| document["metadata"]["name"] == name).expect("a role");

@@ -30,7 +30,7 @@ pub fn any() -> watcher::Config {
 /// The pauses after errors of a watch. They become shorter again only after some time without an error, and not with each list that
 /// succeeds: if the watch after it always fails, all objects would be listed every second.
 #[derive(Default)]
-struct Pauses(DefaultBackoff);
+pub struct Pauses(DefaultBackoff);
 
 impl Iterator for Pauses {
     type Item = Duration;

@@ -1,6 +1,7 @@
 //! The operator's writes and its loop, with its watches, against an API server in memory.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod admission;
 mod api;
 mod check;
 mod cluster;

@@ -71,6 +71,13 @@ pub fn reference_of(images: &Images, custom: Option<&Image>, upstream: Upstream<
     joined(&repository, custom, version)
 }
 
+/// Returns whether a reference always denotes the same image: by a digest, or because GKE's nodes contain the image. A registry can move a
+/// tag to another image.
+#[must_use]
+pub fn is_fixed(reference: &str) -> bool {
+    reference.contains("@sha256:") || [GKE_COS, GKE_UBUNTU].contains(&reference)
+}
+
 fn joined(repository: &str, custom: Option<&Image>, version: &str) -> String {
     let digest = custom.and_then(|image| image.digest.as_deref());
     let version = digest.or(custom.and_then(|image| image.tag.as_deref())).unwrap_or(version);
@@ -99,6 +106,21 @@ mod tests {
             (mirror, Some(image(None, None, Some(digest))), "mirror.example.com:5000/nv/nvidia/driver@sha256:ab"),
         ] {
             assert_eq!(reference(&images, custom.as_ref(), DRIVER, "1-x"), expected);
+        }
+    }
+
+    #[test]
+    fn only_a_digest_or_a_preloaded_image_is_fixed() {
+        for (reference, expected) in [
+            ("nvcr.io/nvidia/driver:595.91.07-ubuntu22.04", false),
+            ("registry.example.com:5000/driver", false),
+            ("own/gke-nvidia-installer:fixed", false),
+            ("nvcr.io/nvidia/driver@sha256:ab", true),
+            ("nvcr.io/nvidia/driver:595.91.07@sha256:ab", true),
+            (GKE_COS, true),
+            (GKE_UBUNTU, true),
+        ] {
+            assert_eq!(is_fixed(reference), expected, "{reference}");
         }
     }
 

@@ -139,11 +139,33 @@ fn it_is_limited_by_operating_system_and_model() {
             ],
         ),
     ] {
-        let ImageList { images, notes } = list(spec, systems, models);
+        let ImageList { images, notes, by_tag } = list(spec, systems, models);
         let expected: BTreeSet<String> = expected.iter().map(|&image| image.to_owned()).collect();
         assert_eq!(images, expected, "{spec} on {systems:?} with {models:?}");
         assert_eq!(notes, BTreeSet::new(), "{spec}");
+        let tagged: BTreeSet<String> = by_tag.into_values().flatten().collect();
+        let without_digest = images.into_iter().filter(|image| !image.contains("@sha256:"));
+        assert_eq!(tagged, without_digest.collect(), "{spec}");
     }
+}
+
+#[test]
+fn images_with_a_tag_have_the_field_for_their_digest() {
+    let digest = format!("sha256:{:064}", 1);
+    let all = "driver: {source: Container}, devicePlugin: {sharing: {mode: MPS, mps: {replicas: 2}}}";
+    let spec = format!("{{defaults: {{{all}}}, readiness: {{validation: {{mode: OnInstall}}}}}}");
+    let by_tag = list(&spec, &["ubuntu22.04"], &["nvidia-h100-80gb"]).by_tag;
+    let [driver, toolkit, plugin] = ["driver", "toolkit", "devicePlugin"].map(|part| format!("{part}.image.digest"));
+    let fields: Vec<&str> = by_tag.keys().copied().collect();
+    let test = "readiness.validation.image.digest";
+    assert_eq!(fields, [&plugin, &driver, "image.digests.probe", test, &toolkit]);
+    assert_eq!(by_tag[&*plugin].iter().collect::<Vec<_>>(), ["nvcr.io/nvidia/k8s-device-plugin:v0.20.0"]);
+    assert!(by_tag[test].iter().all(|image| image.contains("cuda-sample:")), "{by_tag:?}");
+    // Fixed where the field says, and nowhere else.
+    let image = format!("image: {{digest: \"{digest}\"}}");
+    let fixed = format!("{{defaults: {{driver: {{source: Container, {image}}}, devicePlugin: {{{image}}}}}}}");
+    let by_tag = list(&fixed, &["ubuntu22.04"], &["nvidia-h100-80gb"]).by_tag;
+    assert_eq!(by_tag.keys().collect::<Vec<_>>(), [&"image.digests.probe", &&*toolkit]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use gpu_host::{
         xids::{XidCount, XidSource, XidsByGpu},
     },
 };
-use gpu_operator::{drive::Written, error::Error, metrics::Metrics};
+use gpu_operator::{admission::State, drive::Written, error::Error, metrics::Metrics};
 use gpu_operator_crd::{
     ClusterGpuPolicyStatus, ConditionType,
     health::{HealthRules, HealthState},
@@ -64,6 +64,9 @@ fn operator() -> String {
     let status: ClusterGpuPolicyStatus = serde_json::from_value(status).expect("a status");
     metrics.show(&Plan { statuses: [("all".into(), status)].into(), ..Plan::default() });
     metrics.show_findings(&[]);
+    for state in State::ALL {
+        metrics.show_admission_policy(state.as_str(), state);
+    }
     let refused = Err(Error::NoAnswer { what: "write".to_owned() });
     metrics.count_event("Published");
     let write = Arc::new(Write::new("a", Body::Taint(None)));

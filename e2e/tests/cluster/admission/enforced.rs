@@ -1,0 +1,57 @@
+//! The operator shows that a policy is not enforced, which nothing else reports.
+
+use anyhow::{Result, ensure};
+use gpu_operator_crd::GpuNode;
+use harness::wait::eventually;
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::json;
+
+use super::{account, denied, gpu_node};
+use crate::support::{Fixture, SHOWN, alone};
+
+/// The probe's service account, its admission policy and the binding.
+const PROBE: &str = "nodestack-nvml-probe";
+
+/// Waits until the operator shows this state of the policy.
+async fn shown(f: &Fixture, state: &str) -> Result<()> {
+    let series = format!(r#"gpu_operator_admission_policy_state{{admission_policy="{PROBE}",state="{state}"}} 1"#);
+    eventually(SHOWN, "the state of the policy in the metrics", || async {
+        let metrics = f.ask_operator("/metrics").await?;
+        let lines: Vec<&str> = metrics.lines().filter(|line| line.contains("admission_policy_state")).collect();
+        ensure!(lines.contains(&series.as_str()), "{series}: {lines:?}");
+        Ok(())
+    })
+    .await
+}
+
+#[test]
+fn a_deleted_binding_is_shown_until_it_is_restored() {
+    alone(async |f| {
+        shown(&f, "Enforced").await?;
+        let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(f.cluster.client());
+        let mut binding = bindings.get(PROBE).await?;
+        bindings.delete(PROBE, &DeleteParams::default()).await?;
+        let gpu_nodes = Api::<GpuNode>::all(account(&f, PROBE).await?);
+        let create = async || {
+            let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+            Ok::<_, anyhow::Error>(gpu_nodes.create(&dry_run, &gpu_node("other", &json!({}))?).await)
+        };
+        let outcome = async {
+            shown(&f, "NotBound").await?;
+            eventually(SHOWN, "a token that no policy restricts", || async { Ok(create().await??) }).await
+        }
+        .await;
+        // Also after a failure: other tests need the binding.
+        binding.metadata.resource_version = None;
+        binding.metadata.uid = None;
+        bindings.create(&PostParams::default(), &binding).await?;
+        let _: GpuNode = outcome?;
+        shown(&f, "Enforced").await?;
+        eventually(SHOWN, "a restricted token", || async { denied("without a node", create().await?, "names no node") })
+            .await
+    });
+}
