@@ -7,6 +7,7 @@ mod images;
 mod kubelet;
 mod nodes;
 mod probe;
+mod tenant;
 
 use std::collections::BTreeSet;
 

@@ -8,7 +8,10 @@ use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, ResourceExt, api::PostParams};
 use serde_json::json;
 
-use crate::support::{DEFAULT_DRIVER, Fixture, GOOGLES_DRIVER, GPUS, HOSTNAME, UNCHECKED, started, test};
+use crate::support::{DEFAULT_DRIVER, Fixture, GOOGLES_DRIVER, GPUS, HOSTNAME, PROBE_PODS, UNCHECKED, started, test};
+
+/// The token in the URL of a driver.
+const CANARY: &str = "canary-in-the-url";
 
 /// A Job with which users check a system: it requests one GPU on nodes with a label.
 struct Check<'a> {
@@ -191,11 +194,12 @@ fn a_run_file_and_googles_plugin_need_no_toolkit() {
     test(async |f| {
         f.host.set_install_dir(true)?;
         let image = "image: {repository: localhost:5999/google/stand-in, tag: dev}";
+        let url = format!("https://mirror.example.com/a.run?token={CANARY}");
         f.apply(&format!(
             "{{pools: [{{
                 name: ceph-workers,
                 nodeLabels: [{{key: gpu/nividia, value: P630}}],
-                driver: {{source: RunFile, version: 580.173.02, sha256: {UNCHECKED}, {image}}},
+                driver: {{source: RunFile, version: 580.173.02, url: '{url}', sha256: {UNCHECKED}, {image}}},
                 devicePlugin: {{flavor: Gke, containerMetrics: {{port: 2112}}, {image}}},
             }}]}}"
         ))
@@ -217,6 +221,25 @@ fn a_run_file_and_googles_plugin_need_no_toolkit() {
         ensure!(log.contains("Found cached version"), "{log}");
         ensure!(f.operand(Stage::DevicePlugin).await?.uid() == plugin.uid());
         ensure!(f.allocatable().await? == GPUS);
-        Ok(())
+        shows_no_credential(&f, &driver.name_any())
     });
+}
+
+/// Checks that the token of the driver's URL is neither in a status, nor in Events, nor in logs.
+fn shows_no_credential(f: &Fixture, driver: &str) -> Result<()> {
+    let (node, namespace) = (&f.host.name(), f.cluster.namespace());
+    let status = "-o=jsonpath={.status}";
+    for args in [
+        &["get", "clustergpupolicy", &f.policy, status][..],
+        &["get", "gpunode", node, "-o=yaml"],
+        &["get", "node", node, "-o=yaml"],
+        &["get", "events", "-A", "-o=yaml"],
+        &["logs", driver, "-n", namespace, "--all-containers"],
+        &["logs", "deployment/nodestack-gpu-operator", "-n", namespace],
+        &["logs", "-n", namespace, "-l", PROBE_PODS, "--tail=-1", "--prefix"],
+    ] {
+        let shown = f.cluster.kubectl(args)?;
+        ensure!(!shown.is_empty() && !shown.contains(CANARY), "{args:?} shows the token of driver.url");
+    }
+    Ok(())
 }
