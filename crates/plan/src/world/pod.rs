@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpu_operator_common::{credentials::hide_in_urls, interned::Interned};
+use gpu_operator_common::{bounds::clipped, credentials::hide_in_urls, interned::Interned};
 use gpu_operator_crd::{NodeName, Revision, keys, policy::Stage};
 use k8s_openapi::{
     api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},
@@ -12,6 +12,11 @@ use kube::{Resource, ResourceExt};
 use serde::Serialize;
 
 use crate::{container_names::DEVICE_NODES, time::add, world::observed_time::ObservedTime};
+
+/// The maximum length of a message that is kept, in bytes: that of kubelet's termination messages.
+const MAX_MESSAGE: usize = 4096;
+/// The maximum number of containers, and of init containers, that are read from one pod.
+const MAX_CONTAINERS: usize = 32;
 
 /// The facts of one of this operator's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -132,7 +137,7 @@ impl PodFacts {
             Role::Probe | Role::Validation | Role::Preflight => None,
         };
         let containers = |statuses: Option<&Vec<ContainerStatus>>| {
-            statuses.into_iter().flatten().map(ContainerFacts::of).collect::<Vec<_>>()
+            statuses.into_iter().flatten().take(MAX_CONTAINERS).map(ContainerFacts::of).collect::<Vec<_>>()
         };
         Some(Self {
             name: pod.name_any(),
@@ -146,7 +151,7 @@ impl PodFacts {
                 .and_then(|status| status.conditions.as_ref())
                 .and_then(|conditions| conditions.iter().find(|condition| condition.type_ == "PodScheduled"))
                 .filter(|condition| condition.status == "False")
-                .map(|condition| condition.message.clone().unwrap_or_default()),
+                .map(|condition| shown(condition.message.as_ref())),
             end: status.and_then(PodEnd::of),
             init: containers(status.and_then(|status| status.init_container_statuses.as_ref())),
             containers: containers(status.and_then(|status| status.container_statuses.as_ref())),
@@ -244,13 +249,13 @@ impl PodEnd {
             container.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(|time| time.0.into())
         });
         let at = ends.max();
-        Some(Self { succeeded, reason: reason.unwrap_or_default(), message, at })
+        Some(Self { succeeded, reason: clipped(&reason.unwrap_or_default(), MAX_MESSAGE).to_owned(), message, at })
     }
 }
 
 /// Returns a message as statuses may show it: kubelet fills it with the end of a container's log.
 fn shown(message: Option<&String>) -> String {
-    message.map(|message| hide_in_urls(message)).unwrap_or_default()
+    message.map(|message| clipped(&hide_in_urls(message), MAX_MESSAGE).to_owned()).unwrap_or_default()
 }
 
 /// Returns the node for which the DaemonSet controller created a pod that is not scheduled yet.
@@ -286,7 +291,7 @@ impl ContainerFacts {
         } else {
             let waiting = state.waiting.unwrap_or_default();
             ContainerState::Waiting {
-                reason: waiting.reason.unwrap_or_default(),
+                reason: clipped(&waiting.reason.unwrap_or_default(), MAX_MESSAGE).to_owned(),
                 message: shown(waiting.message.as_ref()),
             }
         };
