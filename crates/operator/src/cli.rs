@@ -21,6 +21,7 @@ use crate::{
     admin::Admin,
     advise::Adviser,
     check,
+    client::bounded,
     drive::Driver,
     error::Error as RequestError,
     events::Publisher,
@@ -131,7 +132,7 @@ impl Cli {
                 return Ok(if plan.run(client).await? { ExitCode::from(CHANGES) } else { ExitCode::SUCCESS });
             }
             Command::Check { namespace } => {
-                let faults = check::faults(&client().await?, &namespace).await?;
+                let faults = check::faults(&bounded(client().await?), &namespace).await?;
                 if !faults.is_empty() {
                     return Err(CliError::Faults(faults));
                 }
@@ -166,7 +167,7 @@ impl Run {
         // First, because process 1 of a container ignores signals for which it has installed no handler.
         let mut term = unix::signal(unix::SignalKind::terminate()).map_err(|error| CliError::Listen(listen, error))?;
         let mut int = unix::signal(unix::SignalKind::interrupt()).map_err(|error| CliError::Listen(listen, error))?;
-        let client = client().await?;
+        let client = bounded(client().await?);
         let mirrors = Arc::<Mirrors>::default();
         let metrics = Arc::<Metrics>::default();
         let wake = Arc::default();

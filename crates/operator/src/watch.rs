@@ -18,6 +18,7 @@ use gpu_operator_crd::keys;
 use kube::{Api, Client, runtime::watcher};
 use tokio::sync::Notify;
 
+pub use fact::MAX_ELEMENTS;
 pub use mirrors::{Answer, Mirrors};
 pub use pods::follow_pods;
 
