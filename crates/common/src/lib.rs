@@ -5,6 +5,7 @@
 
 #[cfg(feature = "admin")]
 pub mod admin;
+pub mod bounds;
 pub mod build_info;
 pub mod credentials;
 pub mod interned;

@@ -65,6 +65,12 @@ impl<F, N> Mirror<F, N> {
         Self { most, synced: false, known: BTreeMap::new(), seen: 0, listing: None }
     }
 
+    /// Returns whether it holds as many objects as it may, so that there may be others.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.known.len() >= self.most
+    }
+
     /// Returns whether the kind has been listed.
     #[must_use]
     pub fn synced(&self) -> bool {
@@ -287,6 +293,7 @@ mod tests {
         let mut mirror = Mirror::of_at_most(2);
         assert!(mirror.set("a".into(), 1, 1) && mirror.set("b".into(), 1, 1));
         assert!(!mirror.set("c".into(), 1, 1), "the mirror is full");
+        assert!(mirror.is_full() && !Mirror::<u8>::default().is_full());
         assert!(mirror.set("a".into(), 2, 2), "known objects are still updated");
         assert!(mirror.remove(&"b".into(), 2) && mirror.set("c".into(), 3, 1));
         assert!(

@@ -6,6 +6,8 @@ use gpu_operator_plan::output::events::Subject;
 use k8s_openapi::api::core::v1::Event;
 use strum::{EnumIter, IntoStaticStr};
 
+use crate::{runtime_handler::SANDBOX_FAILED, scheduling::NODE_IS_COMING};
+
 /// How long a pod may wait for a node before it is reported that no node fits: an autoscaler needs some time to announce that
 /// it will create one.
 pub const NO_PLACE_GRACE: Duration = Duration::from_mins(1);
@@ -74,14 +76,17 @@ pub struct PodEvent {
     pub message: String,
 }
 
-/// The maximum length of a message of an Event, in characters.
-const MAX_MESSAGE_LENGTH: usize = 1000;
+/// The maximum length of a message of an Event, read or written, in characters.
+pub const MAX_MESSAGE_LENGTH: usize = 1000;
+/// The Event reasons that diagnosis evaluates.
+const REASONS: [&str; 3] = [NODE_IS_COMING[0], NODE_IS_COMING[1], SANDBOX_FAILED];
 
 impl PodEvent {
-    /// Returns an Event's reason and message, or `None` if it has no reason.
+    /// Returns an Event's reason and message, or `None` if diagnosis does not evaluate Events with its reason.
     #[must_use]
     pub fn of(event: Event) -> Option<Self> {
         let message = event.message.unwrap_or_default();
-        Some(Self { reason: event.reason?, message: message.chars().take(MAX_MESSAGE_LENGTH).collect() })
+        let reason = event.reason.filter(|reason| REASONS.contains(&reason.as_str()))?;
+        Some(Self { reason, message: message.chars().take(MAX_MESSAGE_LENGTH).collect() })
     }
 }

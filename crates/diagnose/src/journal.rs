@@ -21,6 +21,8 @@ const A_MINUTE: usize = 30;
 const AT_ONCE: usize = 8;
 /// The pauses after which a pod's Events are read for the second and the third time. They are not read a fourth time.
 const READ_AGAIN: [Duration; 2] = [Duration::from_mins(4), Duration::from_mins(16)];
+/// The maximum number of Events that are kept of one pod.
+const MAX_POD_EVENTS: usize = 8;
 /// How soon the Events of pods that were postponed are read.
 const NEXT_TURN: Duration = Duration::from_secs(5);
 
@@ -66,7 +68,10 @@ impl Journal {
     pub fn record(&mut self, uid: &str, pod_events: Option<Vec<PodEvent>>, now: Timestamp) {
         let before = self.readings.remove(uid);
         let times = before.as_ref().map_or(0, |reading| reading.times) + 1;
-        let pod_events = pod_events.or_else(|| before?.pod_events);
+        let mut pod_events = pod_events.or_else(|| before?.pod_events);
+        if let Some(pod_events) = &mut pod_events {
+            pod_events.truncate(MAX_POD_EVENTS);
+        }
         self.readings.insert(uid.to_owned(), Reading { times, at: now, pod_events });
     }
 

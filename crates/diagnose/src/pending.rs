@@ -16,7 +16,7 @@ use kube::ResourceExt;
 
 use crate::{
     driver_paths,
-    finding::{Finding, Mistake},
+    finding::{Finding, MAX_MESSAGE_LENGTH, Mistake},
 };
 
 use gpu_operator_plan::{
@@ -31,6 +31,9 @@ const NVIDIA: &str = "nvidia.com/";
 const MAX_CONTAINERS: usize = 32;
 /// The maximum length of an environment variable that is read. `NVIDIA_REQUIRE_CUDA` of NVIDIA's images has about 500 bytes.
 const MAX_VARIABLE_LENGTH: usize = 4096;
+
+/// The maximum memory that the facts of a pod take, in bytes. Those of an ordinary pod take one or two thousand.
+const MAX_SIZE: usize = 16 * 1024;
 
 /// The resource name of GPUs before Kubernetes 1.10. No kubelet offers it any more.
 pub const LEGACY_RESOURCE: &str = "alpha.kubernetes.io/nvidia-gpu";
@@ -115,7 +118,8 @@ pub struct DriverMount {
 pub type Requirements<'p> = (State, &'p Placement, Vec<(&'p str, u64)>);
 
 impl PendingPod {
-    /// Returns a pod's `namespace/name` and facts, or `None` if it does not involve GPUs. The result does not depend on the
+    /// Returns a pod's `namespace/name` and facts, or `None` if it does not involve GPUs or its facts take more than
+    /// [`MAX_SIZE`]. The result does not depend on the
     /// phase: a pod that leaves Pending must still have the same facts.
     #[must_use]
     pub fn of(pod: &Pod) -> Option<(String, Self)> {
@@ -143,7 +147,20 @@ impl PendingPod {
             containers: init.chain(plain).take(MAX_CONTAINERS).collect(),
             driver_mounts: driver_mounts(spec),
         };
-        facts.concerns_gpus().then(|| (format!("{}/{}", facts.namespace, facts.name), facts))
+        (facts.concerns_gpus() && facts.size() <= MAX_SIZE)
+            .then(|| (format!("{}/{}", facts.namespace, facts.name), facts))
+    }
+
+    /// Returns the approximate memory that it takes, in bytes.
+    fn size(&self) -> usize {
+        let texts = [&self.namespace, &self.name, &self.uid];
+        let texts = texts.into_iter().chain(&self.owner).chain(&self.node).chain(&self.runtime_class);
+        let mount = |mount: &DriverMount| size_of::<DriverMount>() + mount.path.len() + mount.container.len();
+        size_of::<Self>()
+            + texts.map(String::len).sum::<usize>()
+            + self.placement.size()
+            + self.containers.iter().map(Container::size).sum::<usize>()
+            + self.driver_mounts.iter().map(mount).sum::<usize>()
     }
 
     fn concerns_gpus(&self) -> bool {
@@ -185,7 +202,11 @@ impl PendingPod {
 
     /// Returns a finding about this pod.
     #[must_use]
-    pub fn finding(&self, reason: Mistake, message: String) -> Finding {
+    pub fn finding(&self, reason: Mistake, mut message: String) -> Finding {
+        // Each pod may have several findings.
+        if let Some((end, _)) = message.char_indices().nth(MAX_MESSAGE_LENGTH) {
+            message.truncate(end);
+        }
         Finding {
             subject: Subject::Namespaced {
                 api_version: "v1".into(),
@@ -226,6 +247,12 @@ impl Container {
             disable_require: env("NVIDIA_DISABLE_REQUIRE").is_some_and(|value| !value.is_empty()),
             visible_devices: env("NVIDIA_VISIBLE_DEVICES"),
         }
+    }
+
+    fn size(&self) -> usize {
+        let texts = [&self.name, &self.image].into_iter().chain(&self.require_cuda).chain(&self.visible_devices);
+        let requests = self.requests.keys().map(|resource| size_of::<(String, u64)>() + resource.len());
+        size_of::<Self>() + texts.map(String::len).sum::<usize>() + requests.sum::<usize>()
     }
 
     /// Returns whether it requests NVIDIA GPUs or parts of them.

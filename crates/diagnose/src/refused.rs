@@ -11,6 +11,8 @@ use crate::finding::{Finding, Mistake};
 
 /// Controllers retry at least this often: an older rejection no longer applies.
 const STANDS: Duration = Duration::from_mins(20);
+/// The maximum size of a rejection that is kept, in bytes: a name has at most 253.
+const MAX_SIZE: usize = 2048;
 /// The kinds of owners whose pods are checked.
 const OWNERS: [&str; 4] = ["ReplicaSet", "Job", "StatefulSet", "DaemonSet"];
 
@@ -71,7 +73,20 @@ impl RefusedPods {
             fault,
             at: times.into_iter().flatten().chain(of_series).chain(created).max()?.into(),
         };
-        Some((format!("{}/{}", event.namespace().unwrap_or_default(), event.name_any()), refused))
+        // Objects exist with shorter names and uids only.
+        (refused.size() <= MAX_SIZE)
+            .then(|| (format!("{}/{}", event.namespace().unwrap_or_default(), event.name_any()), refused))
+    }
+
+    /// Returns the length of its texts.
+    fn size(&self) -> usize {
+        let owner = match &self.owner {
+            Subject::Namespaced { api_version, kind, namespace, name, uid } => {
+                [api_version, kind, namespace, name, uid].map(String::len).iter().sum()
+            }
+            Subject::Node(..) | Subject::GpuNode(..) | Subject::Policy(..) => 0,
+        };
+        owner + self.fault.size()
     }
 
     /// Returns when it expires, unless it is reported again.
@@ -118,6 +133,16 @@ impl Fault {
         let container = field.and_then(|path| Some(path.split_once('{')?.1.trim_end_matches('}').to_owned()));
         let node = event.source.as_ref().and_then(|source| source.host.clone());
         Some(Self::Unsatisfied { container, node, condition: condition.to_owned() })
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            Self::NoLimit => 0,
+            Self::Unequal(name) | Self::NoRuntimeClass(name) => name.len(),
+            Self::Unsatisfied { container, node, condition } => {
+                [container, node].into_iter().flatten().chain([condition]).map(String::len).sum()
+            }
+        }
     }
 
     fn reason_and_message(&self) -> (Mistake, String) {

@@ -6,12 +6,15 @@ use crate::{
     verdict::Verdict,
 };
 
+/// Kubelet's Event reason if the container runtime does not create a pod's sandbox.
+pub const SANDBOX_FAILED: &str = "FailedCreatePodSandBox";
+
 /// Checks a pod that is assigned to a node. Only kubelet's Event contains the container runtime's error.
 pub fn check(pod: &PendingPod, pod_events: Option<&[PodEvent]>) -> Verdict {
     let Some(class) = pod.runtime_class.as_deref().filter(|class| class.starts_with("nvidia")) else {
         return Verdict::NoMistake;
     };
-    let mut failed = pod_events.into_iter().flatten().filter(|event| event.reason == "FailedCreatePodSandBox");
+    let mut failed = pod_events.into_iter().flatten().filter(|event| event.reason == SANDBOX_FAILED);
     let Some(handler) = failed.find_map(|event| unknown_handler(&event.message)) else {
         return Verdict::ReadEvents { grace: START_GRACE };
     };

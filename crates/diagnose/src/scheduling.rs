@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpu_operator_common::bounds::clipped;
+
 use crate::{
     finding::{Mistake, NO_PLACE_GRACE, PodEvent},
     fleet::{Fleet, Host, Room},
@@ -12,9 +14,12 @@ use crate::{
 
 /// The Event reasons with which autoscalers announce a node for a pod: the cluster autoscaler's and Karpenter's. General
 /// knowledge, unverified.
-const NODE_IS_COMING: [&str; 2] = ["TriggeredScaleUp", "Nominated"];
+pub const NODE_IS_COMING: [&str; 2] = ["TriggeredScaleUp", "Nominated"];
 /// The maximum number of names in a message.
 const NAMES: usize = 5;
+
+/// The maximum length of the required names in a message, in bytes.
+const MAX_WANTED: usize = 500;
 
 /// Whether a pod can be placed.
 pub enum Place {
@@ -86,7 +91,7 @@ fn unknown_model(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
         let known: BTreeSet<&str> = fleet.hosts.values().filter_map(|host| host.label(key)).collect();
         (!wanted.iter().any(|wanted| known.contains(wanted))).then(|| (*key, wanted, Vec::from_iter(known)))
     })?;
-    let missing = format!("the pod requires {key}={}, which no node has", wanted.join("|"));
+    let missing = format!("the pod requires {key}={}, which no node has", clipped(&wanted.join("|"), MAX_WANTED));
     let likeness = |name: &str| wanted.iter().map(|wanted| strsim::jaro_winkler(wanted, name)).fold(0.0, f64::max);
     known.sort_by(|a, b| likeness(b).total_cmp(&likeness(a)));
     known.truncate(NAMES);

@@ -8,14 +8,15 @@ use std::{
 
 use gpu_operator_diagnose::{Journal, PendingPod, PodEvent, Symptoms, diagnose};
 use gpu_operator_plan::world::World;
-use k8s_openapi::api::core::v1;
+use k8s_openapi::api::core::v1::Event;
 use kube::{Api, Client, api::ListParams};
 
 use crate::{
     error::{Error, request},
     events::Publisher,
+    extract::{Extract, Extracted},
     metrics::Metrics,
-    watch::Mirrors,
+    watch::{MAX_ELEMENTS, Mirrors},
 };
 
 /// The minimum delay between a change and the next diagnosis: while a fleet is installed there are many changes, and one
@@ -27,6 +28,19 @@ const SPARING: u32 = 20;
 const IDLE: Duration = Duration::from_hours(1);
 /// The maximum number of Events that are read of one pod.
 const MAX_EVENTS: u32 = 50;
+
+/// What diagnosis reads of an Event about a pod.
+#[derive(Clone, Debug)]
+struct Told(Option<PodEvent>);
+
+impl Extract for Told {
+    type Object = Event;
+    const MAX_ELEMENTS: usize = MAX_ELEMENTS;
+
+    fn extract(event: Event, _: bool) -> Self {
+        Self(PodEvent::of(event))
+    }
+}
 
 /// The dependencies of the diagnosis.
 pub struct Adviser {
@@ -98,9 +112,9 @@ impl Adviser {
 
 /// Reads the Events of a pod. Events are not cached.
 async fn pod_events(client: &Client, pod: &PendingPod) -> Result<Vec<PodEvent>, Error> {
-    let events = Api::<v1::Event>::namespaced(client.clone(), &pod.namespace);
+    let events = Api::<Extracted<Told>>::namespaced(client.clone(), &pod.namespace);
     let params = ListParams::default().fields(&format!("involvedObject.uid={}", pod.uid)).limit(MAX_EVENTS);
     let what = format!("list the events of pod {}/{}", pod.namespace, pod.name);
     let found = request(what, events.list(&params)).await?;
-    Ok(found.items.into_iter().filter_map(PodEvent::of).collect())
+    Ok(found.items.into_iter().filter_map(|event| event.part.0).collect())
 }

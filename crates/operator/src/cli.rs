@@ -22,6 +22,7 @@ use crate::{
     admission_watch,
     advise::Adviser,
     check,
+    client::bounded,
     drive::Driver,
     error::Error as RequestError,
     events::Publisher,
@@ -137,8 +138,13 @@ impl Cli {
                 let client = if plan.needs_cluster() { Some(client().await?) } else { None };
                 return Ok(if plan.run(client).await? { ExitCode::from(CHANGES) } else { ExitCode::SUCCESS });
             }
+<<<<<<< HEAD
             Command::Check { namespace, admission_policies } => {
                 let faults = check::faults(&client().await?, &namespace, &admission_policies).await?;
+=======
+            Command::Check { namespace } => {
+                let faults = check::faults(&bounded(client().await?), &namespace).await?;
+>>>>>>> memory
                 if !faults.is_empty() {
                     return Err(CliError::Faults(faults));
                 }
@@ -174,7 +180,7 @@ impl Run {
         // First, because process 1 of a container ignores signals for which it has installed no handler.
         let mut term = unix::signal(unix::SignalKind::terminate()).map_err(|error| CliError::Listen(listen, error))?;
         let mut int = unix::signal(unix::SignalKind::interrupt()).map_err(|error| CliError::Listen(listen, error))?;
-        let client = client().await?;
+        let client = bounded(client().await?);
         let mirrors = Arc::<Mirrors>::default();
         let metrics = Arc::<Metrics>::default();
         let wake = Arc::default();

@@ -7,8 +7,13 @@
 //! ```
 //!
 //! [`watch`] mirrors facts and wakes the loop, which is [`reconcile`]. A [`gpu_operator_plan::pass::Pass`] decides what to read and
+<<<<<<< HEAD
 //! what to write; [`drive`] carries out its requests: [`observe`] reads what no mirror holds, and [`apply`] writes. Only this crate
 //! does I/O (`watch`, `observe`, `apply`, `events`, `advise`, `admission_watch`, `admin`, `check`); time is an argument of the pass.
+=======
+//! what to write; [`drive`] carries out its requests: [`observe`] reads what no mirror holds, and [`apply`] writes. [`client`] and [`extract`] bound the memory of answers. Only this crate
+//! does I/O (`watch`, `observe`, `apply`, `events`, `advise`, `admin`, `check`); time is an argument of the pass.
+>>>>>>> memory
 
 pub mod admin;
 pub mod admission;
@@ -17,9 +22,11 @@ pub mod advise;
 pub mod apply;
 pub mod check;
 pub mod cli;
+pub mod client;
 pub mod drive;
 pub mod error;
 pub mod events;
+pub mod extract;
 pub mod metrics;
 pub mod observe;
 pub mod progress;

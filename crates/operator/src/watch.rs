@@ -18,7 +18,11 @@ use gpu_operator_crd::keys;
 use kube::{Api, Client, runtime::watcher};
 use tokio::sync::Notify;
 
+<<<<<<< HEAD
 pub use follow::Pauses;
+=======
+pub use fact::MAX_ELEMENTS;
+>>>>>>> memory
 pub use mirrors::{Answer, Mirrors};
 pub use pods::follow_pods;
 

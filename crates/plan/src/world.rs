@@ -28,7 +28,7 @@ pub use co_writer::CoWriters;
 pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
-pub use gpu_pods::{Bystander, GpuPod, GpuPods, GpuRequests, PodOwner, offers_gpus, uses_gpu};
+pub use gpu_pods::{Bystander, GpuPod, GpuPods, GpuRequests, PodOwner, offers_gpus, uses_gpu, without_details};
 pub use held::{Concern, HeldWrite};
 pub use node::{HealthCondition, NodeFacts, NodeLabels, TrimmedNode};
 pub use observed_time::ObservedTime;

@@ -73,3 +73,16 @@ fn events_are_read_at_most_thrice_and_of_few_pods_at_once() {
     assert_eq!(readings, 3);
     assert_eq!(journal.pod_events().len(), 1);
 }
+
+#[test]
+fn only_some_events_of_a_pod_are_kept() {
+    let event = |reason: &str| {
+        let event = json!({"metadata": {}, "involvedObject": {}, "reason": reason, "message": "ä".repeat(5000)});
+        PodEvent::of(serde_json::from_value(event).unwrap())
+    };
+    assert_eq!(event("FailedScheduling"), None, "diagnosis does not evaluate it");
+    assert_eq!(event("Nominated").map(|event| event.message.chars().count()), Some(1000));
+    let mut journal = Journal::default();
+    journal.record("p", Some(vec![event("FailedCreatePodSandBox").unwrap(); 50]), now());
+    assert_eq!(journal.pod_events()["p"].len(), 8);
+}

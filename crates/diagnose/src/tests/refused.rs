@@ -82,6 +82,14 @@ fn not_started(condition: &str) -> Option<RefusedPods> {
 }
 
 #[test]
+fn rejections_with_longer_names_than_exist_are_not_kept() {
+    for (length, kept) in [(100, true), (3000, false)] {
+        let class = format!("nvidia-{}", "x".repeat(length));
+        assert_eq!(refused("Job", "FailedCreate", &NO_CLASS.replace("nvidia", &class)).is_some(), kept, "{length}");
+    }
+}
+
+#[test]
 fn a_container_rejected_for_its_cuda_version_is_reported() {
     for (said, condition) in [
         (

@@ -125,6 +125,37 @@ fn pods_that_do_not_involve_gpus_are_not_kept() {
 }
 
 #[test]
+fn pods_whose_facts_take_too_much_memory_are_not_kept() {
+    let long = "x".repeat(20_000);
+    let many = |element: &str| vec![element; 500].join(", ");
+    let gpu = "name: c, resources: {limits: {nvidia.com/gpu: '1'}}";
+    let resources: Vec<_> = (0..500).map(|number| format!("nvidia.com/gpu.x{number}: '1'")).collect();
+    let variables = "env: [{name: NVIDIA_VISIBLE_DEVICES, value: VALUE}]".replace("VALUE", &"x".repeat(4000));
+    let many_labels: Vec<_> = (0..500).map(|number| format!("label{number}: value")).collect();
+    for (spec, kept) in [
+        (format!("{{containers: [{{{gpu}, {variables}}}]}}"), true),
+        (format!("{{containers: [{{{gpu}, command: [{long}]}}]}}"), true),
+        (format!("{{containers: [{{{gpu}, image: {long}}}]}}"), false),
+        (format!("{{containers: [{}]}}", vec![format!("{{{gpu}, {variables}}}"); 5].join(", ")), false),
+        (format!("{{containers: [{{{gpu}}}], tolerations: [{}]}}", many("{operator: Exists}")), false),
+        (format!("{{containers: [{{{gpu}}}], nodeSelector: {{{}}}}}", many_labels.join(", ")), false),
+        (format!("{{containers: [{{name: c, resources: {{limits: {{{}}}}}}}]}}", resources.join(", ")), false),
+        (format!("{{containers: [{{{gpu}}}], runtimeClassName: {long}}}"), false),
+    ] {
+        assert_eq!(PendingPod::of(&pod("p", &spec)).is_some(), kept, "{} bytes", spec.len());
+    }
+}
+
+#[test]
+fn messages_of_findings_are_bounded() {
+    let mount = format!("volumeMounts: [{{name: v, mountPath: /m}}], name: c{}", "ä".repeat(3000));
+    let spec = format!("{{containers: [{{{mount}}}], volumes: [{{name: v, hostPath: {{path: /dev/nvidia0}}}}]}}");
+    let (_, pod) = PendingPod::of(&pod("p", &spec)).unwrap();
+    let finding = pod.finding(Mistake::HostDriverMounted, host_driver::find(&pod).unwrap());
+    assert_eq!(finding.message.chars().count(), 1000);
+}
+
+#[test]
 fn a_pod_that_leaves_pending_has_the_same_facts() {
     let pending = pod("p", "{containers: [{name: c, resources: {limits: {nvidia.com/gpu: '1'}}}]}");
     let mut running = pending.clone();

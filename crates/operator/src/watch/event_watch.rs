@@ -4,19 +4,19 @@
 //! A watch without a version begins with the existing Events. This costs as much as a list, but replaces it. The API server
 //! does not signal the end of this initial part; it is assumed when no Event arrives for some time.
 
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
 use futures::{
     Stream, StreamExt,
     stream::{self, BoxStream},
 };
-use k8s_openapi::api::core::v1::Event;
 use kube::{
-    Api, ResourceExt,
+    Api, Resource, ResourceExt,
     api::WatchParams,
     core::WatchEvent,
     runtime::watcher::{self, Error},
 };
+use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// The silence after which the initial part of the first watch, for which the operator waits, is assumed to be over …
@@ -32,24 +32,29 @@ const IDLE: Duration = Duration::from_mins(5);
 /// The API server's status code if it no longer has the changes since a version: HTTP 410, "Gone".
 const TOO_OLD: u16 = 410;
 
-type Watch = BoxStream<'static, kube::Result<WatchEvent<Event>>>;
-type Item = Option<watcher::Result<watcher::Event<Event>>>;
+type Watch<E> = BoxStream<'static, kube::Result<WatchEvent<E>>>;
+type Item<E> = Option<watcher::Result<watcher::Event<E>>>;
+
+/// An Event, or a part of it.
+pub trait AnyEvent: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + 'static {}
+
+impl<E: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + 'static> AnyEvent for E {}
 
 /// The state of the watch.
-enum State {
+enum State<E> {
     /// No watch is open.
     Closed,
     /// A watch sends the existing Events, until this time at most.
-    Beginning(Watch, Instant),
+    Beginning(Watch<E>, Instant),
     /// A watch sends new Events.
-    Open(Watch),
+    Open(Watch<E>),
 }
 
 /// Watches Events by field selector, as [`watcher::watcher`] watches objects that have a history.
-pub fn watch_events(
-    api: Api<Event>,
+pub fn watch_events<E: AnyEvent>(
+    api: Api<E>,
     fields: &str,
-) -> impl Stream<Item = watcher::Result<watcher::Event<Event>>> + use<> {
+) -> impl Stream<Item = watcher::Result<watcher::Event<E>>> + use<E> {
     let params = WatchParams::default().fields(fields);
     let follower = Follower { api, params, version: String::new(), begun: false };
     stream::unfold((follower, State::Closed), |(mut follower, mut state)| async move {
@@ -63,8 +68,8 @@ pub fn watch_events(
     })
 }
 
-struct Follower {
-    api: Api<Event>,
+struct Follower<E> {
+    api: Api<E>,
     params: WatchParams,
     /// The version of the last Event, from which the next watch continues if possible.
     version: String,
@@ -72,8 +77,8 @@ struct Follower {
     begun: bool,
 }
 
-impl Follower {
-    async fn step(&mut self, state: State) -> (Item, State) {
+impl<E: AnyEvent> Follower<E> {
+    async fn step(&mut self, state: State<E>) -> (Item<E>, State<E>) {
         match state {
             State::Closed => self.open().await,
             State::Beginning(mut watch, until) => {
@@ -121,7 +126,7 @@ impl Follower {
         }
     }
 
-    async fn open(&mut self) -> (Item, State) {
+    async fn open(&mut self) -> (Item<E>, State<E>) {
         match self.api.watch(&self.params, &self.version).await {
             Ok(watch) if self.version.is_empty() => {
                 (Some(Ok(watcher::Event::Init)), State::Beginning(watch.boxed(), Instant::now() + LONGEST))
@@ -135,14 +140,14 @@ impl Follower {
         }
     }
 
-    fn finish_initial(&mut self, watch: Watch) -> (Item, State) {
+    fn finish_initial(&mut self, watch: Watch<E>) -> (Item<E>, State<E>) {
         self.begun = true;
         (Some(Ok(watcher::Event::InitDone)), State::Open(watch))
     }
 }
 
 /// Returns the error of a watch that has ended, if it must be reported.
-fn ended(last: Option<kube::Result<WatchEvent<Event>>>) -> (Item, State) {
+fn ended<E>(last: Option<kube::Result<WatchEvent<E>>>) -> (Item<E>, State<E>) {
     let item = match last {
         Some(Err(error)) => Some(Err(Error::WatchFailed(error))),
         // Expired versions are expected, because there were no bookmarks to keep the version current.
@@ -160,6 +165,7 @@ mod tests {
         body::Body,
         http::{Request, Response},
     };
+    use k8s_openapi::api::core::v1::Event;
     use kube::Client;
     use serde_json::{Value, json};
 

@@ -22,17 +22,33 @@ use serde::de::DeserializeOwned;
 
 use gpu_operator_diagnose::{PendingPod, RefusedPods};
 
+use crate::extract::Extract;
+
+/// The maximum number of elements of objects that users or kubelets write. Ordinary ones have some hundreds.
+pub const MAX_ELEMENTS: usize = 10_000;
+/// The maximum number of pods, and of rejections, that are diagnosed. If there are more, the others are diagnosed once some of
+/// these are gone and the watch restarts.
+const MAX_PODS: usize = 2000;
+/// The maximum number of DaemonSets that may be part of a third-party GPU stack.
+const MAX_FOREIGN_SETS: usize = 5000;
+/// The maximum number of pods that are evidence of one: four on each of 5,000 nodes, the maximum of Kubernetes.
+const MAX_FOREIGN_PODS: usize = 20_000;
+/// The maximum number of DaemonSets whose rejected pods are known.
+const MAX_REFUSALS: usize = 2000;
+
 /// What an object says about the entry of this name: its facts, or that there are none. `None` if it concerns no entry.
 pub type Reading<F> = Option<(<F as Fact>::Name, Option<F>)>;
 
 /// What a mirror holds of an object.
-pub trait Fact: Clone + PartialEq + Send + Sync + 'static {
+pub trait Fact: Clone + Debug + PartialEq + Send + Sync + 'static {
     /// The object that it is read from.
-    type Object: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + 'static;
+    type Object: Resource<DynamicType = ()> + DeserializeOwned;
     /// The name of its entry.
-    type Name: Ord + Clone + Send + Sync;
+    type Name: Ord + Clone + Debug + Send + Sync;
     /// The maximum number of entries.
     const MOST: usize = usize::MAX;
+    /// The maximum number of elements of an object's lists and maps. An object with more has no facts.
+    const MAX_ELEMENTS: usize = usize::MAX;
 
     /// Reads an object.
     fn read(object: Self::Object) -> Reading<Self>;
@@ -40,6 +56,19 @@ pub trait Fact: Clone + PartialEq + Send + Sync + 'static {
     /// Returns the times of other machines in these facts.
     fn times(&mut self) -> Vec<&mut ObservedTime> {
         Vec::new()
+    }
+}
+
+/// What a mirror reads from an object while it is parsed.
+#[derive(Clone, Debug)]
+pub struct Read<F: Fact>(pub Reading<F>);
+
+impl<F: Fact> Extract for Read<F> {
+    type Object = F::Object;
+    const MAX_ELEMENTS: usize = F::MAX_ELEMENTS;
+
+    fn extract(object: F::Object, is_complete: bool) -> Self {
+        Self(F::read(object).map(|(name, fact)| (name, fact.filter(|_| is_complete))))
     }
 }
 
@@ -81,6 +110,7 @@ impl Fact for NodeFacts {
 impl Fact for PodFacts {
     type Object = Pod;
     type Name = String;
+    const MAX_ELEMENTS: usize = MAX_ELEMENTS;
 
     fn read(pod: Pod) -> Reading<Self> {
         Some((pod.name_any(), Self::of(&pod)))
@@ -107,19 +137,22 @@ impl Fact for DaemonSetFacts {
     }
 }
 
-/// `None` for a DaemonSet that is not part of a GPU stack, so that one that ceases to be part of it is noticed.
-impl Fact for Option<Arc<ForeignSet>> {
+impl Fact for ForeignSet {
     type Object = DaemonSet;
     type Name = String;
+    const MOST: usize = MAX_FOREIGN_SETS;
+    const MAX_ELEMENTS: usize = MAX_ELEMENTS;
 
     fn read(set: DaemonSet) -> Reading<Self> {
-        Some((format!("{}/{}", set.namespace()?, set.name_any()), Some(ForeignSet::of(&set).map(Arc::new))))
+        Some((format!("{}/{}", set.namespace()?, set.name_any()), Self::of(&set)))
     }
 }
 
 impl Fact for ForeignPod {
     type Object = TrimmedPod;
     type Name = String;
+    const MOST: usize = MAX_FOREIGN_PODS;
+    const MAX_ELEMENTS: usize = MAX_ELEMENTS;
 
     fn read(pod: TrimmedPod) -> Reading<Self> {
         Some((Self::key(&pod)?, Self::of(&pod)))
@@ -138,20 +171,19 @@ impl Fact for RuntimeClassFacts {
 impl Fact for Refusal {
     type Object = Event;
     type Name = String;
+    const MOST: usize = MAX_REFUSALS;
+    const MAX_ELEMENTS: usize = MAX_ELEMENTS;
 
     fn read(event: Event) -> Reading<Self> {
         Self::of(&event).map(|(set, refusal)| (set, Some(refusal)))
     }
 }
 
-/// The maximum number of pods, and of rejections, that are diagnosed. If there are more, the others are diagnosed once some of
-/// these are gone and the watch restarts.
-pub const MAX_PODS: usize = 2000;
-
 impl Fact for PendingPod {
     type Object = Pod;
     type Name = String;
     const MOST: usize = MAX_PODS;
+    const MAX_ELEMENTS: usize = MAX_ELEMENTS;
 
     fn read(pod: Pod) -> Reading<Self> {
         Self::of(&pod).map(|(uid, pod)| (uid, Some(pod)))
@@ -166,6 +198,7 @@ impl Fact for RefusedPods {
     type Object = Event;
     type Name = String;
     const MOST: usize = MAX_PODS;
+    const MAX_ELEMENTS: usize = MAX_ELEMENTS;
 
     fn read(event: Event) -> Reading<Self> {
         Self::of(&event).map(|(name, refused)| (name, Some(refused)))

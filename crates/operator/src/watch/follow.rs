@@ -14,12 +14,14 @@ use kube::{
 };
 use tokio::sync::Notify;
 
+use crate::extract::Extracted;
+
 use super::{
-    fact::Fact,
+    fact::{Fact, Read},
     mirrors::{Mirrors, Shared, version},
 };
 
-/// The number of objects in a page of a list. A page is held in memory completely.
+/// The number of objects in a page of a list. The text of a page is held in memory completely; see [`crate::client`].
 const PAGE: u32 = 100;
 
 /// Returns a watch configuration for all objects, listed page by page.
@@ -46,7 +48,7 @@ impl Backoff for Pauses {
 
 /// Keeps one mirror up to date and wakes the loop when a fact in it changes.
 pub fn follow<F: Fact>(
-    events: impl Stream<Item = watcher::Result<watcher::Event<F::Object>>> + Send + 'static,
+    events: impl Stream<Item = watcher::Result<watcher::Event<Extracted<Read<F>>>>> + Send + 'static,
     mirrors: &Arc<Mirrors>,
     mirror: fn(&Mirrors) -> &Shared<F>,
     wake: &Arc<Notify>,
@@ -63,13 +65,19 @@ pub fn follow<F: Fact>(
                 }
                 Ok(watcher::Event::InitApply(object)) => {
                     let version = version(&object);
-                    let listed = F::read(object).and_then(|(name, fact)| Some((name, fact?)));
+                    let listed = object.part.0.and_then(|(name, fact)| Some((name, fact?)));
                     listed.is_some_and(|(name, fact)| mirror.put(Mirror::list, name, version, fact, mirrors.now()))
                 }
-                Ok(watcher::Event::InitDone) => mirror.write().end_list(),
+                Ok(watcher::Event::InitDone) => {
+                    let changed = mirror.write().end_list();
+                    if mirror.read().is_full() {
+                        tracing::warn!(kind = %F::Object::kind(&()), most = F::MOST, "there are more objects than are observed");
+                    }
+                    changed
+                }
                 Ok(watcher::Event::Apply(object)) => {
                     let version = version(&object);
-                    match F::read(object) {
+                    match object.part.0 {
                         Some((name, Some(fact))) => mirror.put(Mirror::set, name, version, fact, mirrors.now()),
                         // An object may have had facts before, such as a pod that has lost its label.
                         Some((name, None)) => mirror.write().remove(&name, version),
@@ -78,7 +86,7 @@ pub fn follow<F: Fact>(
                 }
                 Ok(watcher::Event::Delete(object)) => {
                     let version = version(&object);
-                    F::read(object).is_some_and(|(name, _)| mirror.write().remove(&name, version))
+                    object.part.0.is_some_and(|(name, _)| mirror.write().remove(&name, version))
                 }
                 Err(error) => {
                     tracing::warn!(kind = %F::Object::kind(&()), %error, "watch failed; retrying");
@@ -95,15 +103,29 @@ pub fn follow<F: Fact>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use gpu_operator_crd::keys;
-    use k8s_openapi::api::core::v1::Pod;
+    use gpu_operator_plan::world::PodFacts;
     use serde_json::json;
 
     use super::*;
 
-    fn pod(version: &str, labels: &serde_json::Value) -> Pod {
+    fn pod(version: &str, labels: &serde_json::Value) -> Extracted<Read<PodFacts>> {
         let meta = json!({"name": "p", "namespace": "n", "resourceVersion": version, "labels": labels});
         serde_json::from_value(json!({"metadata": meta, "spec": {"nodeName": "a", "containers": []}})).unwrap()
+    }
+
+    #[test]
+    fn an_object_with_too_many_elements_is_no_fact() {
+        for (labels, is_fact) in [(100, true), (20_000, false)] {
+            let mut labels: BTreeMap<_, _> = (0..labels).map(|label| (format!("l{label}"), "")).collect();
+            labels.insert("gpu.nodestack.dev/stage".into(), "driver");
+            let meta = json!({"name": "p", "labels": labels});
+            let pod = json!({"metadata": meta, "spec": {"nodeName": "a", "containers": []}}).to_string();
+            let pod: Extracted<Read<PodFacts>> = serde_json::from_str(&pod).unwrap();
+            assert_eq!(pod.part.0.map(|(name, fact)| (name, fact.is_some())), Some(("p".into(), is_fact)));
+        }
     }
 
     #[tokio::test]

@@ -78,8 +78,8 @@ pub struct Mirrors {
     pub(super) nodes: Shared<NodeFacts>,
     pub(super) gpu_nodes: Shared<Readable<GpuNode>>,
     pub(super) daemon_sets: Shared<DaemonSetFacts>,
-    /// DaemonSets of all namespaces.
-    pub(super) foreign_sets: Shared<Option<Arc<ForeignSet>>>,
+    /// DaemonSets of all namespaces that may be part of a third-party GPU stack.
+    pub(super) foreign_sets: Shared<ForeignSet>,
     /// Pods of all namespaces that are evidence of a third-party GPU stack.
     pub(super) foreign_pods: Shared<ForeignPod>,
     pub(super) pods: Shared<PodFacts>,
@@ -165,7 +165,7 @@ impl Mirrors {
             gpu_nodes,
             unreadable_gpu_nodes,
             daemon_sets: self.daemon_sets.read().facts()?,
-            foreign_sets: readable(self.foreign_sets.read().facts()?).0,
+            foreign_sets: self.foreign_sets.read().facts()?,
             foreign_pods: self.foreign_pods.read().facts()?,
             pods: self.pods.read().facts()?,
             refusals: self.refusals.read().facts()?,

@@ -17,7 +17,7 @@ use axum::{
 };
 use fields::Manager;
 pub use fields::merge;
-use futures::{StreamExt, channel::mpsc};
+use futures::{StreamExt, channel::mpsc, stream};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use serde::de::DeserializeOwned;
@@ -143,6 +143,8 @@ pub enum Fault {
     Expired,
     /// It is answered with this text.
     Text(&'static str),
+    /// It is answered with this text over and over.
+    Endless(&'static str),
 }
 
 type Faults = Box<dyn Fn(&Made) -> Fault + Send>;
@@ -269,6 +271,10 @@ impl Api {
             Fault::Expired => drop(made.query.insert("resourceVersion".into(), "0".into())),
             Fault::Hangs => std::future::pending().await,
             Fault::Text(text) => return Ok(Response::new(Body::from(text))),
+            Fault::Endless(text) => {
+                let texts = stream::repeat(text).map(Ok::<_, Infallible>);
+                return Ok(Response::new(Body::from_stream(texts)));
+            }
             Fault::Refused(code) => {
                 let reason = code.canonical_reason().unwrap_or_default().replace(' ', "");
                 return Ok(refuse(Refusal::new(code, &reason, format!("{code} for {}", made.path))));

@@ -86,6 +86,30 @@ async fn only_pods_that_use_a_gpu_and_have_not_ended_are_returned() {
     assert_eq!(api.take().len(), 2);
 }
 
+#[tokio::test]
+async fn the_pods_of_a_node_are_listed_page_by_page() {
+    let api = Api::new();
+    let pod = |name: &str, labels: usize| {
+        let labels: serde_json::Map<_, _> = (0..labels).map(|label| (format!("l{label}"), json!(""))).collect();
+        api.write("kubelet", &format!("/api/v1/namespaces/team/pods/{name}"), |pod| {
+            let limits = json!({"nvidia.com/gpu": "1"});
+            *pod = json!({
+                "metadata": {"labels": labels},
+                "spec": {"nodeName": "a", "containers": [{"name": "c", "resources": {"limits": limits}}]},
+            });
+        });
+    };
+    (0..1001).for_each(|number| pod(&format!("p{number:04}"), 200));
+    let nodes = [NodeName::from("a")].into();
+    let found = observe::gpu_pods(&api.client(), "gpu-operator", &nodes, &GpuRequests::default()).await;
+    let users = &found[&NodeName::from("a")].users;
+    assert_eq!((users.len(), users[1000].name.as_str(), users[0].labels.len()), (1001, "team/p1000", 128));
+    assert_eq!(api.take().len(), 3);
+    pod("p0500", 20_000);
+    let found = observe::gpu_pods(&api.client(), "gpu-operator", &nodes, &GpuRequests::default()).await;
+    assert!(found.is_empty(), "the GPUs of a pod that is not parsed completely are unknown");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_log_is_read_and_a_silent_node_does_not_block() {
     let api = Api::new();
@@ -93,15 +117,17 @@ async fn the_end_of_a_log_is_read_and_a_silent_node_does_not_block() {
         Some("gone") => Fault::Refused(StatusCode::NOT_FOUND),
         Some("rotated") => Fault::Text("unable to retrieve container logs for containerd://7"),
         Some("passed") => Fault::Text("Test PASSED\nDone\n"),
+        Some("endless") => Fault::Endless("more\n"),
         _ => Fault::Hangs,
     });
     let client = api.client();
-    let pods = ["gone", "passed", "rotated", "silent"].map(str::to_owned).into();
+    let pods = ["endless", "gone", "passed", "rotated", "silent"].map(str::to_owned).into();
     let began = Instant::now();
     let words = observe::log_tails(&client, "gpu-operator", &pods).await;
     assert_eq!(words["passed"], Ok("Test PASSED\nDone\n".to_owned()));
     assert!(words["gone"].as_ref().is_err_and(|why| why.contains("NotFound")), "{words:?}");
     assert!(words["rotated"].is_err(), "kubelet answers successfully, but not with a log: {words:?}");
+    assert_eq!(words["endless"].as_ref().map(String::len), Ok(4096), "kubelet does not apply the limit");
     assert_eq!(words["silent"], Err("no answer within 2 s".to_owned()));
     assert!(began.elapsed() < Duration::from_secs(3));
     let made = api.take();

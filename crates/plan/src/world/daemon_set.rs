@@ -1,6 +1,6 @@
 //! The facts of this operator's DaemonSets.
 
-use gpu_operator_common::interned::Interned;
+use gpu_operator_common::{bounds::clipped, interned::Interned};
 use gpu_operator_crd::{PolicyName, keys};
 use k8s_openapi::{
     api::{
@@ -65,6 +65,11 @@ fn covers(own: &serde_json::Value, other: &serde_json::Value) -> bool {
     other.as_object().into_iter().flatten().all(|(key, below)| own.get(key).is_some_and(|own| covers(own, below)))
 }
 
+/// The maximum length of a rejection's message that is kept, in bytes.
+const MAX_MESSAGE: usize = 2048;
+/// The maximum length of a name in Kubernetes.
+const MAX_NAME: usize = 253;
+
 /// The API server's last rejection of a DaemonSet's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {
@@ -84,6 +89,27 @@ impl Refusal {
         }
         let at = event.last_timestamp.as_ref().map(|time| time.0);
         let at = at.or_else(|| event.event_time.as_ref().map(|time| time.0));
-        Some((object.name.clone()?, Self { message: event.message.clone().unwrap_or_default(), at }))
+        let message = clipped(event.message.as_deref().unwrap_or_default(), MAX_MESSAGE).to_owned();
+        // No object has a longer name.
+        Some((object.name.clone().filter(|name| name.len() <= MAX_NAME)?, Self { message, at }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn texts_of_a_rejection_are_bounded() {
+        for (name, kept) in [("driver".to_owned(), true), ("x".repeat(254), false)] {
+            let about = json!({"kind": "DaemonSet", "name": name});
+            let event = json!({
+                "metadata": {}, "involvedObject": about, "reason": "FailedCreate", "message": "x".repeat(100_000),
+            });
+            let found = Refusal::of(&serde_json::from_value(event).unwrap());
+            assert_eq!(found.map(|(_, refusal)| refusal.message.len()), kept.then_some(MAX_MESSAGE), "{name}");
+        }
     }
 }

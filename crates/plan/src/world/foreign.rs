@@ -17,6 +17,9 @@ const DRA: &str = "dra-driver";
 /// The container of NVIDIA's DRA driver that allocates channels between nodes, and no GPUs.
 const COMPUTE_DOMAINS: &str = "compute-domains";
 
+/// The maximum size of a placement that is kept, in bytes. Those of known GPU stacks have some hundreds.
+const MAX_PLACEMENT: usize = 4096;
+
 /// A DaemonSet that claims to be part of a third-party GPU stack.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ForeignSet {
@@ -26,7 +29,8 @@ pub struct ForeignSet {
     pub owner: ForeignOwner,
     /// Whether it has the label of this operator's DaemonSets, which has a meaning in the operator's namespace only.
     pub is_labelled: bool,
-    placement: Placement,
+    /// The nodes that it reaches. `None` if its placement has more than [`MAX_PLACEMENT`]: then it may reach every node.
+    placement: Option<Placement>,
 }
 
 /// A part of a GPU stack.
@@ -66,14 +70,17 @@ impl ForeignSet {
             ForeignOwner::Other
         };
         let is_labelled = set.labels().contains_key(keys::STAGE);
-        Some(Self { part, owner, is_labelled, placement: Placement::of(pod) })
+        let placement = Some(Placement::of(pod)).filter(|placement| placement.size() <= MAX_PLACEMENT);
+        Some(Self { part, owner, is_labelled, placement })
     }
 
     /// Returns whether it has, or is about to have, a pod on a node.
     #[must_use]
     pub fn reaches(&self, node: &NodeFacts) -> bool {
-        self.placement.means(&node.name, |key| node.labels.get(key).map(Interned::as_str))
-            && node.untolerated(&self.placement.tolerations).is_none()
+        self.placement.as_ref().is_none_or(|placement| {
+            placement.means(&node.name, |key| node.labels.get(key).map(Interned::as_str))
+                && node.untolerated(&placement.tolerations).is_none()
+        })
     }
 
     /// Returns the instruction for removing it from one node, as part of a message.
@@ -235,6 +242,9 @@ mod tests {
         );
         let by_name = affinity("[{matchFields: [{key: metadata.name, operator: In, values: [b]}]}]");
         let many = affinity("[{matchExpressions: [{key: gpus, operator: Gt, values: [\"4\"]}]}]");
+        let long = "b".repeat(MAX_PLACEMENT);
+        let too_large =
+            affinity(&format!("[{{matchFields: [{{key: metadata.name, operator: In, values: [a, {long}]}}]}}]"));
         let node = |name: &str, labels: &[(&str, &str)], taint: Option<&str>| NodeFacts {
             name: name.into(),
             labels: labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
@@ -262,6 +272,7 @@ mod tests {
             (tolerating, node("a", &[], Some("nvidia.com/gpu")), true),
             (tolerating, node("a", &[], Some("dedicated")), false),
             (tolerating, node("a", &[], Some(keys::UNHEALTHY_TAINT)), true),
+            (too_large.as_str(), node("b", &[], None), true),
         ] {
             let comma = if placed.is_empty() { "" } else { ", " };
             let pod = format!("{{{SOCKETS}, containers: []{comma}{placed}}}");

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use gpu_operator_common::bounds::clipped;
 use gpu_operator_crd::{NodeName, keys};
 use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
 use kube::ResourceExt;
@@ -17,6 +18,9 @@ const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "nvidia-driver")
 const DRIVER_FOLDERS: [&str; 2] = ["/run/nvidia", "/run/nvidia/driver"];
 /// Kubelet's directories of the sockets of device plugins and DRA drivers.
 const SOCKET_FOLDERS: [&str; 2] = ["/device-plugins", "/plugins_registry"];
+
+/// The maximum length of a name in Kubernetes.
+const MAX_NAME: usize = 253;
 
 /// A Pod with only the fields that are needed here, because all pods of the cluster are watched.
 pub type TrimmedPod = Partial<Pod, TrimmedSpec, IgnoredAny>;
@@ -74,7 +78,9 @@ impl ForeignPod {
             return None;
         }
         let spec = &pod.spec;
-        let set = pod.owner_references().iter().find(|owner| owner.kind == "DaemonSet").map(|owner| owner.name.clone());
+        let set = pod.owner_references().iter().find(|owner| owner.kind == "DaemonSet");
+        // No object has a longer name.
+        let set = set.map(|owner| clipped(&owner.name, MAX_NAME).to_owned());
         let is_privileged = spec.mounts(true).any(|(path, _)| path.is_some());
         let is_evidence = if let Some(set) = &set {
             (is_privileged || spec.serves_kubelet()) && mentions_nvidia(pod, set)
@@ -223,6 +229,13 @@ mod tests {
             let found = found.map(|pod| (pod.set, pod.is_privileged));
             assert_eq!(found, is_privileged.map(|is| (Some("x".to_owned()), is)), "{labels} {mount} {privileges}");
         }
+    }
+
+    #[test]
+    fn the_name_of_an_owner_is_bounded() {
+        let mut long = pod("{app: nvidia-x}", "DaemonSet", "/ None", PRIVILEGED);
+        long.owner_references_mut()[0].name = "x".repeat(1000);
+        assert_eq!(ForeignPod::of(&long).unwrap().set.unwrap().len(), MAX_NAME);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpu_operator_common::quantity;
 use gpu_operator_crd::{keys, policy::Stage};
 use k8s_openapi::{
-    api::core::v1::{ContainerStatus, NodeSelectorTerm, Pod},
+    api::core::v1::{Container, ContainerStatus, NodeSelectorTerm, Pod, PodSpec, Volume},
     jiff::Timestamp,
 };
 use kube::ResourceExt;
@@ -15,6 +15,10 @@ use super::pod::{PodFacts, Role};
 
 /// The annotation of the pods by which kubelet shows its static pods.
 const MIRROR: &str = "kubernetes.io/config.mirror";
+/// The maximum number of labels that are kept of a pod. Others are as if the pod did not have them, so that no selector matches it.
+const MAX_LABELS: usize = 128;
+/// The maximum number of finalizers that are kept of a pod.
+const MAX_FINALIZERS: usize = 8;
 
 /// The pods of a node that use GPUs or offer them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,6 +100,14 @@ impl GpuPods {
         }
     }
 
+    /// Adds those of another page of the same list.
+    pub fn add(&mut self, page: Self) {
+        self.users.extend(page.users);
+        self.users.sort_by(|one, other| one.name.cmp(&other.name));
+        self.plugins.extend(page.plugins);
+        self.bystanders.extend(page.bystanders);
+    }
+
     /// Returns those users that run a container: only these can have the driver open.
     pub fn holders(&self) -> impl Iterator<Item = &GpuPod> {
         self.users.iter().filter(|pod| pod.runs)
@@ -116,11 +128,38 @@ fn gpu_pod(pod: &Pod) -> GpuPod {
         runs: runs_a_container(pod),
         owner: PodOwner::default(),
         has_empty_dir: volumes.into_iter().flatten().any(|volume| volume.empty_dir.is_some()),
-        labels: pod.labels().clone(),
+        labels: pod.labels().iter().take(MAX_LABELS).map(|(key, value)| (key.clone(), value.clone())).collect(),
         // The API server adds the grace period to it.
         gone_by: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
-        finalizers: pod.finalizers().to_vec(),
+        finalizers: pod.finalizers().iter().take(MAX_FINALIZERS).cloned().collect(),
     }
+}
+
+/// Returns a pod without what makes most of it and is not read here.
+#[must_use]
+pub fn without_details(mut pod: Pod) -> Pod {
+    pod.metadata.managed_fields = None;
+    if let Some(annotations) = &mut pod.metadata.annotations {
+        annotations.retain(|key, _| key == MIRROR || key == keys::APPLIED);
+    }
+    let container = |container: Container| Container {
+        name: container.name,
+        resources: container.resources,
+        ..Container::default()
+    };
+    let volume =
+        |volumes: Vec<Volume>| volumes.into_iter().find(|volume| volume.empty_dir.is_some()).into_iter().collect();
+    pod.spec = pod.spec.map(|spec| PodSpec {
+        affinity: spec.affinity,
+        containers: spec.containers.into_iter().map(container).collect(),
+        init_containers: spec.init_containers.map(|containers| containers.into_iter().map(container).collect()),
+        node_name: spec.node_name,
+        node_selector: spec.node_selector,
+        resource_claims: spec.resource_claims.map(|claims| claims.into_iter().take(1).collect()),
+        volumes: spec.volumes.map(volume),
+        ..PodSpec::default()
+    });
+    pod
 }
 
 fn owner(pod: &Pod, is_own: bool) -> PodOwner {

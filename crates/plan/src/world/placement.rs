@@ -27,14 +27,22 @@ impl PartialOrd for Placement {
     }
 }
 
-/// Compares the debug output of terms and tolerations, because k8s-openapi's types are not ordered.
+/// Compares the fields of terms and tolerations, because k8s-openapi's types are not ordered.
 impl Ord for Placement {
     fn cmp(&self, other: &Self) -> Ordering {
-        let words = |placement: &Self| format!("{:?}{:?}", placement.terms, placement.tolerations);
         self.node_selector
             .cmp(&other.node_selector)
-            .then_with(|| if self == other { Ordering::Equal } else { words(self).cmp(&words(other)) })
+            .then_with(|| self.terms.is_some().cmp(&other.terms.is_some()))
+            .then_with(|| self.term_keys().cmp(other.term_keys()))
+            .then_with(|| self.toleration_keys().cmp(other.toleration_keys()))
     }
+}
+
+/// The fields of a requirement.
+type RequirementKey<'p> = (&'p str, &'p str, Option<&'p [String]>);
+
+fn requirement_key(requirement: &NodeSelectorRequirement) -> RequirementKey<'_> {
+    (&requirement.key, &requirement.operator, requirement.values.as_deref())
 }
 
 impl Placement {
@@ -48,6 +56,45 @@ impl Placement {
             terms: required.map(|required| required.node_selector_terms.clone()),
             tolerations: spec.tolerations.clone().unwrap_or_default(),
         }
+    }
+
+    fn term_keys(&self) -> impl Iterator<Item = [Option<Vec<RequirementKey<'_>>>; 2]> {
+        self.terms.iter().flatten().map(|term| {
+            [&term.match_expressions, &term.match_fields]
+                .map(|list| Some(list.as_ref()?.iter().map(requirement_key).collect()))
+        })
+    }
+
+    fn toleration_keys(&self) -> impl Iterator<Item = ([Option<&str>; 4], Option<i64>)> {
+        self.tolerations.iter().map(|toleration| {
+            let Toleration { effect, key, operator, value, toleration_seconds } = toleration;
+            ([effect, key, operator, value].map(|text| text.as_deref()), *toleration_seconds)
+        })
+    }
+
+    /// Returns the approximate memory that it takes, in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let text = |text: &str| size_of::<String>() + text.len();
+        let requirement = |requirement: &NodeSelectorRequirement| {
+            let values = requirement.values.iter().flatten().map(|value| text(value));
+            size_of::<NodeSelectorRequirement>()
+                + requirement.key.len()
+                + requirement.operator.len()
+                + values.sum::<usize>()
+        };
+        let term = |term: &NodeSelectorTerm| {
+            let requirements = term.match_expressions.iter().chain(&term.match_fields).flatten();
+            size_of::<NodeSelectorTerm>() + requirements.map(requirement).sum::<usize>()
+        };
+        let toleration = |toleration: &Toleration| {
+            let Toleration { effect, key, operator, value, .. } = toleration;
+            let texts = [effect, key, operator, value].into_iter().flatten();
+            size_of::<Toleration>() + texts.map(String::len).sum::<usize>()
+        };
+        self.node_selector.iter().map(|(key, value)| text(key) + text(value)).sum::<usize>()
+            + self.terms.iter().flatten().map(term).sum::<usize>()
+            + self.tolerations.iter().map(toleration).sum::<usize>()
     }
 
     /// Returns whether the node selector and the affinity match a node with this name, whose labels `value_of` returns by key.
@@ -98,5 +145,47 @@ fn is_met(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
         "Gt" => value.and_then(number).zip(bound()).is_some_and(|(value, bound)| value > bound),
         "Lt" => value.and_then(number).zip(bound()).is_some_and(|(value, bound)| value < bound),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placements_with_any_difference_are_ordered() {
+        let affinity = |terms: &str| {
+            format!(
+                "affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: {terms}}}}}}}"
+            )
+        };
+        let specs = [
+            String::new(),
+            "nodeSelector: {a: b}".to_owned(),
+            "nodeSelector: {a: c}".to_owned(),
+            affinity("[]"),
+            affinity("[{}]"),
+            affinity("[{matchExpressions: []}]"),
+            affinity("[{matchExpressions: [{key: a, operator: Exists}]}]"),
+            affinity("[{matchExpressions: [{key: a, operator: In, values: [b]}]}]"),
+            affinity("[{matchExpressions: [{key: a, operator: In, values: [c]}]}]"),
+            affinity("[{matchFields: [{key: a, operator: In, values: [c]}]}]"),
+            "tolerations: [{operator: Exists}]".to_owned(),
+            "tolerations: [{operator: Exists, tolerationSeconds: 1}]".to_owned(),
+            "tolerations: [{operator: Exists, effect: NoSchedule}]".to_owned(),
+            "tolerations: [{key: NoSchedule}]".to_owned(),
+            "tolerations: [{value: NoSchedule}]".to_owned(),
+        ];
+        let placements = specs.each_ref().map(|spec| {
+            let comma = if spec.is_empty() { "" } else { ", " };
+            Placement::of(&serde_yaml::from_str(&format!("{{containers: []{comma}{spec}}}")).unwrap())
+        });
+        for (one, placement) in placements.iter().enumerate() {
+            for (other, another) in placements.iter().enumerate() {
+                let order = placement.cmp(another);
+                assert_eq!(order == Ordering::Equal, one == other, "{} {}", specs[one], specs[other]);
+                assert_eq!(order, another.cmp(placement).reverse());
+            }
+        }
     }
 }

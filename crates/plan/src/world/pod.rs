@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpu_operator_common::interned::Interned;
+use gpu_operator_common::{bounds::clipped, interned::Interned};
 use gpu_operator_crd::{NodeName, Revision, keys, policy::Stage};
 use k8s_openapi::{
     api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},
@@ -12,6 +12,11 @@ use kube::{Resource, ResourceExt};
 use serde::Serialize;
 
 use crate::{container_names::DEVICE_NODES, time::add, world::observed_time::ObservedTime};
+
+/// The maximum length of a message that is kept, in bytes: that of kubelet's termination messages.
+const MAX_MESSAGE: usize = 4096;
+/// The maximum number of containers, and of init containers, that are read from one pod.
+const MAX_CONTAINERS: usize = 32;
 
 /// The facts of one of this operator's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -132,7 +137,7 @@ impl PodFacts {
             Role::Probe | Role::Validation | Role::Preflight => None,
         };
         let containers = |statuses: Option<&Vec<ContainerStatus>>| {
-            statuses.into_iter().flatten().map(ContainerFacts::of).collect::<Vec<_>>()
+            statuses.into_iter().flatten().take(MAX_CONTAINERS).map(ContainerFacts::of).collect::<Vec<_>>()
         };
         Some(Self {
             name: pod.name_any(),
@@ -146,7 +151,7 @@ impl PodFacts {
                 .and_then(|status| status.conditions.as_ref())
                 .and_then(|conditions| conditions.iter().find(|condition| condition.type_ == "PodScheduled"))
                 .filter(|condition| condition.status == "False")
-                .map(|condition| condition.message.clone().unwrap_or_default()),
+                .map(|condition| shown(condition.message.as_ref())),
             end: status.and_then(PodEnd::of),
             init: containers(status.and_then(|status| status.init_container_statuses.as_ref())),
             containers: containers(status.and_then(|status| status.container_statuses.as_ref())),
@@ -239,13 +244,17 @@ impl PodEnd {
             Some("Failed") => false,
             _ => return None,
         };
-        let (reason, message) = (status.reason.clone(), status.message.clone());
         let ends = status.container_statuses.iter().flatten().filter_map(|container| {
             container.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(|time| time.0.into())
         });
         let at = ends.max();
-        Some(Self { succeeded, reason: reason.unwrap_or_default(), message: message.unwrap_or_default(), at })
+        Some(Self { succeeded, reason: kept(status.reason.as_ref()), message: kept(status.message.as_ref()), at })
     }
+}
+
+/// Returns the beginning of a text: kubelet limits a message to 4 KiB.
+fn kept(text: Option<&String>) -> String {
+    text.map(|text| clipped(text, MAX_MESSAGE).to_owned()).unwrap_or_default()
 }
 
 /// Returns the node for which the DaemonSet controller created a pod that is not scheduled yet.
@@ -271,12 +280,7 @@ impl ContainerFacts {
     fn of(status: &ContainerStatus) -> Self {
         let exit = |ended: &ContainerStateTerminated| Exit {
             code: ended.exit_code,
-            message: ended
-                .message
-                .as_ref()
-                .or(ended.reason.as_ref())
-                .map(|message| message.trim().to_owned())
-                .unwrap_or_default(),
+            message: kept(ended.message.as_ref().or(ended.reason.as_ref())).trim().to_owned(),
         };
         let state = status.state.clone().unwrap_or_default();
         let state = if let Some(running) = state.running {
@@ -285,10 +289,7 @@ impl ContainerFacts {
             ContainerState::Ended(exit(ended))
         } else {
             let waiting = state.waiting.unwrap_or_default();
-            ContainerState::Waiting {
-                reason: waiting.reason.unwrap_or_default(),
-                message: waiting.message.clone().unwrap_or_default(),
-            }
+            ContainerState::Waiting { reason: kept(waiting.reason.as_ref()), message: kept(waiting.message.as_ref()) }
         };
         let last = status.last_state.as_ref().and_then(|last| last.terminated.as_ref());
         Self {

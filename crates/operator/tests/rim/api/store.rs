@@ -85,8 +85,12 @@ impl Store {
     pub fn answer(&mut self, made: &Made) -> Answer {
         match made.method {
             Method::GET if made.names_collection() => {
-                let items: Vec<_> = self.all(&made.path).filter(|object| made.selects(object)).collect();
-                let metadata = json!({"resourceVersion": self.version.to_string()});
+                let number = |name: &str| made.query.get(name).and_then(|value| value.parse().ok());
+                let (first, limit) = (number("continue").unwrap_or_default(), number("limit").unwrap_or(usize::MAX));
+                let mut rest = self.all(&made.path).filter(|object| made.selects(object)).skip(first);
+                let items: Vec<_> = rest.by_ref().take(limit).collect();
+                let next = rest.next().map(|_| (first + limit).to_string());
+                let metadata = json!({"resourceVersion": self.version.to_string(), "continue": next});
                 Ok(json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items}))
             }
             Method::GET => self.get(&made.path).cloned().ok_or_else(|| missing(made)),
