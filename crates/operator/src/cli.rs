@@ -138,13 +138,8 @@ impl Cli {
                 let client = if plan.needs_cluster() { Some(client().await?) } else { None };
                 return Ok(if plan.run(client).await? { ExitCode::from(CHANGES) } else { ExitCode::SUCCESS });
             }
-<<<<<<< HEAD
             Command::Check { namespace, admission_policies } => {
-                let faults = check::faults(&client().await?, &namespace, &admission_policies).await?;
-=======
-            Command::Check { namespace } => {
-                let faults = check::faults(&bounded(client().await?), &namespace).await?;
->>>>>>> memory
+                let faults = check::faults(&bounded(client().await?), &namespace, &admission_policies).await?;
                 if !faults.is_empty() {
                     return Err(CliError::Faults(faults));
                 }

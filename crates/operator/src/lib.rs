@@ -7,13 +7,9 @@
 //! ```
 //!
 //! [`watch`] mirrors facts and wakes the loop, which is [`reconcile`]. A [`gpu_operator_plan::pass::Pass`] decides what to read and
-<<<<<<< HEAD
-//! what to write; [`drive`] carries out its requests: [`observe`] reads what no mirror holds, and [`apply`] writes. Only this crate
-//! does I/O (`watch`, `observe`, `apply`, `events`, `advise`, `admission_watch`, `admin`, `check`); time is an argument of the pass.
-=======
-//! what to write; [`drive`] carries out its requests: [`observe`] reads what no mirror holds, and [`apply`] writes. [`client`] and [`extract`] bound the memory of answers. Only this crate
-//! does I/O (`watch`, `observe`, `apply`, `events`, `advise`, `admin`, `check`); time is an argument of the pass.
->>>>>>> memory
+//! what to write; [`drive`] carries out its requests: [`observe`] reads what no mirror holds, and [`apply`] writes. [`client`] and
+//! [`extract`] bound the memory of answers. Only this crate does I/O (`watch`, `observe`, `apply`, `events`, `advise`,
+//! `admission_watch`, `admin`, `check`); time is an argument of the pass.
 
 pub mod admin;
 pub mod admission;

@@ -18,11 +18,8 @@ use gpu_operator_crd::keys;
 use kube::{Api, Client, runtime::watcher};
 use tokio::sync::Notify;
 
-<<<<<<< HEAD
-pub use follow::Pauses;
-=======
 pub use fact::MAX_ELEMENTS;
->>>>>>> memory
+pub use follow::Pauses;
 pub use mirrors::{Answer, Mirrors};
 pub use pods::follow_pods;
 

@@ -151,7 +151,7 @@ impl PodFacts {
                 .and_then(|status| status.conditions.as_ref())
                 .and_then(|conditions| conditions.iter().find(|condition| condition.type_ == "PodScheduled"))
                 .filter(|condition| condition.status == "False")
-                .map(|condition| shown(condition.message.as_ref())),
+                .map(|condition| kept(condition.message.as_ref())),
             end: status.and_then(PodEnd::of),
             init: containers(status.and_then(|status| status.init_container_statuses.as_ref())),
             containers: containers(status.and_then(|status| status.container_statuses.as_ref())),

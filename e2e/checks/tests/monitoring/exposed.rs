@@ -21,7 +21,10 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     Plan,
-    output::{body::Body, write::Write},
+    output::{
+        body::{Body, TaintWrite},
+        write::Write,
+    },
 };
 use nvml_probe::{
     agent::metrics::Metrics as ProbeMetrics,
@@ -69,7 +72,7 @@ fn operator() -> String {
     }
     let refused = Err(Error::NoAnswer { what: "write".to_owned() });
     metrics.count_event("Published");
-    let write = Arc::new(Write::new("a", Body::Taint(None)));
+    let write = Arc::new(Write::new("a", Body::Taint(TaintWrite::default())));
     metrics.count(&[Written { write: Arc::clone(&write), result: Ok(()) }, Written { write, result: refused }]);
     metrics.text().expect("a text")
 }
