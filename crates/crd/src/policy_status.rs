@@ -59,7 +59,7 @@ pub struct ClusterGpuPolicyStatus {
     /// The keys of taints, except the default key, that nodes may have from this policy: those that it names, and earlier ones that
     /// nodes still have. Only taints with these keys are removed, because a node can forge the annotation that records its taint.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 128))]
+    #[schemars(length(max = 128), inner(length(max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub published_keys: Vec<String>,
     /// The nodes that most need attention: failed nodes and those that have waited longest come first. At most ten

@@ -6,8 +6,6 @@ use gpu_operator_plan::output::events::Subject;
 use k8s_openapi::api::core::v1::Event;
 use strum::{EnumIter, IntoStaticStr};
 
-use crate::{runtime_handler::SANDBOX_FAILED, scheduling::NODE_IS_COMING};
-
 /// How long a pod may wait for a node before it is reported that no node fits: an autoscaler needs some time to announce that
 /// it will create one.
 pub const NO_PLACE_GRACE: Duration = Duration::from_mins(1);
@@ -78,6 +76,11 @@ pub struct PodEvent {
 
 /// The maximum length of a message of an Event, read or written, in characters.
 pub const MAX_MESSAGE_LENGTH: usize = 1000;
+/// The Event reasons with which autoscalers announce a node for a pod: the cluster autoscaler's and Karpenter's. General
+/// knowledge, unverified.
+pub const NODE_IS_COMING: [&str; 2] = ["TriggeredScaleUp", "Nominated"];
+/// Kubelet's Event reason if the container runtime does not create a pod's sandbox.
+pub const SANDBOX_FAILED: &str = "FailedCreatePodSandBox";
 /// The Event reasons that diagnosis evaluates.
 const REASONS: [&str; 3] = [NODE_IS_COMING[0], NODE_IS_COMING[1], SANDBOX_FAILED];
 

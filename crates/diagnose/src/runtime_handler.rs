@@ -1,13 +1,10 @@
 //! Runtime handlers that are not configured in a node's container runtime.
 
 use crate::{
-    finding::{Mistake, PodEvent, START_GRACE},
+    finding::{Mistake, PodEvent, SANDBOX_FAILED, START_GRACE},
     pending::PendingPod,
     verdict::Verdict,
 };
-
-/// Kubelet's Event reason if the container runtime does not create a pod's sandbox.
-pub const SANDBOX_FAILED: &str = "FailedCreatePodSandBox";
 
 /// Checks a pod that is assigned to a node. Only kubelet's Event contains the container runtime's error.
 pub fn check(pod: &PendingPod, pod_events: Option<&[PodEvent]>) -> Verdict {

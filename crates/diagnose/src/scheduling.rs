@@ -6,15 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpu_operator_common::bounds::clipped;
 
 use crate::{
-    finding::{Mistake, NO_PLACE_GRACE, PodEvent},
+    finding::{Mistake, NO_PLACE_GRACE, NODE_IS_COMING, PodEvent},
     fleet::{Fleet, Host, Room},
     pending::{PendingPod, State},
     verdict::Verdict,
 };
 
-/// The Event reasons with which autoscalers announce a node for a pod: the cluster autoscaler's and Karpenter's. General
-/// knowledge, unverified.
-pub const NODE_IS_COMING: [&str; 2] = ["TriggeredScaleUp", "Nominated"];
 /// The maximum number of names in a message.
 const NAMES: usize = 5;
 
