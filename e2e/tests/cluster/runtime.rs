@@ -187,6 +187,8 @@ fn the_settings_for_tenants_hide_gpus_from_greedy_pods() {
         let seen = greedy_pod_sees(&f).await?;
         ensure!(seen.is_empty(), "a pod that requests no GPU sees {seen:?}");
         f.run_gpu_pod("modest").await?;
-        f.sees_one_gpu("modest")
+        f.sees_one_gpu("modest")?;
+        // Otherwise, pods that other tests create here would be started by a runtime that the next test deletes.
+        remove(&f).await
     });
 }
