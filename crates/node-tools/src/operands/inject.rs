@@ -138,7 +138,7 @@ impl<'a> Driver<'a> {
     /// container's.
     fn file(&self, place: &Path) -> Result<Option<PathBuf>, InjectError> {
         // A folder that others may write to does not matter as long as it holds nothing of the driver.
-        if HostRoot::new(self.root).resolve(place).is_err() {
+        if HostRoot::new(self.root).metadata(place).is_err() {
             return Ok(None);
         }
         let found = self.trusted.find(&self.root.join(place)).map_err(rejected(self.root))?;
