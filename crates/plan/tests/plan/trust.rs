@@ -228,11 +228,11 @@ fn the_key_of_a_taint_is_listed_before_and_as_long_as_it_is_used() {
             for taint in plan.taints().into_values() {
                 assert!(taint.is_none_or(|taint| listed.contains(&taint.key)), "{taint:?} is not in {listed:?}");
             }
-            let statuses = plan.writes.iter().filter_map(|write| match &write.body {
+            let mut statuses = plan.writes.iter().rev().filter_map(|write| match &write.body {
                 Body::PolicyStatus(status) => Some(status.published_keys.clone()),
                 _ => None,
             });
-            listed = statuses.last().unwrap_or(listed);
+            listed = statuses.next().unwrap_or(listed);
         }
         plans = sim.plans.len();
         assert_eq!(listed, [key], "once no node has a taint with an earlier key");
