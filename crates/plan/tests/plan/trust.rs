@@ -215,7 +215,7 @@ fn a_node_that_forges_the_record_of_a_taint_keeps_the_taint() {
 }
 
 #[test]
-fn the_key_of_a_taint_is_listed_before_and_as_long_as_it_is_used() {
+fn the_key_of_a_taint_is_listed_as_long_as_it_is_used() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
     let spec = |key: &str| format!("{{health: {{minHealthyGpus: 1, onUnhealthy: {{taint: {{key: {key}}}}}}}}}");
     set_health(&mut sim, 0, HealthState::Unhealthy);
