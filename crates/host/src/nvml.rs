@@ -12,3 +12,4 @@ pub mod protocol;
 pub mod readings;
 pub mod supervisor;
 pub mod target;
+pub mod trusted;

@@ -1,16 +1,14 @@
 //! The host's file system as mounted in the container of this program, where links refer to the host's paths.
 
-mod links;
 mod open;
 mod walk;
 
 use std::{
-    fs,
+    fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
 };
 
-use links::{MAX_LINKS, parts, too_many_links};
 pub(crate) use open::{name as file_type_name, open_root};
 pub(crate) use walk::{Found, walk};
 
@@ -37,35 +35,22 @@ impl HostRoot {
     /// Returns the path of a file of that root for this process, with every link resolved inside the root.
     ///
     /// The host's links refer to the host's paths: resolved by the kernel, an absolute link would lead into the probe's
-    /// own image, and a mount meant for reading one directory could be redirected to another.
+    /// own image, and a mount meant for reading one directory could be redirected to another. A component may be replaced by the time
+    /// the path is used: what is only inspected or read is found by the other functions, which hold it open.
     ///
     /// # Errors
     /// Returns an error if a component does not exist or cannot be read, or if the links form a loop.
     pub fn resolve(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
-        let mut pending: Vec<PathBuf> = parts(path.as_ref());
-        let mut inside: Vec<PathBuf> = Vec::new();
-        let mut links = 0;
-        while let Some(part) = pending.pop() {
-            if part == Path::new("..") {
-                inside.pop();
-                continue;
-            }
-            let here = self.0.join(inside.iter().collect::<PathBuf>()).join(&part);
-            if !fs::symlink_metadata(&here)?.is_symlink() {
-                inside.push(part);
-                continue;
-            }
-            links += 1;
-            if links > MAX_LINKS {
-                return Err(too_many_links(path.as_ref()));
-            }
-            let target = fs::read_link(&here)?;
-            if target.is_absolute() {
-                inside.clear();
-            }
-            pending.extend(parts(&target));
-        }
-        Ok(self.0.join(inside.into_iter().collect::<PathBuf>()))
+        let found = walk(open_root(&self.0)?, path.as_ref(), |_, _| Ok(()))?;
+        Ok(self.0.join(found.path.strip_prefix("/").unwrap_or(&found.path)))
+    }
+
+    /// Returns the facts of a file of that root, or of the file that a link leads to.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`].
+    pub fn metadata(&self, path: impl AsRef<Path>) -> io::Result<fs::Metadata> {
+        File::from(open::find(&self.0, path.as_ref())?).metadata()
     }
 
     /// Returns the text of a small file of that root, trimmed.

@@ -1,7 +1,6 @@
 //! The loop of `nvml-probe run`: reads the host, queries NVML and writes what changed.
 
 pub mod endpoints;
-mod error_log;
 pub mod facts;
 pub mod heartbeat;
 pub mod metrics;
@@ -35,8 +34,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use self::{endpoints::Telemetry, error_log::ErrorLog, facts::FactError};
+use self::{endpoints::Telemetry, facts::FactError};
 use crate::{
+    error_log::ErrorLog,
     health::{
         node::{DriverStart, NodeHealth, NodeLook},
         rules::Rules,

@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use gpu_host::{
     observe::pci::{self, PciError},
-    process::error_chain,
     root::HostRoot,
 };
 use tokio::time::sleep;
 
-use crate::report::{announce::Announcer, create::Created, publish::PublishError};
+use crate::{
+    error_log::ErrorLog,
+    report::{announce::Announcer, create::Created, publish::PublishError},
+};
 
 /// A look at the node has failed. What cannot be read is not gone.
 #[derive(Debug, thiserror::Error)]
@@ -42,17 +44,21 @@ impl Detector {
     }
 
     async fn watch(&mut self) {
-        // An error that repeats is logged once.
-        let mut logged = String::new();
+        let mut errors = ErrorLog::new(self.interval, self.interval);
         loop {
-            if let Err(error) = self.look().await {
-                let error = error_chain(&error);
-                if error != logged {
-                    tracing::warn!("{error}; retrying");
-                }
-                logged = error;
-            }
+            self.look_and_log(&mut errors).await;
             sleep(self.interval).await;
+        }
+    }
+
+    async fn look_and_log(&mut self, errors: &mut ErrorLog) {
+        match self.look().await {
+            // While the announcer waits before its next attempt, its last error persists.
+            Ok(()) if self.announcer.has_failed() => {}
+            Ok(()) => errors.clear(),
+            Err(error) => {
+                errors.record("cannot detect GPUs", &error);
+            }
         }
     }
 
@@ -64,5 +70,56 @@ impl Detector {
             tracing::info!(gpus = gpus.len(), "created the GpuNode");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use http::{Response, StatusCode};
+    use kube::{Client, client::Body};
+    use test_support::host::Host;
+    use tower::service_fn;
+
+    use super::*;
+
+    /// Returns the detector of a node whose requests are rejected.
+    fn detector(host: &Host) -> Detector {
+        let service = service_fn(|_| async {
+            let rejection = Response::builder().status(StatusCode::FORBIDDEN).body(Body::empty());
+            Ok::<_, std::io::Error>(rejection.unwrap())
+        });
+        let announcer = Announcer::new(Client::new(service, "default"), "n1");
+        Detector { host: host.root(), interval: Duration::from_secs(10), announcer }
+    }
+
+    fn log() -> ErrorLog {
+        ErrorLog::new(Duration::ZERO, Duration::ZERO)
+    }
+
+    #[tokio::test]
+    async fn an_error_that_returns_after_a_success_is_logged_again() {
+        let (host, mut errors) = (Host::new(), log());
+        let mut detector = detector(&host);
+        for _ in 0..2 {
+            let _ = fs::remove_dir_all(host.path("/sys/bus"));
+            detector.look_and_log(&mut errors).await;
+            assert!(errors.last.starts_with("cannot read the PCI bus"), "{}", errors.last);
+            fs::create_dir_all(host.path("/sys/bus/pci/devices")).unwrap();
+            detector.look_and_log(&mut errors).await;
+            assert_eq!(errors.last, "", "a success");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pause_between_two_attempts_is_no_success() {
+        let (host, mut errors) = (Host::new(), log());
+        host.gpu("0000:01:00.0", "0x2330");
+        let mut detector = detector(&host);
+        for _ in 0..2 {
+            detector.look_and_log(&mut errors).await;
+            assert!(errors.last.starts_with("cannot create the GpuNode"), "{}", errors.last);
+        }
     }
 }

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | [`health`] | the health of GPUs, evaluated from readings and XIDs; pure |
 //! | [`report`] | the report of the node: built (pure) and written to the GpuNode |
+//! | `error_log` | what the loops log of repeated errors |
 //! | [`detector`] | `detect`: the loop without privileges, which only creates the GpuNode |
 //! | [`agent`] | `run`: the loop, its heartbeat, metrics and HTTP endpoints |
 //! | [`cli`] | the command line |
@@ -23,6 +24,7 @@
 pub mod agent;
 pub mod cli;
 pub mod detector;
+mod error_log;
 pub mod health;
 pub mod report;
 

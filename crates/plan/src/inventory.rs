@@ -24,7 +24,7 @@ use pools::GoverningPool;
 
 use crate::{
     catalogue::Catalogue,
-    world::{NodeFacts, PodFacts, World},
+    world::{NodeFacts, PodFacts, Role, World},
 };
 
 /// The fleet at one step of the plan: the nodes whose state is known well enough to be planned for, in the order of their names.
@@ -53,6 +53,15 @@ pub struct KnownNode<'w> {
     pub have: StageRevisions,
     /// This operator's pods on the node.
     pub pods: Vec<&'w PodFacts>,
+}
+
+impl<'w> KnownNode<'w> {
+    /// Returns the probe's pod; a terminating one only if there is no other.
+    #[must_use]
+    pub fn probe_pod(&self) -> Option<&'w PodFacts> {
+        let of_probe = self.pods.iter().copied().filter(|pod| pod.role == Role::Probe);
+        of_probe.min_by_key(|pod| pod.is_leaving())
+    }
 }
 
 /// A GPU node that a policy governs.

@@ -10,7 +10,6 @@ mod mig_devices;
 mod mig_instances;
 mod raw;
 mod readings;
-mod trusted;
 mod xids;
 
 use std::{
@@ -26,14 +25,12 @@ use gpu_operator_crd::health::CauseKind;
 use nix::sys::{prctl, signal::Signal};
 use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor, error::NvmlError};
 
-use self::{
-    trusted::{LibraryRoot, TrustedLibrary},
-    xids::XidListener,
-};
+use self::xids::XidListener;
 use super::{
     inventory::{Inventory, NvmlGpu, RefusedGpu},
     mig::MigStep,
     protocol::{Request, Response},
+    trusted::{LibraryRoot, TrustedLibrary},
 };
 use crate::observe::pci;
 

@@ -1,7 +1,7 @@
 //! The device nodes that programs open in addition to those of the GPUs: which a running driver has, and which a root
 //! lacks.
 
-use std::{fs, os::unix::fs::FileTypeExt, path::PathBuf};
+use std::{os::unix::fs::FileTypeExt, path::PathBuf};
 
 use crate::root::HostRoot;
 
@@ -44,7 +44,7 @@ const OPEN_TO_ALL: u32 = 0o666;
 #[must_use]
 pub fn missing(host: &HostRoot, own: &HostRoot, root: &str) -> Vec<String> {
     let is_there = |name: &String| {
-        let node = host.resolve(format!("{root}/dev/{name}")).and_then(fs::metadata);
+        let node = host.metadata(format!("{root}/dev/{name}"));
         node.is_ok_and(|node| node.file_type().is_char_device())
     };
     let of_mig = wanted_from(&own.read(MAJORS).unwrap_or_default(), &capabilities(own));
@@ -85,7 +85,7 @@ fn capabilities(own: &HostRoot) -> Vec<Capability> {
         seen += 1;
         for name in own.names(&folder).unwrap_or_default() {
             let path = folder.join(name);
-            match own.resolve(&path) {
+            match own.metadata(&path) {
                 Ok(found) if found.is_dir() => folders.push(path),
                 Ok(_) => minors.extend(own.read(&path).ok().as_deref().and_then(capability)),
                 Err(_) => {}
@@ -111,6 +111,8 @@ pub fn wanted(host: &HostRoot, own: &HostRoot) -> Vec<Device> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use gpu_operator_crd::report::CONTAINER_ROOT;
 
     use super::*;

@@ -74,9 +74,9 @@ fn is_on_host(host: &HostRoot, program: &str) -> bool {
     let path = Path::new(program);
     if path.is_absolute() {
         let of_a_container = path.parent().and_then(Path::file_name).is_some_and(|folder| folder == OF_A_CONTAINER);
-        return !of_a_container && host.resolve(path).is_ok();
+        return !of_a_container && host.metadata(path).is_ok();
     }
-    SEARCHED.into_iter().any(|folder| host.resolve(Path::new(folder).join(path)).is_ok())
+    SEARCHED.into_iter().any(|folder| host.metadata(Path::new(folder).join(path)).is_ok())
 }
 
 /// Returns whether a program is one of NVIDIA's runtimes, by its name.

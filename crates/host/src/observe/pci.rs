@@ -71,7 +71,7 @@ pub fn gpus(host: &HostRoot) -> Result<Vec<PciGpu>, PciError> {
 /// Returns an error if the bus cannot be read. A device that disappears meanwhile is skipped.
 pub fn bus(host: &HostRoot) -> Result<Bus, PciError> {
     // A machine without a PCI bus has no such directory, but still has a sysfs.
-    if host.resolve("/sys/bus").is_err() {
+    if host.metadata("/sys/bus").is_err() {
         return Err(PciError::NoSysfs(host.as_path().display().to_string()));
     }
     let addresses = host.names(DEVICES).map_err(|source| PciError::Read { path: DEVICES.to_owned(), source })?;

@@ -24,6 +24,12 @@ impl Backoff {
         self.retry_at.is_none_or(|at| now >= at)
     }
 
+    /// Returns whether anything has failed since the last success.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.failures > 0
+    }
+
     /// Records a failure and returns the pause that follows it.
     pub fn failed(&mut self, now: Instant) -> Duration {
         let pause = self.first.saturating_mul(2_u32.saturating_pow(self.failures)).min(self.longest);

@@ -7,12 +7,13 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
 
-use super::links::{MAX_LINKS, parts, too_many_links};
+/// The most links that are followed for one path, as in the kernel.
+const MAX_LINKS: usize = 40;
 
 /// The flags with which a component is opened: nothing is read or written, and a link is not followed.
 pub(super) const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -50,7 +51,7 @@ pub fn walk(root: OwnedFd, path: &Path, check: impl Fn(&Path, &Stat) -> io::Resu
         }
         links += 1;
         if links > MAX_LINKS {
-            return Err(too_many_links(path));
+            return Err(io::Error::other(format!("too many symbolic links in path {}", path.display())));
         }
         let target = readlinkat(&file, "", Vec::new())?;
         let target = Path::new(OsStr::from_bytes(target.as_bytes()));
@@ -61,6 +62,15 @@ pub fn walk(root: OwnedFd, path: &Path, check: impl Fn(&Path, &Stat) -> io::Resu
     }
     let path = joined(&inside);
     Ok(Found { file: inside.pop().map_or(root, |(_, file)| file), path })
+}
+
+/// Returns the components of a path in reverse order, ready to be popped.
+fn parts(path: &Path) -> Vec<PathBuf> {
+    path.components()
+        .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir))
+        .map(|part| PathBuf::from(part.as_os_str()))
+        .rev()
+        .collect()
 }
 
 fn last<'f>(inside: &'f [(PathBuf, OwnedFd)], root: &'f OwnedFd) -> BorrowedFd<'f> {

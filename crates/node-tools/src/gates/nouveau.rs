@@ -25,7 +25,7 @@ pub fn unload() -> io::Result<()> {
 
 /// Checks once, and unloads nouveau if it is unused. A fact that cannot be read keeps the gate closed.
 pub fn step(host: &HostRoot, unload: impl Fn() -> io::Result<()>) -> GateStatus {
-    if host.resolve(MODULE).is_err() {
+    if host.metadata(MODULE).is_err() {
         return GateStatus::Open("nouveau is not loaded".to_owned());
     }
     let users = match host.read_if_present(format!("{MODULE}/refcnt")) {

@@ -2,7 +2,6 @@
 //! files.
 
 use std::{
-    fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Duration,
@@ -156,12 +155,12 @@ fn toolkit(
     let hook = install_dir.join(CDI_HOOK);
     let shown = hook.display();
     let waiting = |what: &str| GateStatus::Waiting(format!("waiting for the container toolkit: {what}"));
-    match host.resolve(&hook).and_then(fs::metadata) {
+    match host.metadata(&hook) {
         Ok(file) if file.is_file() && file.permissions().mode() & 0o111 != 0 => {}
         Ok(_) => return waiting(&format!("{shown} is not an executable file")),
         Err(error) => return waiting(&format!("{shown}: {error}")),
     }
-    if let Some(file) = pid_file.filter(|file| host.resolve(file).is_err()) {
+    if let Some(file) = pid_file.filter(|file| host.metadata(file).is_err()) {
         return waiting(&format!("its installer is not running: {} does not exist", file.display()));
     }
     match configured.map(|configured| check_runtime(host, install_dir, configured)) {
@@ -177,7 +176,7 @@ fn toolkit(
 fn mps(host: &HostRoot, root: &Path) -> GateStatus {
     let ready = root.join(".ready");
     let shown = ready.display();
-    match host.resolve(&ready).and_then(fs::metadata) {
+    match host.metadata(&ready) {
         Ok(_) => GateStatus::Open(format!("{shown} exists: the MPS control daemons are running")),
         Err(error) => GateStatus::Waiting(format!("waiting for the MPS control daemons: {shown}: {error}")),
     }

@@ -10,7 +10,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use gpu_host::{observe::driver::library_directories, root::HostRoot};
+use gpu_host::{
+    nvml::trusted::{LibraryError, LibraryRoot},
+    observe::driver::library_directories,
+    root::HostRoot,
+};
 
 use super::device_nodes;
 
@@ -69,6 +73,9 @@ pub enum InjectError {
     /// The driver lacks a library or program.
     #[error("the driver under {0} has no {1}")]
     Missing(PathBuf, &'static str),
+    /// The driver's files are not safe to load: the container is privileged, and another user than root could have written them.
+    #[error("the driver under {0} is rejected")]
+    Rejected(PathBuf, #[source] LibraryError),
     /// None of the image's folders is a default search path of its dynamic linker.
     #[error("this image has no {C_LIBRARY} in any of {}", LINKER_DIRECTORIES.join(", "))]
     NoLinker,
@@ -80,6 +87,11 @@ pub enum InjectError {
 fn unread(path: &Path) -> impl FnOnce(io::Error) -> InjectError {
     let path = path.to_owned();
     move |source| InjectError::Read(path, source)
+}
+
+fn rejected(root: &Path) -> impl FnOnce(LibraryError) -> InjectError {
+    let root = root.to_owned();
+    move |source| InjectError::Rejected(root, source)
 }
 
 fn unmade(path: &Path) -> impl FnOnce(io::Error) -> InjectError {
@@ -96,44 +108,68 @@ pub fn inject(root: &Path, own: &Path, needs: Needs) -> Result<(), InjectError> 
     let folders = library_directories::of(&HostRoot::new(root), needed[0]).map_err(unread(root))?;
     let folder = LINKER_DIRECTORIES.iter().map(|folder| own.join(folder)).find(|at| at.join(C_LIBRARY).exists());
     let folder = folder.ok_or(InjectError::NoLinker)?;
+    let driver = Driver::open(root)?;
     for name in needed {
-        link(&find(root, &folders, name)?, &folder.join(name))?;
+        link(&driver.find(&folders, name)?, &folder.join(name))?;
     }
-    for (name, library) in libraries(root, &folders, needed[0])? {
+    for (name, library) in driver.libraries(&driver.find(&folders, needed[0])?)? {
         link(&library, &folder.join(name))?;
     }
     for name in needs.programs() {
-        let target = find(root, &PROGRAM_DIRECTORIES.map(PathBuf::from), name)?;
+        let target = driver.find(&PROGRAM_DIRECTORIES.map(PathBuf::from), name)?;
         link(&target, &own.join("usr/bin").join(name))?;
     }
     make_nodes(&root.join("dev"), &own.join("dev"))
 }
 
-/// Finds a file of the driver. Links are resolved inside the driver's root; the kernel would resolve them in the
-/// container's.
-fn find(root: &Path, folders: &[PathBuf], name: &'static str) -> Result<PathBuf, InjectError> {
-    let inside = HostRoot::new(root);
-    let found = folders.iter().find_map(|folder| inside.resolve(folder.join(name)).ok());
-    found.ok_or_else(|| InjectError::Missing(root.to_owned(), name))
+/// The driver's files.
+struct Driver<'a> {
+    root: &'a Path,
+    trusted: LibraryRoot,
 }
 
-/// Returns the driver's libraries beside a required one, but not those of other branches: name and file.
-fn libraries(root: &Path, folders: &[PathBuf], needed: &'static str) -> Result<Vec<(OsString, PathBuf)>, InjectError> {
-    let needed = find(root, folders, needed)?;
-    let Some(folder) = needed.parent() else { return Ok(Vec::new()) };
-    let inside = HostRoot::new(root);
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).map_err(unread(folder))? {
-        let name = entry.map_err(unread(folder))?.file_name();
-        let is_one = |name: &str| LIBRARIES.iter().any(|prefix| name.starts_with(prefix)) && name.contains(".so.");
-        let place = folder.strip_prefix(root).unwrap_or(folder).join(&name);
-        if name.to_str().is_some_and(is_one)
-            && let Ok(file) = inside.resolve(place)
-        {
-            found.push((name, file));
-        }
+impl<'a> Driver<'a> {
+    fn open(root: &'a Path) -> Result<Self, InjectError> {
+        let trusted = LibraryRoot::open(root, None).map_err(rejected(root))?;
+        Ok(Self { root, trusted })
     }
-    Ok(found)
+
+    /// Returns a file of the driver, if it exists. Links are resolved inside the driver's root; the kernel would resolve them in the
+    /// container's.
+    fn file(&self, place: &Path) -> Result<Option<PathBuf>, InjectError> {
+        // A folder that others may write to does not matter as long as it holds nothing of the driver.
+        if HostRoot::new(self.root).metadata(place).is_err() {
+            return Ok(None);
+        }
+        let found = self.trusted.find(&self.root.join(place)).map_err(rejected(self.root))?;
+        Ok(Some(found.path))
+    }
+
+    /// Finds a file of the driver in the first folder that has it.
+    fn find(&self, folders: &[PathBuf], name: &'static str) -> Result<PathBuf, InjectError> {
+        for folder in folders {
+            if let Some(file) = self.file(&folder.join(name))? {
+                return Ok(file);
+            }
+        }
+        Err(InjectError::Missing(self.root.to_owned(), name))
+    }
+
+    /// Returns the driver's libraries beside a required one, but not those of other branches: name and file.
+    fn libraries(&self, needed: &Path) -> Result<Vec<(OsString, PathBuf)>, InjectError> {
+        let Some(folder) = needed.parent() else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for entry in fs::read_dir(folder).map_err(unread(folder))? {
+            let name = entry.map_err(unread(folder))?.file_name();
+            let is_one = |name: &str| LIBRARIES.iter().any(|prefix| name.starts_with(prefix)) && name.contains(".so.");
+            if !name.to_str().is_some_and(is_one) {
+                continue;
+            }
+            let place = folder.strip_prefix(self.root).unwrap_or(folder).join(&name);
+            found.extend(self.file(&place)?.map(|file| (name, file)));
+        }
+        Ok(found)
+    }
 }
 
 /// Creates a link to a file. A file that the image or a runtime provides under that name stays.
@@ -182,6 +218,10 @@ fn make_node(from: &Path, to: &Path) -> Result<(), InjectError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use gpu_host::process::error_chain;
+
     use super::*;
 
     fn lay(root: &Path, files: &[&str]) {
@@ -279,6 +319,29 @@ mod tests {
             assert!(fs::symlink_metadata(own.join(path)).unwrap().is_file(), "{path}");
         }
         assert!(own.join("lib64/libnvidia-ml.so.1").is_symlink());
+    }
+
+    #[test]
+    fn files_that_another_user_could_replace_are_rejected() {
+        for (writable, file) in [("usr/lib64", "libnvidia-ml.so.1"), ("usr/bin", "nvidia-smi")] {
+            let (_folder, root, own) = container("lib64/libc.so.6");
+            lay(&root, &["usr/lib64/libcuda.so.1", "usr/lib64/libnvidia-ml.so.1"]);
+            lay(&root, &PROGRAM_FILES);
+            fs::set_permissions(root.join(writable), fs::Permissions::from_mode(0o777)).unwrap();
+            let error = error_chain(&inject(&root, &own, Needs::Mps).unwrap_err());
+            assert!(error.contains(&format!("users other than root may write to /{writable} (mode 777)")), "{error}");
+            assert!(fs::symlink_metadata(own.join("lib64").join(file)).is_err(), "it is not linked");
+            assert!(fs::symlink_metadata(own.join("usr/bin").join(file)).is_err(), "it is not linked");
+        }
+    }
+
+    #[test]
+    fn a_folder_without_the_driver_may_be_writable_for_others() {
+        let (_folder, root, own) = container("lib64/libc.so.6");
+        lay(&root, &["lib64/other.so", "usr/lib/libnvidia-ml.so.1"]);
+        fs::set_permissions(root.join("lib64"), fs::Permissions::from_mode(0o777)).unwrap();
+        inject(&root, &own, Needs::Nvml).unwrap();
+        assert_eq!(fs::read_link(own.join("lib64/libnvidia-ml.so.1")).unwrap(), root.join("usr/lib/libnvidia-ml.so.1"));
     }
 
     #[test]

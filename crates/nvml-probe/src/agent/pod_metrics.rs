@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use gpu_host::root::HostRoot;
 use tokio::time::sleep;
 
-use super::{error_log::ErrorLog, facts, metrics::Metrics};
+use super::{facts, metrics::Metrics};
+use crate::error_log::ErrorLog;
 
 /// The pause between two requests to kubelet: the age that the series may have at a scrape.
 const PAUSE: Duration = Duration::from_secs(5);

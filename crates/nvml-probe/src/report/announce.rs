@@ -44,6 +44,12 @@ impl Announcer {
         Self { api, resource, node: node.to_owned(), is_announced: false, errors, present }
     }
 
+    /// Returns whether the last request failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.errors.has_failed()
+    }
+
     /// Creates the GpuNode if the node has a GPU that has not been announced. Returns the outcome of a request, if one was made.
     ///
     /// # Errors

@@ -66,7 +66,7 @@ impl<'w> Member<'w> {
             Some(last) => desired.expected.unwrap_or_default().saturating_sub(gpus::on_bus(Some(last))),
             None => 0,
         };
-        let health = health::of(last, probe_pod(&desired.pods), missing, now);
+        let health = health::of(last, desired.probe_pod(), missing, now);
         let expected = desired.expected;
         let name = &desired.node.name;
         Self {
@@ -312,12 +312,6 @@ impl<'w> Member<'w> {
         self.pods.iter().copied().filter(move |pod| pod.role == Role::Operand(stage))
     }
 
-    /// Returns the probe's pod.
-    #[must_use]
-    pub fn probe_pod(&self) -> Option<&'w PodFacts> {
-        probe_pod(&self.pods)
-    }
-
     /// Returns whether the node's driver is loaded and installed according to the probe's report: the version that the policy
     /// wants, or, while an update is pending, any version.
     #[must_use]
@@ -360,10 +354,4 @@ impl<'w> Member<'w> {
         let moved = self.rollout().is_none() || self.have.driver.is_none();
         self.driver_proven() && (moved || self.pod(Stage::Driver).is_some_and(PodFacts::running))
     }
-}
-
-/// Returns the probe's pod among those of a node; a terminating one only if there is no other.
-#[must_use]
-pub fn probe_pod<'w>(pods: &[&'w PodFacts]) -> Option<&'w PodFacts> {
-    pods.iter().copied().filter(|pod| pod.role == Role::Probe).min_by_key(|pod| pod.is_leaving())
 }

@@ -41,7 +41,7 @@ use crate::{
         leaving::{self, Leaving},
     },
     time::add,
-    world::{HealthCondition, NodeFacts, Role, World},
+    world::{HealthCondition, NodeFacts, World},
 };
 
 /// What else is written for a node.
@@ -233,7 +233,7 @@ pub fn unmanaged_status(
     let (reason, message) = match unmanaged.why {
         Unmanaged::NoGpu => (Reason::NoPolicy, "the node has no NVIDIA GPU".to_owned()),
         Unmanaged::Unreported => {
-            let probe = unmanaged.pods.iter().copied().find(|pod| pod.role == Role::Probe);
+            let probe = unmanaged.probe_pod();
             let failure = probe.and_then(|pod| pod_failure(pod, now));
             (Reason::ProbeMissing, silent_probe(probe, failure, ""))
         }

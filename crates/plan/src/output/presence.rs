@@ -14,7 +14,7 @@ use super::{
     write::Write,
 };
 use crate::{
-    inventory::{KnownNode, report},
+    inventory::{KnownNode, UnmanagedNode, membership::Unmanaged, report},
     world::NodeFacts,
 };
 
@@ -27,10 +27,33 @@ pub fn write(node: &NodeFacts, is_wanted: bool) -> Option<Write> {
     (is_missing || differs).then(|| Write::new(&node.name, Body::Presence(is_wanted)))
 }
 
+/// What becomes of the label and the GpuNode of a node that no policy governs.
+#[derive(Debug)]
+pub struct Presence {
+    /// The writes, in their order.
+    pub writes: Vec<Write>,
+    /// Whether the GpuNode is deleted, so that nothing else is written for the node.
+    pub is_deleted: bool,
+}
+
+impl Presence {
+    /// Returns the writes for a node. `is_clean` is whether the node has nothing of this operator any more.
+    #[must_use]
+    pub fn of(unmanaged: &UnmanagedNode<'_>, is_clean: bool) -> Self {
+        let is_wanted = match unmanaged.why {
+            Unmanaged::NoGpu | Unmanaged::Unreported => of_unknown(unmanaged, is_clean),
+            Unmanaged::NoPolicy | Unmanaged::OptedOut => true,
+        };
+        let deletion = deletion(unmanaged, is_clean).filter(|_| unmanaged.why == Unmanaged::NoGpu);
+        let is_deleted = deletion.is_some();
+        let writes = [write(unmanaged.node, is_wanted), creation(unmanaged), deletion];
+        Self { writes: writes.into_iter().flatten().collect(), is_deleted }
+    }
+}
+
 /// Returns whether the label of a node on which no GPU is known should be `true`: until its probe has reported that there is none, and while
 /// the node still has something that only the probe can release.
-#[must_use]
-pub fn of_unknown(known: &KnownNode<'_>, is_clean: bool) -> bool {
+fn of_unknown(known: &KnownNode<'_>, is_clean: bool) -> bool {
     if !known.node.has_linux_host() {
         return false;
     }
@@ -44,8 +67,7 @@ pub fn of_unknown(known: &KnownNode<'_>, is_clean: bool) -> bool {
 
 /// Returns the creation of the GpuNode of a node with the label, if it was deleted: the probe creates it again only if the node has a GPU,
 /// and reports that there is none only to one that exists.
-#[must_use]
-pub fn creation(known: &KnownNode<'_>) -> Option<Write> {
+fn creation(known: &KnownNode<'_>) -> Option<Write> {
     let is_missing = known.gpu_node.is_none() && known.node.is_labelled_present();
     let write = gpu_node::spec_write(None, known.node, GpuNodeSpec::default()).filter(|_| is_missing)?;
     Some(Write::new(&known.node.name, Body::Spec(Box::new(write))))
@@ -53,8 +75,7 @@ pub fn creation(known: &KnownNode<'_>) -> Option<Write> {
 
 /// Returns the deletion of the GpuNode of a node without GPUs, once the node has nothing of this operator any more, and its label
 /// records that it has none.
-#[must_use]
-pub fn deletion(known: &KnownNode<'_>, is_clean: bool) -> Option<Write> {
+fn deletion(known: &KnownNode<'_>, is_clean: bool) -> Option<Write> {
     let is_over = |gpu_node: &&GpuNode| gpu_node.metadata.deletion_timestamp.is_none();
     let gone = is_clean && known.report.is_some() && known.node.is_labelled_absent();
     let uid = known.gpu_node.filter(|_| gone).filter(is_over).and_then(ResourceExt::uid)?;

@@ -6,7 +6,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    body::Body, cordon, gpu_node, leavers::Leavers, node_health, node_labels, plan::Plan, presence, write::Write,
+    body::Body, cordon, gpu_node, leavers::Leavers, node_health, node_labels, plan::Plan, presence::Presence,
+    write::Write,
 };
 use crate::{
     assess::AssessedFleet,
@@ -30,11 +31,9 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
         if leaving == Leaving::Unknown {
             plan.questions.gpu_pods.insert(node.name.clone());
         }
-        plan.writes.extend(presence(unmanaged, is_clean));
-        plan.writes.extend(presence::creation(unmanaged));
-        let has_none = unmanaged.why == Unmanaged::NoGpu;
-        if let Some(deletion) = presence::deletion(unmanaged, is_clean).filter(|_| has_none) {
-            plan.writes.push(deletion);
+        let presence = Presence::of(unmanaged, is_clean);
+        plan.writes.extend(presence.writes);
+        if presence.is_deleted {
             continue;
         }
         let awaited_until = report_due(unmanaged).filter(|due| now < *due);
@@ -64,15 +63,6 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
         }
     }
     leavers
-}
-
-/// Returns the write of the label of nodes with GPUs, if needed.
-fn presence(unmanaged: &UnmanagedNode<'_>, is_clean: bool) -> Option<Write> {
-    let is_wanted = match unmanaged.why {
-        Unmanaged::NoGpu | Unmanaged::Unreported => presence::of_unknown(unmanaged, is_clean),
-        Unmanaged::NoPolicy | Unmanaged::OptedOut => true,
-    };
-    presence::write(unmanaged.node, is_wanted)
 }
 
 /// Returns until when the first report of a node is awaited: a status that is written before would be written again.

@@ -1,7 +1,10 @@
 //! The label of nodes with GPUs, which brings the probe, from the detection of the first GPU to the loss of the last one.
 
+use std::time::Duration;
+
 use gpu_operator_crd::{Phase, keys, reason::Reason};
-use gpu_operator_plan::world::{NodeFacts, Role};
+use gpu_operator_plan::world::{Deletion, NodeFacts, Role};
+use test_support::planned::Planned;
 
 use crate::{
     law::Lawful,
@@ -172,6 +175,22 @@ fn a_detected_node_whose_probe_is_silent_is_reported() {
     sim.faults.clear();
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready);
+}
+
+#[test]
+fn a_silent_probe_is_not_confused_with_its_predecessor() {
+    let mut sim = Sim::new();
+    sim.join_silent("a", &["2330"]);
+    sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
+    sim.settle();
+    let status = sim.status("a");
+    assert_eq!(status.reason(), Some(Reason::ProbeMissing));
+    assert!(status.message.contains("nvml-probe@a is running but has not reported"), "{}", status.message);
+    let mut predecessor = sim.pods["nvml-probe@a"].clone();
+    predecessor.name = "before".to_owned();
+    predecessor.deletion = Some(Deletion { since: sim.now.into(), grace: Duration::ZERO });
+    sim.pods.insert("before".to_owned(), predecessor);
+    assert!(sim.plan().node_statuses().is_empty(), "{:?}", sim.plan().node_statuses());
 }
 
 #[test]

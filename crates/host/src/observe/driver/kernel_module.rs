@@ -1,6 +1,6 @@
 //! The driver's kernel module: whether it is loaded and in use.
 
-use std::{collections::BTreeSet, fs, os::unix::fs::MetadataExt};
+use std::{collections::BTreeSet, os::unix::fs::MetadataExt};
 
 use super::error::{DriverError, unreadable};
 use crate::root::{HostRoot, present};
@@ -36,7 +36,7 @@ pub fn loaded(host: &HostRoot) -> Result<Option<String>, DriverError> {
 /// When sysfs cannot be read.
 pub fn load_id(host: &HostRoot) -> Result<Option<u64>, DriverError> {
     let unreadable = unreadable("the loaded module");
-    let directory = present(host.resolve(format!("{MODULES}/nvidia")).and_then(fs::metadata));
+    let directory = present(host.metadata(format!("{MODULES}/nvidia")));
     Ok(directory.map_err(unreadable)?.map(|directory| directory.ino()))
 }
 
@@ -47,7 +47,7 @@ pub fn load_id(host: &HostRoot) -> Result<Option<u64>, DriverError> {
 /// When the host's `/run` cannot be read.
 pub fn container_ran(host: &HostRoot) -> Result<bool, DriverError> {
     for path in CONTAINER_FILES {
-        let found = present(host.resolve(path)).map_err(unreadable("the state of the driver's container"))?;
+        let found = present(host.metadata(path)).map_err(unreadable("the state of the driver's container"))?;
         if found.is_some() {
             return Ok(true);
         }
@@ -123,7 +123,7 @@ pub fn is_kept_loaded(host: &HostRoot) -> Result<bool, DriverError> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::{fs, path::Path};
 
     use super::{super::test_files::write, *};
 

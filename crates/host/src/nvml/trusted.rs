@@ -1,5 +1,5 @@
-//! Finds the library to load, and rejects one that another user than root could have written or could replace: the process that loads
-//! it is root on the node.
+//! Finds a library or program of the driver, and rejects one that another user than root could have written or could replace: the
+//! process that loads it is root on the node.
 //!
 //! Each component of the path is opened without following links, checked, and held open. A folder that only root may write to is one
 //! in which only root can replace the next component, so a path whose components all pass still leads to the same file when the

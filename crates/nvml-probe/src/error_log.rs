@@ -5,19 +5,21 @@ use std::time::{Duration, Instant};
 use gpu_host::process::{Backoff, error_chain};
 
 /// The last error and the pause that follows it. An error that repeats is logged once.
-pub(super) struct ErrorLog {
+#[derive(Debug)]
+pub(crate) struct ErrorLog {
     backoff: Backoff,
-    last: String,
+    /// The last error; empty after a success.
+    pub(crate) last: String,
 }
 
 impl ErrorLog {
     /// Creates a log whose pauses start with `first` and do not exceed `longest`.
-    pub(super) fn new(first: Duration, longest: Duration) -> Self {
+    pub(crate) fn new(first: Duration, longest: Duration) -> Self {
         Self { backoff: Backoff::new(first, longest), last: String::new() }
     }
 
     /// Logs an error unless it repeats. Returns the pause before the next attempt.
-    pub(super) fn record(&mut self, what: &str, error: &dyn std::error::Error) -> Duration {
+    pub(crate) fn record(&mut self, what: &str, error: &dyn std::error::Error) -> Duration {
         let pause = self.backoff.failed(Instant::now());
         let text = error_chain(error);
         if self.last != text {
@@ -28,7 +30,7 @@ impl ErrorLog {
     }
 
     /// Records a success.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.backoff.succeeded();
         self.last.clear();
     }
