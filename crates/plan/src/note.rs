@@ -47,3 +47,20 @@ pub fn shown(message: &str) -> String {
     }
     message
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_shown_without_credentials_and_clipped() {
+        let long = "ä".repeat(MAX_MESSAGE);
+        for (message, expected) in [
+            ("proxy http://me:canary@proxy:3128 denied", "proxy http://***@proxy:3128 denied"),
+            ("https://mirror/a.run?token=canary: 403", "https://mirror/a.run?*** 403"),
+            (&format!("{long}x"), &long),
+        ] {
+            assert_eq!(shown(message), expected);
+        }
+    }
+}
