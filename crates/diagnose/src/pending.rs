@@ -118,9 +118,8 @@ pub struct DriverMount {
 pub type Requirements<'p> = (State, &'p Placement, Vec<(&'p str, u64)>);
 
 impl PendingPod {
-    /// Returns a pod's `namespace/name` and facts, or `None` if it does not involve GPUs or its facts take more than
-    /// [`MAX_SIZE`]. The result does not depend on the
-    /// phase: a pod that leaves Pending must still have the same facts.
+    /// Returns a pod's `namespace/name` and facts, or `None` if it does not involve GPUs or its facts take more than [`MAX_SIZE`]. The
+    /// result does not depend on the phase: a pod that leaves Pending must still have the same facts.
     #[must_use]
     pub fn of(pod: &Pod) -> Option<(String, Self)> {
         let spec = pod.spec.as_ref()?;
