@@ -9,14 +9,12 @@ use gpu_operator_crd::ClusterGpuPolicy;
 use gpu_operator_plan::{
     catalogue::{Catalogue, CatalogueError},
     image_list::{ANY_KERNEL, Fleet, ImageList, PROBE_DIGEST, images},
+    note::listed,
     settings::Settings,
 };
 use thiserror::Error;
 
 use crate::policy_file::{self, FileError};
-
-/// The maximum number of images that a warning names: the list contains all of them.
-const MAX_SHOWN: usize = 3;
 
 /// Which policies and nodes the list is for.
 #[derive(Debug, clap::Args)]
@@ -142,11 +140,9 @@ impl Images {
 
 /// Returns the warning about images without a digest, and where to write it.
 fn by_tag_warning(field: &str, images: &BTreeSet<String>) -> String {
-    let shown = images.iter().take(MAX_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let more = images.len().saturating_sub(MAX_SHOWN);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let shown = listed(&images.iter().cloned().collect::<Vec<_>>());
     let place = if field == PROBE_DIGEST { "the chart's value" } else { "the policy's field" };
-    format!("a registry can replace images that have no digest: {shown}{more}; write the digest to {place} {field}")
+    format!("a registry can replace images that have no digest: {shown}; write the digest to {place} {field}")
 }
 
 /// Returns the catalogue with the models that the policies add.

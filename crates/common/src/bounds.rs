@@ -1,5 +1,15 @@
 //! Bounds of what is kept of texts and objects that others write.
 
+/// The maximum length of an object's name in Kubernetes, in bytes.
+pub const MAX_NAME: usize = 253;
+
+/// Shortens a text to at most this many characters.
+pub fn shorten(text: &mut String, most: usize) {
+    if let Some((end, _)) = text.char_indices().nth(most) {
+        text.truncate(end);
+    }
+}
+
 /// Returns the beginning of a text, of at most this many bytes.
 #[must_use]
 pub fn clipped(text: &str, most: usize) -> &str {

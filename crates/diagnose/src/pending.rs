@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use gpu_operator_common::quantity;
+use gpu_operator_common::{bounds::shorten, quantity};
 use gpu_operator_crd::keys;
 use k8s_openapi::{
     api::core::v1::{Container as Declared, HostPathVolumeSource, Pod, PodSpec},
@@ -203,9 +203,7 @@ impl PendingPod {
     #[must_use]
     pub fn finding(&self, reason: Mistake, mut message: String) -> Finding {
         // Each pod may have several findings.
-        if let Some((end, _)) = message.char_indices().nth(MAX_MESSAGE_LENGTH) {
-            message.truncate(end);
-        }
+        shorten(&mut message, MAX_MESSAGE_LENGTH);
         Finding {
             subject: Subject::Namespaced {
                 api_version: "v1".into(),

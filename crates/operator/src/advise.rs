@@ -31,9 +31,9 @@ const MAX_EVENTS: u32 = 50;
 
 /// What diagnosis reads of an Event about a pod.
 #[derive(Clone, Debug)]
-struct Told(Option<PodEvent>);
+struct Reported(Option<PodEvent>);
 
-impl Extract for Told {
+impl Extract for Reported {
     type Object = Event;
     const MAX_ELEMENTS: usize = MAX_ELEMENTS;
 
@@ -112,7 +112,7 @@ impl Adviser {
 
 /// Reads the Events of a pod. Events are not cached.
 async fn pod_events(client: &Client, pod: &PendingPod) -> Result<Vec<PodEvent>, Error> {
-    let events = Api::<Extracted<Told>>::namespaced(client.clone(), &pod.namespace);
+    let events = Api::<Extracted<Reported>>::namespaced(client.clone(), &pod.namespace);
     let params = ListParams::default().fields(&format!("involvedObject.uid={}", pod.uid)).limit(MAX_EVENTS);
     let what = format!("list the events of pod {}/{}", pod.namespace, pod.name);
     let found = request(what, events.list(&params)).await?;

@@ -1,6 +1,6 @@
 //! Notes: what a node's status reports in addition to its verdict.
 
-use gpu_operator_common::credentials::hide_in_urls;
+use gpu_operator_common::{bounds::shorten, credentials::hide_in_urls};
 use gpu_operator_crd::reason::Reason;
 
 /// The maximum length of a message, in characters; the schema rejects longer ones.
@@ -42,9 +42,7 @@ pub fn listed(names: &[String]) -> String {
 #[must_use]
 pub fn shown(message: &str) -> String {
     let mut message = hide_in_urls(message);
-    if let Some((end, _)) = message.char_indices().nth(MAX_MESSAGE) {
-        message.truncate(end);
-    }
+    shorten(&mut message, MAX_MESSAGE);
     message
 }
 

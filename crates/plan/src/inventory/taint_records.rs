@@ -40,12 +40,12 @@ pub fn is_published(policy: &ClusterGpuPolicy, key: &str) -> bool {
 /// Returns the keys that the status of a policy lists: those that it names, and earlier ones that nodes still have.
 #[must_use]
 pub fn published(policy: &ClusterGpuPolicy, world: &World) -> Vec<String> {
-    let in_use: BTreeSet<&str> =
-        world.nodes.values().filter_map(|node| Some(node.own_taint.as_ref()?.key.as_str())).collect();
-    let earlier = listed(policy).filter(|key| in_use.contains(key));
-    let mut keys: Vec<&str> = policy.spec.taint_keys().into_iter().collect();
-    keys.extend(earlier.filter(|key| !keys.contains(key)).collect::<Vec<_>>());
-    keys.into_iter().take(MAX_PUBLISHED_KEYS).map(str::to_owned).collect()
+    let named = policy.spec.taint_keys();
+    // The nodes are searched only for a key that the policy does not name any more.
+    let is_used =
+        |key: &str| world.nodes.values().any(|node| node.own_taint.as_ref().is_some_and(|taint| taint.key == key));
+    let earlier = listed(policy).filter(|key| !named.contains(key) && is_used(key));
+    named.iter().copied().chain(earlier).take(MAX_PUBLISHED_KEYS).map(str::to_owned).collect()
 }
 
 fn listed(policy: &ClusterGpuPolicy) -> impl Iterator<Item = &str> {

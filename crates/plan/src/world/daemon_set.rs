@@ -1,6 +1,9 @@
 //! The facts of this operator's DaemonSets.
 
-use gpu_operator_common::{bounds::clipped, interned::Interned};
+use gpu_operator_common::{
+    bounds::{MAX_NAME, clipped},
+    interned::Interned,
+};
 use gpu_operator_crd::{PolicyName, keys};
 use k8s_openapi::{
     api::{
@@ -67,8 +70,6 @@ fn covers(own: &serde_json::Value, other: &serde_json::Value) -> bool {
 
 /// The maximum length of a rejection's message that is kept, in bytes.
 const MAX_MESSAGE: usize = 2048;
-/// The maximum length of a name in Kubernetes.
-const MAX_NAME: usize = 253;
 
 /// The API server's last rejection of a DaemonSet's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

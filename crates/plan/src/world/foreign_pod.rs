@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_common::bounds::clipped;
+use gpu_operator_common::bounds::{MAX_NAME, clipped};
 use gpu_operator_crd::{NodeName, keys};
 use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
 use kube::ResourceExt;
@@ -18,9 +18,6 @@ const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "nvidia-driver")
 const DRIVER_FOLDERS: [&str; 2] = ["/run/nvidia", "/run/nvidia/driver"];
 /// Kubelet's directories of the sockets of device plugins and DRA drivers.
 const SOCKET_FOLDERS: [&str; 2] = ["/device-plugins", "/plugins_registry"];
-
-/// The maximum length of a name in Kubernetes.
-const MAX_NAME: usize = 253;
 
 /// A Pod with only the fields that are needed here, because all pods of the cluster are watched.
 pub type TrimmedPod = Partial<Pod, TrimmedSpec, IgnoredAny>;
