@@ -1,9 +1,16 @@
-//! Commands for people who operate GPU fleets. They read, and change nothing: [`images`] needs no cluster, and [`plan`] reads one, or files
-//! that were exported from one.
+//! Commands for people who operate GPU fleets: the kubectl plugin `kubectl gpu-fleet` ([`fleet`]), of which the operator's binary has
+//! [`images`] and [`plan`].
 
+pub mod connection;
+pub mod fleet;
 pub mod images;
 pub mod objects;
+pub mod output;
 pub mod plan;
 pub mod policy_file;
+pub mod read;
 pub mod report;
+pub mod screen;
+#[cfg(test)]
+mod testing;
 mod text;

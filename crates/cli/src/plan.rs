@@ -1,9 +1,6 @@
 //! `gpu-operator plan`: reports what applying a policy would do, and changes nothing.
 
-use std::{
-    io::{self, Write},
-    path::PathBuf,
-};
+use std::{io, path::PathBuf};
 
 use gpu_operator_plan::catalogue::CatalogueError;
 use k8s_openapi::jiff::Timestamp;
@@ -11,7 +8,9 @@ use kube::Client;
 use thiserror::Error;
 
 use crate::{
+    fleet::OperatorNamespace,
     objects::{Objects, ObjectsError},
+    output::Output,
     policy_file::{self, FileError},
     report::report,
     text,
@@ -27,21 +26,10 @@ pub struct Plan {
     /// Read the objects of the cluster from the YAML and JSON files of this folder instead of from the API server.
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
-    /// Namespace of the operator.
-    #[arg(short, long, env = "POD_NAMESPACE", default_value = "gpu-operator")]
-    namespace: String,
-    /// How to print the plan.
-    #[arg(short, long, value_enum, default_value = "text")]
+    #[command(flatten)]
+    operator: OperatorNamespace,
+    #[command(flatten)]
     output: Output,
-}
-
-/// The format of the output.
-#[derive(clap::ValueEnum, Clone, Copy, Debug)]
-enum Output {
-    /// For people.
-    Text,
-    /// For programs.
-    Json,
 }
 
 /// A reason why there is no plan.
@@ -81,16 +69,12 @@ impl Plan {
             return Err(PlanError::NoName(self.filename.clone()));
         }
         let objects = match (&self.from, client) {
-            (Some(folder), _) => Objects::of_folder(folder, &self.namespace)?,
-            (None, Some(client)) => Objects::of_cluster(&client, &self.namespace).await?,
+            (Some(folder), _) => Objects::of_folder(folder, &self.operator.name)?,
+            (None, Some(client)) => Objects::of_cluster(&client, &self.operator.name).await?,
             (None, None) => return Err(io::Error::from(io::ErrorKind::NotConnected).into()),
         };
         let report = report(&objects, &policies, Timestamp::now())?;
-        let text = match self.output {
-            Output::Text => text::of(&report),
-            Output::Json => serde_json::to_string_pretty(&report).map_err(io::Error::from)? + "\n",
-        };
-        io::stdout().write_all(text.as_bytes())?;
+        self.output.print(&report, text::of)?;
         Ok(report.policies.iter().any(|forecast| !forecast.is_empty()))
     }
 }

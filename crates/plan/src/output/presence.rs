@@ -14,7 +14,7 @@ use super::{
     write::Write,
 };
 use crate::{
-    inventory::{KnownNode, UnmanagedNode, membership::Unmanaged, report},
+    inventory::{KnownNode, UnmanagedNode, membership::Unmanaged},
     world::NodeFacts,
 };
 
@@ -51,17 +51,17 @@ impl Presence {
     }
 }
 
-/// Returns whether the label of a node on which no GPU is known should be `true`: until its probe has reported that there is none, and while
-/// the node still has something that only the probe can release.
+/// Returns whether the label of a node on which no GPU is known should be `true`: from the detection of a GPU until its probe has reported
+/// that there is none, and while the node still has something that only the probe can release. A GpuNode whose report is of an earlier boot
+/// counts as a detection, because the detector does not report again while it exists.
 fn of_unknown(known: &KnownNode<'_>, is_clean: bool) -> bool {
     if !known.node.has_linux_host() {
         return false;
     }
     let is_labelled = known.node.is_labelled_present();
-    match (known.report, report::last(known.gpu_node)) {
-        (Some(_), _) => !is_clean && is_labelled,
-        (None, Some(_)) => is_labelled,
-        (None, None) => is_labelled || known.gpu_node.is_some(),
+    match known.report {
+        Some(_) => !is_clean && is_labelled,
+        None => is_labelled || known.gpu_node.is_some(),
     }
 }
 

@@ -9,7 +9,7 @@ use test_support::planned::Planned;
 use crate::{
     law::Lawful,
     sim::{Faults, Sim},
-    truth::is_labelled_as_gpu_node,
+    truth::{is_labelled_as_gpu_node, was_known},
 };
 
 /// Returns whether a node has the label, and the number of its probe's pods.
@@ -28,14 +28,17 @@ fn is_known(sim: &Sim, node: &str) -> bool {
     sim.gpu_nodes.contains_key(&node.into())
 }
 
-/// Once the fleet has settled, a probe runs on each node with a GPU, and on none that has never had one.
+/// Once the fleet has settled, a probe runs on each node with a GPU, and on none whose probe has found none.
 pub fn of_labels(sim: &Sim) -> Lawful {
     let is_wrong = |node: &&NodeFacts| {
-        let machine = sim.machines.get(&node.name);
-        let has_gpus = machine.is_some_and(|machine| !machine.gpus.is_empty());
-        let is_plain = machine.is_none() && !is_labelled_as_gpu_node(node);
+        let machine = &sim.machines[&node.name];
+        let has_gpus = !machine.gpus.is_empty();
+        // The probe stays on a node whose GPUs are lost, and until it has reported in this boot.
+        let is_known = is_labelled_as_gpu_node(node) || was_known(sim, &node.name);
+        let is_reported = sim.has_working_probe(&node.name) && *machine.boot_id == *node.boot_id;
+        let is_plain = !has_gpus && is_reported && !is_known;
         let serves = node.ready && node.has_linux_host();
-        serves && (has_gpus && !node.is_labelled_present() || is_plain && node.labels.contains_key(keys::PRESENT))
+        serves && (has_gpus && !node.is_labelled_present() || is_plain && node.is_labelled_present())
     };
     match sim.nodes.values().find(is_wrong) {
         Some(node) => Err(format!("{} has another label than its GPUs require: {:?}", node.name, node.labels)),
@@ -136,6 +139,22 @@ fn a_report_of_an_earlier_boot_does_not_end_the_probe() {
     sim.faults.clear();
     sim.settle();
     assert_eq!((probe_on(&sim, "a"), is_known(&sim, "a")), ((false, 0), false));
+}
+
+#[test]
+fn a_gpu_that_appears_with_a_reboot_is_found_beside_the_last_report() {
+    let mut sim = detected(None);
+    sim.plug("a", &[]);
+    // The last write but one removes the label; then the GpuNode would be deleted.
+    while sim.node("a").is_labelled_present() {
+        sim.step();
+        sim.sleep(1);
+    }
+    assert!(is_known(&sim, "a"));
+    sim.reboot("a", 0);
+    sim.plug("a", &["2330"]);
+    sim.settle();
+    assert_eq!((probe_on(&sim, "a"), sim.status("a").model.is_some()), ((true, 1), true));
 }
 
 #[test]

@@ -118,7 +118,7 @@ pub fn is_labelled_as_gpu_node(node: &NodeFacts) -> bool {
     keys.iter().any(|key| node.labels.contains_key(*key))
 }
 
-fn was_known(sim: &Sim, name: &NodeName) -> bool {
+pub fn was_known(sim: &Sim, name: &NodeName) -> bool {
     let node = &sim.nodes[name];
     let model = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.status.as_ref()?.model.as_ref());
     model.is_some() || node.labels.contains_key(keys::MODEL) && node.owned_labels.contains(keys::MODEL)

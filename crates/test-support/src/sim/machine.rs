@@ -53,12 +53,7 @@ impl Sim {
     pub fn join_silent(&mut self, name: impl Into<NodeName>, device_ids: &[&str]) {
         let name = name.into();
         self.join_plain(&name);
-        let machine = Report {
-            boot_id: self.nodes[&name].boot_id.to_string(),
-            os: OsRelease { id: "ubuntu".into(), version_id: ubuntu(device_ids).into() },
-            ..Report::default()
-        };
-        self.machines.insert(name.clone(), machine);
+        self.report(&name).os.version_id = ubuntu(device_ids).into();
         self.plug(name, device_ids);
     }
 
@@ -89,6 +84,12 @@ impl Sim {
             labels: labels.clone(),
             ..NodeFacts::default()
         };
+        let machine = Report {
+            boot_id: node.boot_id.to_string(),
+            os: OsRelease { id: "ubuntu".into(), version_id: ubuntu(&[]).into() },
+            ..Report::default()
+        };
+        self.machines.insert(name.clone(), machine);
         self.user_labels.insert(name.clone(), labels);
         self.nodes.insert(name, node);
     }

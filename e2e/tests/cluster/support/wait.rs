@@ -52,10 +52,12 @@ impl Fixture {
         self.wait_for_condition("Ready", "True").await
     }
 
-    /// Waits until a condition of the policy has this status.
+    /// Waits until a condition of the policy, as last changed, has this status.
     pub async fn wait_for_condition(&self, kind: &str, wanted: &str) -> Result<()> {
         eventually(READY, &format!("condition {kind}={wanted}"), || async move {
-            let status = self.policies().get(&self.policy).await?.status.context("no status")?;
+            let policy = self.policies().get(&self.policy).await?;
+            let status = policy.status.context("no status")?;
+            ensure!(status.observed_generation == policy.metadata.generation, "the change is not observed yet");
             let condition =
                 status.conditions.iter().find(|condition| condition.type_ == kind).context("no such condition")?;
             ensure!(condition.status == wanted, "{condition:?}");

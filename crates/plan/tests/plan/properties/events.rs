@@ -1,6 +1,6 @@
 //! The events of a fleet, as data, so that a failure shrinks to the few events that cause it.
 
-use gpu_operator_crd::{NodeName, keys, policy::Stage};
+use gpu_operator_crd::{NodeName, Report, keys, policy::Stage};
 use gpu_operator_plan::world::{Bystander, Role, TaintFact, TrimmedPod};
 use kube::ResourceExt;
 use proptest::{option, prelude::*, sample::select};
@@ -272,7 +272,8 @@ fn edit_set(set: &mut k8s_openapi::api::apps::v1::DaemonSet, edit: Edit) {
 
 /// Applies an event to a node.
 pub fn apply_to_node(sim: &mut Sim, name: &NodeName, what: &OnNode) {
-    let (has_gpus, moving) = (sim.machines.contains_key(name), sim.is_moving(name));
+    let of_gpus = |machine: &Report| !machine.gpus.is_empty() || machine.passed_through > 0;
+    let (has_gpus, moving) = (sim.machines.get(name).is_some_and(of_gpus), sim.is_moving(name));
     let foreign_pod_there = sim.foreign_pod_on(name);
     let node = sim.nodes.get_mut(name).expect("a node");
     match what {

@@ -46,13 +46,9 @@ enum Probe {
 
 impl Machine {
     pub fn join(&self, sim: &mut Sim, name: &NodeName) {
-        if self.gpus.is_empty() {
-            sim.join_plain(name);
-        } else {
-            sim.join_silent(name, &self.gpus);
-            let report = sim.report(name);
-            (report.os.id, report.os.version_id) = (self.os.0.into(), self.os.1.into());
-        }
+        sim.join_silent(name, &self.gpus);
+        let report = sim.report(name);
+        (report.os.id, report.os.version_id) = (self.os.0.into(), self.os.1.into());
         let (no_probe, mute_probe) = (matches!(self.probe, Probe::Absent), matches!(self.probe, Probe::Mute));
         if no_probe || mute_probe {
             sim.faults.insert(name.clone(), Faults { no_probe, mute_probe, ..Faults::default() });

@@ -1,0 +1,153 @@
+//! `kubectl gpu-fleet`: the command line of the kubectl plugin.
+
+use std::{io, process::ExitCode};
+
+use clap::{CommandFactory, Parser, Subcommand};
+use gpu_operator_plan::catalogue::CatalogueError;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use thiserror::Error;
+
+use crate::{
+    connection::{Connection, ConnectionError},
+    images::{Images, ImagesError},
+    plan::{Plan, PlanError},
+    read::ReadError,
+    screen::Screen,
+};
+
+/// The name of the command, as users write it.
+pub const COMMAND: &str = "kubectl gpu-fleet";
+
+/// Shows and explains the state of a fleet of GPU nodes.
+#[derive(Debug, Parser)]
+#[command(name = COMMAND, bin_name = COMMAND, version, max_term_width = 80)]
+pub struct Fleet {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Report which nodes the policies in a file would disrupt, in which order and for which pods; changes nothing.
+    Plan(Plan),
+    /// List the images that the nodes of policies may pull, one per line; needs no cluster.
+    Images(Images),
+    /// Print a script that completes this command in a shell.
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// The namespace of the operator.
+#[derive(clap::Args, Clone, Debug)]
+pub struct OperatorNamespace {
+    /// Namespace of the operator.
+    #[arg(long = "operator-namespace", env = "POD_NAMESPACE", default_value = "gpu-operator", value_name = "NAME")]
+    pub name: String,
+}
+
+/// What a command needs: the cluster, the time and the terminal.
+#[derive(Clone)]
+pub struct Context {
+    /// The client of the API server.
+    pub client: Client,
+    /// The namespace in which pods are looked for, unless they are named with another one.
+    pub namespace: String,
+    /// What standard output can show.
+    pub screen: Screen,
+    /// The time at which the command was started.
+    pub now: Timestamp,
+}
+
+/// How a command ended, if not by an error. Each is an exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It succeeded, and what it reports is as it should be.
+    Good,
+    /// What it reports is not as it should be.
+    Bad,
+    /// What `plan` reports is a change.
+    Changes,
+    /// What was waited for has not happened in time.
+    TimedOut,
+}
+
+impl Outcome {
+    /// Returns the exit code.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Good => 0,
+            Self::Bad => 1,
+            Self::Changes => 2,
+            Self::TimedOut => 3,
+        }
+    }
+}
+
+/// A reason why a command cannot do what it should.
+#[derive(Debug, Error)]
+pub enum FleetError {
+    /// There is no connection to a cluster.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    /// The API server does not answer a request, or rejects it.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The images cannot be listed.
+    #[error(transparent)]
+    Images(#[from] ImagesError),
+    /// It is not known what policies would do.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The built-in catalogue is invalid.
+    #[error("failed to read the catalogue: {0}")]
+    Catalogue(#[from] CatalogueError),
+    /// The output cannot be written.
+    #[error("cannot write the output: {0}")]
+    Write(#[from] io::Error),
+}
+
+impl Fleet {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// Returns why it cannot do what it should.
+    pub async fn run(self) -> Result<ExitCode, FleetError> {
+        let outcome = match &self.command {
+            Command::Images(images) => {
+                images.run()?;
+                Outcome::Good
+            }
+            Command::Completion { shell } => {
+                let mut command = Self::command();
+                clap_complete::generate(*shell, &mut command, "kubectl-gpu_fleet", &mut io::stdout());
+                Outcome::Good
+            }
+            Command::Plan(plan) => {
+                let client = if plan.needs_cluster() { Some(self.context().await?.client) } else { None };
+                if plan.run(client).await? { Outcome::Changes } else { Outcome::Good }
+            }
+        };
+        Ok(ExitCode::from(outcome.code()))
+    }
+
+    async fn context(&self) -> Result<Context, FleetError> {
+        let (client, namespace) = self.connection.client().await?;
+        Ok(Context { client, namespace, screen: Screen::of_stdout(), now: Timestamp::now() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Fleet::command().debug_assert();
+    }
+}
