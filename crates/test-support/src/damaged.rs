@@ -16,9 +16,12 @@ pub fn corpus(crate_folder: &str, kind: &str) -> Vec<Vec<u8>> {
     files.iter().map(|path| fs::read(path).expect("a file")).collect()
 }
 
+/// The length of a flood, in bytes.
+const FLOOD: usize = 1024 * 1024;
+
 /// Returns a sample that is repeated until it is at least a mebibyte long.
 pub fn flood(sample: &[u8]) -> Vec<u8> {
-    sample.repeat(1024 * 1024 / sample.len() + 1)
+    sample.repeat(FLOOD / sample.len() + 1)
 }
 
 /// A change of some bytes.
@@ -63,7 +66,9 @@ impl Damage {
             Self::RepeatLine(line, times) if length > 0 => lines(bytes, |lines| {
                 let at = line.index(lines.len());
                 let line = lines[at].clone();
-                lines.splice(at..at, vec![line; times.into()]);
+                // Input without line breaks is a single line, which several repetitions would multiply.
+                let times = usize::from(times).min(FLOOD / line.len());
+                lines.splice(at..at, vec![line; times]);
             }),
             Self::SwapLines(one, other) if length > 0 => lines(bytes, |lines| {
                 let (one, other) = (one.index(lines.len()), other.index(lines.len()));

@@ -15,7 +15,12 @@ const MAX_SHRUNK_LINES: usize = 150;
 /// The line between an error and its backtrace.
 const BACKTRACE: &str = "Stack backtrace:";
 
-/// Returns the failed tests in the output of `cargo test`, each with the first lines of its output.
+/// The line of cargo about a test program that ended without a result, and what it contains if a signal ended the program.
+const ENDED: &str = "process didn't exit successfully: ";
+const BY_SIGNAL: &str = "(signal: ";
+
+/// Returns the failed tests in the output of `cargo test`, each with the first lines of its output, and the test programs that a signal has
+/// ended, such as one without memory.
 pub(super) fn summarize(output: &str) -> Vec<String> {
     let mut failures = Vec::new();
     // The output of successful tests may come before.
@@ -23,6 +28,9 @@ pub(super) fn summarize(output: &str) -> Vec<String> {
     let mut failed = false;
     while let Some(line) = lines.next() {
         failed = failed && line != "successes:" || line == "failures:";
+        if line.trim_start().starts_with(ENDED) && line.contains(BY_SIGNAL) {
+            failures.push(line.trim_start().to_owned());
+        }
         let Some(test) = heading(line).filter(|_| failed) else { continue };
         let (mut summary, mut most) = (vec![test.to_owned()], MAX_LINES);
         while let Some(line) = lines.next_if(|line| !is_end(line)) {
@@ -116,6 +124,16 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
         ];
         assert_eq!(summarize(output), expected);
         assert_eq!(summarize("test a ... ok\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_program_that_a_signal_has_ended_is_listed() {
+        let ended = |how: &str| format!("process didn't exit successfully: `/a/deps/probe-1` ({how})");
+        let output = |how: &str| format!("test a ... ok\nerror: test failed\n\nCaused by:\n  {}\n", ended(how));
+        let killed = "signal: 9, SIGKILL: kill";
+        assert_eq!(summarize(&output(killed)), [ended(killed)]);
+        // Its failed tests are listed.
+        assert_eq!(summarize(&output("exit status: 101")), Vec::<String>::new());
     }
 
     #[test]

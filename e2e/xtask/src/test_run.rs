@@ -154,6 +154,8 @@ fn permissions(paths: &Paths, nodes: Nodes) -> Result<()> {
 /// dependency is built only once, with the same features.
 fn cargo_test(paths: &Paths, log: &str, kinds: &[&str], tests: &[String], rest: &[&str]) -> Result<()> {
     let log = paths.log(log);
+    // Both streams, because cargo writes to standard error which program was ended by a signal.
+    let output = create(&log)?;
     let mut command = cargo::command(&paths.root);
     command
         .args(["test", "--workspace", "--no-fail-fast"])
@@ -163,7 +165,8 @@ fn cargo_test(paths: &Paths, log: &str, kinds: &[&str], tests: &[String], rest: 
         .args(rest)
         .env("E2E_KUBECONFIG", paths.kubeconfig())
         .envs(seed(&paths.root).map(|seed| (simulate::SEED, seed)))
-        .stdout(create(&log)?);
+        .stdout(output.try_clone()?)
+        .stderr(output);
     let mut printed = File::open(&log)?;
     // Forwards the output as it is written.
     let mut echo = || drop(io::copy(&mut printed, &mut io::stdout()).and_then(|_| io::stdout().flush()));
