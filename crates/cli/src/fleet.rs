@@ -14,6 +14,7 @@ use crate::{
     plan::{Plan, PlanError},
     read::ReadError,
     screen::Screen,
+    status::Status,
 };
 
 /// The name of the command, as users write it.
@@ -31,6 +32,8 @@ pub struct Fleet {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show what is ready, what is not, since when and what to do.
+    Status(Status),
     /// Report which nodes the policies in a file would disrupt, in which order and for which pods; changes nothing.
     Plan(Plan),
     /// List the images that the nodes of policies may pull, one per line; needs no cluster.
@@ -119,6 +122,7 @@ impl Fleet {
     /// Returns why it cannot do what it should.
     pub async fn run(self) -> Result<ExitCode, FleetError> {
         let outcome = match &self.command {
+            Command::Status(status) => status.run(&self.context().await?).await?,
             Command::Images(images) => {
                 images.run()?;
                 Outcome::Good

@@ -11,6 +11,7 @@ pub mod policy_file;
 pub mod read;
 pub mod report;
 pub mod screen;
+pub mod status;
 #[cfg(test)]
 mod testing;
 mod text;

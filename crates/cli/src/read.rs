@@ -93,6 +93,12 @@ fn api<K: Resource<DynamicType = ()>>(client: &Client, namespace: Option<&str>) 
     (api, resource)
 }
 
+/// Returns the error of a request to list or watch a kind.
+#[must_use]
+pub fn error_of<K: Resource<DynamicType = ()>>(verb: &str, error: kube::Error) -> ReadError {
+    classify(verb, &ApiResource::erase::<K>(&()), None, error)
+}
+
 /// Returns the error of a request. `name` is of a single object.
 fn classify(verb: &str, resource: &ApiResource, name: Option<&str>, error: kube::Error) -> ReadError {
     let kind = if resource.group.is_empty() {

@@ -45,6 +45,11 @@ impl FakeApi {
         self
     }
 
+    /// Removes the object at a path.
+    pub fn remove(&self, path: &str) {
+        self.state(|state| state.objects.remove(path));
+    }
+
     /// Stores a text, such as a log, at a path.
     pub fn add_text(&self, path: &str, text: &str) -> &Self {
         self.state(|state| state.texts.insert(path.to_owned(), text.to_owned()));

@@ -1,0 +1,212 @@
+//! The facts of `status` as they change, by watches.
+
+use std::collections::BTreeMap;
+
+use futures::{Stream, StreamExt, future, stream};
+use gpu_operator_crd::ClusterGpuPolicy;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DynamicObject},
+    runtime::{WatchStreamExt, watcher},
+};
+
+use crate::{
+    read::{self, ReadError},
+    status::facts::{DEPLOYMENT, Facts, Operator},
+};
+
+/// An event of one of the watches.
+enum Event {
+    Policies(watcher::Result<watcher::Event<DynamicObject>>),
+    Operator(watcher::Result<watcher::Event<DynamicObject>>),
+}
+
+/// The objects so far.
+#[derive(Default)]
+struct Known {
+    /// The policies; `None` if one cannot be parsed.
+    policies: BTreeMap<String, Option<ClusterGpuPolicy>>,
+    /// Whether the list of policies is complete.
+    is_complete: bool,
+    operator: Operator,
+    /// Why the operator's state is not known.
+    unknown: Option<String>,
+    /// Why the statuses may be outdated.
+    interrupted: Option<String>,
+}
+
+/// Returns the facts whenever they change, from the time at which the policies are known. After an error that no later request can mend,
+/// such as a missing right, there is nothing more.
+pub fn all(
+    client: &Client,
+    namespace: &str,
+    policy: Option<&str>,
+) -> impl Stream<Item = Result<Facts, ReadError>> + use<> {
+    let named = |name: Option<&str>| {
+        let fields = name.map(|name| format!("metadata.name={name}"));
+        fields.map_or_else(watcher::Config::default, |fields| watcher::Config::default().fields(&fields))
+    };
+    let policies = Api::all_with(client.clone(), &ApiResource::erase::<ClusterGpuPolicy>(&()));
+    let policies = watcher(policies, named(policy)).default_backoff();
+    let deployments = Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Deployment>(&()));
+    let deployments = watcher(deployments, named(Some(DEPLOYMENT))).default_backoff();
+    let namespace = namespace.to_owned();
+    let events = stream::select(policies.map(Event::Policies), deployments.map(Event::Operator));
+    let facts = events.scan((Known::default(), false), move |(known, is_over), event| {
+        if *is_over {
+            return future::ready(None);
+        }
+        let outcome = known.apply(event, &namespace);
+        *is_over = outcome.is_err();
+        future::ready(Some(match outcome {
+            Ok(()) => known.is_complete.then(|| Ok(known.facts())),
+            Err(error) => Some(Err(error)),
+        }))
+    });
+    facts.filter_map(future::ready)
+}
+
+impl Known {
+    /// Adds what an event says. The error is one that no later request can mend.
+    fn apply(&mut self, event: Event, namespace: &str) -> Result<(), ReadError> {
+        match event {
+            Event::Policies(Ok(event)) => {
+                self.interrupted = None;
+                self.apply_policy(event);
+            }
+            Event::Policies(Err(error)) => match error_of::<ClusterGpuPolicy>(error) {
+                error @ (ReadError::Forbidden(_) | ReadError::NotInstalled(_)) => return Err(error),
+                error => self.interrupted = Some(error.to_string()),
+            },
+            Event::Operator(Ok(event)) => {
+                self.unknown = None;
+                self.apply_operator(event, namespace);
+            }
+            Event::Operator(Err(error)) => {
+                self.operator = Operator::Unknown;
+                self.unknown = Some(error_of::<Deployment>(error).to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_policy(&mut self, event: watcher::Event<DynamicObject>) {
+        match event {
+            watcher::Event::Init => {
+                self.policies.clear();
+                self.is_complete = false;
+            }
+            watcher::Event::InitApply(policy) | watcher::Event::Apply(policy) => {
+                self.policies.insert(policy.name_any(), policy.try_parse().ok());
+            }
+            watcher::Event::InitDone => self.is_complete = true,
+            watcher::Event::Delete(policy) => drop(self.policies.remove(&policy.name_any())),
+        }
+    }
+
+    fn apply_operator(&mut self, event: watcher::Event<DynamicObject>, namespace: &str) {
+        self.operator = match event {
+            watcher::Event::Apply(deployment) | watcher::Event::InitApply(deployment) => {
+                deployment.try_parse().map_or(Operator::Unknown, |found| Operator::of(Some(&found), namespace))
+            }
+            watcher::Event::Delete(_) | watcher::Event::Init => Operator::of(None, namespace),
+            watcher::Event::InitDone => return,
+        };
+    }
+
+    fn facts(&self) -> Facts {
+        let unreadable = self.policies.iter().filter(|(_, policy)| policy.is_none());
+        let unknown = self.unknown.iter().map(|error| format!("it is not known whether the operator runs: {error}"));
+        let interrupted = self.interrupted.iter().map(|error| format!("this may be outdated: {error}"));
+        Facts {
+            policies: self.policies.values().flatten().cloned().collect(),
+            unreadable: unreadable.map(|(name, _)| name.clone()).collect(),
+            operator: self.operator.clone(),
+            nodes: None,
+            notes: interrupted.chain(unknown).collect(),
+        }
+    }
+}
+
+fn error_of<K: kube::Resource<DynamicType = ()>>(error: watcher::Error) -> ReadError {
+    match error {
+        watcher::Error::InitialListFailed(error) => read::error_of::<K>("list", error),
+        watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => {
+            read::error_of::<K>("watch", error)
+        }
+        watcher::Error::WatchError(status) => read::error_of::<K>("watch", kube::Error::Api(status)),
+        error @ watcher::Error::NoResourceVersion => {
+            read::error_of::<K>("watch", kube::Error::Service(Box::new(error)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+    use serde_json::json;
+    use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+
+    use super::*;
+
+    fn object(value: serde_json::Value) -> DynamicObject {
+        serde_json::from_value(value).expect("an object")
+    }
+
+    fn policy(name: &str) -> DynamicObject {
+        let (version, kind) = ("gpu.nodestack.dev/v1alpha1", "ClusterGpuPolicy");
+        object(json!({"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": {}}))
+    }
+
+    fn failure(code: u16, reason: &str) -> watcher::Error {
+        watcher::Error::WatchError(Box::new(Status::failure("no", reason).with_code(code)))
+    }
+
+    /// Returns the names of the policies, the operator's state and the number of notes after these events.
+    fn after(events: Vec<Event>) -> Result<(Vec<String>, Operator, usize), ReadError> {
+        let mut known = Known::default();
+        for event in events {
+            known.apply(event, "gpu-operator")?;
+        }
+        let facts = known.facts();
+        let names = facts.policies.iter().map(ResourceExt::name_any).chain(facts.unreadable).collect();
+        Ok((names, facts.operator, facts.notes.len()))
+    }
+
+    #[test]
+    fn the_facts_follow_the_watches() {
+        let listed = || vec![Event::Policies(Ok(Init)), Event::Policies(Ok(InitApply(policy("a"))))];
+        let then = |mut events: Vec<Event>, more: Vec<Event>| {
+            events.extend(more);
+            after(events).expect("facts")
+        };
+        let strange = object(json!({"metadata": {"name": "b"}, "spec": 1}));
+        let policies = |event| Event::Policies(Ok(event));
+        let (names, ..) = then(listed(), vec![policies(InitDone), policies(Apply(strange))]);
+        assert_eq!(names, ["a", "b"]);
+        assert!(then(listed(), vec![policies(InitDone), policies(Delete(policy("a")))]).0.is_empty());
+        // A list after an interruption replaces what was known.
+        assert!(then(listed(), vec![policies(InitDone), policies(Init), policies(InitDone)]).0.is_empty());
+
+        let deployment = object(
+            json!({"metadata": {"name": DEPLOYMENT}, "status": {"conditions": [{"type": "Available", "status": "True"}]}}),
+        );
+        let operator = |event| Event::Operator(Ok(event));
+        assert_eq!(then(listed(), vec![operator(Apply(deployment.clone()))]).1, Operator::Available);
+        let absent = Operator::Absent { namespace: "gpu-operator".to_owned() };
+        assert_eq!(then(listed(), vec![operator(Init), operator(InitDone)]).1, absent);
+        assert_eq!(then(listed(), vec![operator(Apply(deployment.clone())), operator(Delete(deployment))]).1, absent);
+    }
+
+    #[test]
+    fn an_interruption_is_noted_and_a_missing_right_is_an_error() {
+        let interrupted = || Event::Policies(Err(failure(500, "InternalError")));
+        assert_eq!(after(vec![interrupted()]).expect("facts").2, 1);
+        assert_eq!(after(vec![interrupted(), Event::Policies(Ok(InitDone))]).expect("facts").2, 0);
+        let forbidden = || failure(403, "Forbidden");
+        let error = after(vec![Event::Policies(Err(forbidden()))]).expect_err("an error");
+        assert!(error.to_string().starts_with("the right to watch clustergpupolicies"), "{error}");
+        assert_eq!(after(vec![Event::Operator(Err(forbidden()))]).expect("facts").2, 1);
+    }
+}

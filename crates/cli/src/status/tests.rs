@@ -1,0 +1,226 @@
+//! Screens of fleets, as the operator's plan and the simulator make them.
+
+use gpu_operator_crd::{GpuNode, health::HealthState};
+use k8s_openapi::{
+    api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::SignedDuration,
+};
+use serde_json::{Value, json};
+use test_support::sim::{Faults, Sim};
+
+use crate::{
+    read::ReadError,
+    screen::{Screen, WIDTH, columns},
+    status::{
+        facts::{Facts, Operator, nodes, read},
+        report::report,
+        text,
+    },
+    testing::FakeApi,
+};
+
+/// Another driver for a fleet that has the default one.
+const NEW: &str = "{defaults: {driver: {version: 590.10.01}}, rollout: {maxParallel: 2}}";
+
+fn available(status: &str) -> Deployment {
+    let mut deployment = Deployment::default();
+    deployment.metadata.name = Some("nodestack-gpu-operator".into());
+    deployment.metadata.namespace = Some("gpu-operator".into());
+    let since = "2026-01-01T00:05:00Z".parse().expect("a time");
+    let condition = DeploymentCondition {
+        type_: "Available".into(),
+        status: status.into(),
+        last_transition_time: Some(Time(since)),
+        ..DeploymentCondition::default()
+    };
+    deployment.status = Some(DeploymentStatus { conditions: Some(vec![condition]), ..DeploymentStatus::default() });
+    deployment
+}
+
+/// Returns a cluster with the policies and GpuNodes of a fleet, and an operator.
+fn cluster(sim: &Sim) -> FakeApi {
+    let api = FakeApi::default();
+    api.add(&available("True"));
+    for policy in sim.policies.values() {
+        api.add(policy);
+    }
+    for gpu_node in sim.gpu_nodes.values() {
+        api.add(gpu_node);
+    }
+    api
+}
+
+fn fleet(spec: &str) -> Sim {
+    Sim::settled_fleet(spec, &["h100-1", "h100-2", "h100-3"])
+}
+
+/// Returns a fleet of two models.
+fn mixed() -> Sim {
+    let mut sim = fleet("{}");
+    sim.join("k80-1", "102d", 4);
+    sim.settle();
+    sim
+}
+
+fn faulty(mut sim: Sim, node: &str, faults: Faults) -> Sim {
+    sim.faults.insert(node.into(), faults);
+    sim
+}
+
+fn steps(mut sim: Sim, count: u32) -> Sim {
+    sim.steps(count);
+    sim
+}
+
+fn with(mut sim: Sim, change: impl FnOnce(&mut Sim)) -> Sim {
+    change(&mut sim);
+    sim
+}
+
+fn updated(spec: &str, node: &str, faults: Faults) -> Sim {
+    faulty(fleet("{}"), node, faults).policy("all", spec)
+}
+
+/// Returns a fleet of 5,000 nodes in 60 pools, of which two need attention.
+fn large() -> FakeApi {
+    let sim = steps(faulty(fleet("{}"), "h100-2", Faults { publishes: Some(7), ..Faults::default() }), 60);
+    let mut policy = sim.policies[&"all".into()].clone();
+    let status = policy.status.as_mut().expect("a status");
+    let one = status.pools[0].clone();
+    let counts = |total: u32, failed: u32| json!({"total": total, "ready": total - failed, "failed": failed, "progressing": 0, "excluded": 0, "optedOut": 0, "updating": 0, "outdated": 0, "leaving": 0});
+    status.pools = (0..60)
+        .map(|at| {
+            let mut pool = one.clone();
+            pool.name = format!("zone-{at:02}").as_str().into();
+            let (total, failed) = if at < 10 { (85, u32::from(at == 7) * 3) } else { (83, 0) };
+            pool.nodes = serde_json::from_value(counts(total, failed)).expect("counts");
+            (pool.gpus.expected, pool.gpus.allocatable) = (total * 8, (total - failed) * 8);
+            pool
+        })
+        .collect();
+    status.nodes = serde_json::from_value(counts(5000, 3)).expect("counts");
+    (status.gpus.expected, status.gpus.allocatable) = (40_000, 39_976);
+    let attention = status.attention.first().expect("a node").clone();
+    status.attention = (1..=3)
+        .map(|at| {
+            let mut attention = attention.clone();
+            attention.pool = "zone-07".into();
+            attention.node = format!("gpu-{at}.zone-07.eu-central.compute.internal.example.com").as_str().into();
+            attention
+        })
+        .collect();
+    let api = FakeApi::default();
+    api.add(&available("True")).add(&policy);
+    api
+}
+
+/// Returns each fleet with its cluster and the time at which it is looked at.
+fn fleets() -> Vec<(&'static str, Sim, FakeApi)> {
+    let slow = || Faults { slow: 600, ..Faults::default() };
+    let missing = || Faults { missing_images: ["590.10.01".to_owned()].into(), ..Faults::default() };
+    let of = |name, sim: Sim| {
+        let api = cluster(&sim);
+        (name, sim, api)
+    };
+    let fleets = vec![
+        of("healthy", mixed()),
+        of("installing", steps(faulty(Sim::new().policy("all", "{}").gpu_node("a", "2330", 8), "a", slow()), 90)),
+        of("rolling", steps(updated(NEW, "h100-1", slow()), 90)),
+        of("halted", steps(updated(NEW, "h100-1", missing()), 90)),
+        of("paused", {
+            let paused = "{defaults: {driver: {version: 590.10.01}}, rollout: {paused: true}}";
+            steps(with(fleet("{}").policy("all", paused), |sim| sim.node_mut("h100-2").cordoned = true), 60)
+        }),
+        of("rejected", steps(mixed().policy("all", "{defaults: {driver: {version: 590.10.01}}}"), 60)),
+        of("unhealthy", {
+            let sim = faulty(fleet("{}"), "h100-2", Faults { publishes: Some(7), ..Faults::default() });
+            let sick = |sim: &mut Sim| sim.report("h100-2").gpus[3].health.state = HealthState::Unhealthy;
+            steps(with(sim, sick), 60)
+        }),
+        of("overlapping", steps(fleet("{}").policy("newer", "{}").gpu_node("p100-1", "15f8", 4), 60)),
+        of("no-policy", Sim::new().gpu_node("a", "2330", 8)),
+        of("unobserved", fleet("{}").policy("all", NEW)),
+        of("operator-down", fleet("{}")),
+        of("no-operator", fleet("{}")),
+        of("no-rights", fleet("{}")),
+        of("unreadable", fleet("{}")),
+        ("large", Sim::new(), large()),
+    ];
+    for (name, _, api) in &fleets {
+        match *name {
+            "operator-down" => _ = api.add(&available("False")),
+            "no-operator" => api.remove("/apis/apps/v1/namespaces/gpu-operator/deployments/nodestack-gpu-operator"),
+            "no-rights" => _ = api.forbid("deployments"),
+            "unreadable" => {
+                let next = json!({"metadata": {"name": "next"}, "spec": {"pools": "all"}});
+                api.add_json("/apis/gpu.nodestack.dev/v1alpha1/clustergpupolicies/next", next);
+            }
+            _ => {}
+        }
+    }
+    fleets
+}
+
+const SCREEN: Screen = Screen { colour: false, unicode: true };
+
+#[tokio::test]
+async fn each_fleet_has_its_screen() {
+    for (name, sim, api) in fleets() {
+        let facts = read(&api.client(), "gpu-operator", None).await.expect("facts");
+        let now = sim.now + SignedDuration::from_mins(10);
+        let shown = text::of(&report(&facts), SCREEN, now);
+        let wide = shown.lines().find(|line| columns(line) > WIDTH);
+        assert_eq!(wide, None, "{name}");
+        assert!(api.requests().len() <= 2, "{name}: {:?}", api.requests());
+        insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, {
+            insta::assert_snapshot!(format!("status-{name}"), shown);
+        });
+    }
+}
+
+#[tokio::test]
+async fn nodes_that_are_not_ready_are_listed_on_request() {
+    let missing = Faults { missing_images: ["590.10.01".to_owned()].into(), ..Faults::default() };
+    let sim = steps(updated(NEW, "h100-1", missing), 90);
+    let api = cluster(&sim);
+    let client = api.client();
+    let mut facts = read(&client, "gpu-operator", Some("all")).await.expect("facts");
+    facts.nodes = Some(nodes(&client).await.expect("nodes"));
+    let now = sim.now + SignedDuration::from_mins(10);
+    insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, {
+        insta::assert_snapshot!("status-nodes", text::of(&report(&facts), SCREEN, now));
+    });
+    let json = serde_json::to_value(report(&facts)).expect("JSON");
+    assert_eq!((&json["isReady"], &json["policies"][0]["status"]), (&Value::Bool(false), &"Stalled".into()));
+}
+
+#[tokio::test]
+async fn without_the_right_to_list_policies_nothing_is_known() {
+    let api = cluster(&fleet("{}"));
+    api.forbid("clustergpupolicies");
+    let error = read(&api.client(), "gpu-operator", None).await.expect_err("an error");
+    assert!(
+        matches!(error, ReadError::Forbidden(ref right) if right == "list clustergpupolicies.gpu.nodestack.dev"),
+        "{error}"
+    );
+    api.stop();
+    let error = read(&api.client(), "gpu-operator", None).await.expect_err("an error");
+    assert!(matches!(error, ReadError::Rejected(..) | ReadError::Unreachable(_)), "{error}");
+}
+
+#[test]
+fn colours_do_not_change_the_layout() {
+    let sim = steps(updated(NEW, "h100-1", Faults { slow: 600, ..Faults::default() }), 90);
+    let facts = Facts {
+        policies: sim.policies.values().cloned().collect(),
+        nodes: Some(sim.gpu_nodes.values().cloned().collect::<Vec<GpuNode>>()),
+        operator: Operator::Available,
+        ..Facts::default()
+    };
+    let shown = |colour| text::of(&report(&facts), Screen { colour, unicode: true }, sim.now);
+    let (plain, coloured) = (shown(false), shown(true));
+    assert!(coloured.contains("\x1b[") && !plain.contains('\x1b'));
+    let widths = |text: &str| text.lines().map(columns).collect::<Vec<_>>();
+    assert_eq!(widths(&plain), widths(&coloured));
+}
