@@ -1,14 +1,19 @@
 //! `kubectl gpu-fleet`: the command line of the kubectl plugin.
 
-use std::{io, process::ExitCode};
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use gpu_operator_plan::catalogue::CatalogueError;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use thiserror::Error;
 
 use crate::{
+    completion,
     connection::{Connection, ConnectionError},
     images::{Images, ImagesError},
     plan::{Plan, PlanError},
@@ -17,6 +22,8 @@ use crate::{
     status::Status,
 };
 
+/// The name of the program: kubectl finds it on the PATH.
+const PROGRAM: &str = "kubectl-gpu_fleet";
 /// The name of the command, as users write it.
 pub const COMMAND: &str = "kubectl gpu-fleet";
 
@@ -38,11 +45,35 @@ enum Command {
     Plan(Plan),
     /// List the images that the nodes of policies may pull, one per line; needs no cluster.
     Images(Images),
-    /// Print a script that completes this command in a shell.
+    /// Print a script that completes this command: `kubectl`, as the program kubectl_complete-gpu_fleet on the PATH, or for a shell and the
+    /// name kubectl-gpu_fleet.
     Completion {
-        /// The shell.
-        shell: clap_complete::Shell,
+        /// What asks for completion.
+        #[arg(value_enum)]
+        of: Completed,
     },
+    /// Print what may follow some words, for kubectl.
+    #[command(hide = true)]
+    Complete {
+        /// The words, of which the last one may be incomplete.
+        #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
+        words: Vec<String>,
+    },
+}
+
+/// What asks for completion.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Completed {
+    /// kubectl.
+    Kubectl,
+    /// The shell bash.
+    Bash,
+    /// The shell fish.
+    Fish,
+    /// PowerShell.
+    Powershell,
+    /// The shell zsh.
+    Zsh,
 }
 
 /// The namespace of the operator.
@@ -127,9 +158,24 @@ impl Fleet {
                 images.run()?;
                 Outcome::Good
             }
-            Command::Completion { shell } => {
-                let mut command = Self::command();
-                clap_complete::generate(*shell, &mut command, "kubectl-gpu_fleet", &mut io::stdout());
+            Command::Completion { of } => {
+                let shell = match of {
+                    Completed::Kubectl => None,
+                    Completed::Bash => Some(Shell::Bash),
+                    Completed::Fish => Some(Shell::Fish),
+                    Completed::Powershell => Some(Shell::PowerShell),
+                    Completed::Zsh => Some(Shell::Zsh),
+                };
+                let mut script = Vec::from(completion::SCRIPT);
+                if let Some(shell) = shell {
+                    script.clear();
+                    clap_complete::generate(shell, &mut Self::command(), PROGRAM, &mut script);
+                }
+                io::stdout().write_all(&script)?;
+                Outcome::Good
+            }
+            Command::Complete { words } => {
+                io::stdout().write_all(completion::answer(&Self::command(), words).as_bytes())?;
                 Outcome::Good
             }
             Command::Plan(plan) => {

@@ -19,7 +19,15 @@ async fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .init();
-    match Fleet::parse().run().await {
+    let fleet = match Fleet::try_parse() {
+        Ok(fleet) => fleet,
+        // Not clap's code 2, which `plan` uses for changes.
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
+    match fleet.run().await {
         Ok(code) => code,
         Err(error) => {
             // If standard error is closed, the exit code remains.

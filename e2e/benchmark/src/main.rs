@@ -5,6 +5,7 @@
 //!   measure ── a fleet is installed ──▶ figures ─┐
 //!      ├─▶ update ── another driver ─────────────┤
 //!      ├─▶ busy ── another driver, GPU pods ─────┼─▶ row, table ──▶ page, plot
+//!      ├─▶ status ── kubectl gpu-fleet ──────────┤
 //!      └─▶ health ── random faults of GPUs ──────┤
 //!           probe ── one node, no operator ──────┘
 //! ```
@@ -20,6 +21,7 @@ mod plot;
 mod probe;
 mod random_faults;
 mod row;
+mod status;
 mod table;
 mod update;
 
@@ -74,6 +76,9 @@ struct Subject {
     /// Measure the operator while an update of the driver waits for GPU pods on all nodes.
     #[arg(long)]
     busy: bool,
+    /// Measure `kubectl gpu-fleet` beside the operator of a settled fleet.
+    #[arg(long)]
+    status: bool,
     /// Measure the probe.
     #[arg(long, conflicts_with = "nodes")]
     probe: bool,
@@ -84,7 +89,7 @@ struct Subject {
 struct Options {
     #[command(flatten)]
     subject: Subject,
-    /// The sizes of the fleets, in nodes; each gets a new cluster [default: 100,1000,3000; with --health and --busy 1000, with --update 100,1000].
+    /// The sizes of the fleets, in nodes; each gets a new cluster [default: 100,1000,3000; with --health and --busy 1000, with --update 100,1000, with --status 5000].
     #[arg(long, value_delimiter = ',')]
     nodes: Vec<u32>,
     /// How long the settled fleet, or the idle probe, is measured.
@@ -100,7 +105,7 @@ struct Options {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["probe", "write"])]
     operator: Option<PathBuf>,
     /// Write the figures and their plot to docs/.
-    #[arg(long, conflicts_with = "busy")]
+    #[arg(long, conflicts_with_all = ["busy", "status"])]
     write: bool,
 }
 
@@ -133,6 +138,7 @@ fn run(paths: &Paths, options: &Options) -> Result<()> {
             Subject { health: true, .. } => health,
             Subject { update: true, .. } => update,
             Subject { busy: true, .. } => busy,
+            Subject { status: true, .. } => status,
             Subject { probe: true, .. } => probe,
             Subject { .. } => fleets,
         };
@@ -196,6 +202,20 @@ fn busy(paths: &Paths, options: &Options) -> Result<()> {
             async |cluster: &Cluster, operator: &Path| Box::pin(busy::measure(cluster, operator, nodes)).await;
         all.push(on_fleet(paths, options, nodes, measure)?);
         show(&all.last().map(busy::exceeded).unwrap_or_default(), &busy::tables(&all));
+    }
+    Ok(())
+}
+
+fn status(paths: &Paths, options: &Options) -> Result<()> {
+    let mut all = Vec::new();
+    for nodes in options.sizes(&[5_000]) {
+        let program = Build::Release.file(paths, status::PROGRAM);
+        let measure = async |cluster: &Cluster, operator: &Path| {
+            build_release(paths, &["gpu-operator-cli"])?;
+            Box::pin(status::measure(cluster, operator, &program, nodes)).await
+        };
+        all.push(on_fleet(paths, options, nodes, measure)?);
+        show(&all.last().map(status::exceeded).unwrap_or_default(), &status::tables(&all));
     }
     Ok(())
 }
@@ -270,6 +290,7 @@ mod tests {
             "--health --changes 0",
             "--operator f --write",
             "--busy --write",
+            "--status --write",
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }

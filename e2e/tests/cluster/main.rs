@@ -16,6 +16,7 @@ mod documents;
 mod driver_container;
 mod eviction;
 mod failures;
+mod fleet_cli;
 mod health;
 mod host_driver;
 mod install;

@@ -1,0 +1,111 @@
+//! `kubectl gpu-fleet` as its users run it: found by kubectl, with an exec credential plugin, and with the rights of the chart's role only.
+
+use std::{
+    env,
+    fs::{self, Permissions},
+    os::unix::fs::{PermissionsExt, symlink},
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::support::{Fixture, test};
+
+/// The service account of the user.
+const USER: &str = "fleet-operator";
+/// A value that must not be in a bundle.
+const CANARY: &str = "canary-of-the-driver";
+
+/// A user of the command.
+struct User {
+    folder: tempfile::TempDir,
+    kubectl: PathBuf,
+}
+
+impl User {
+    /// Creates a user with the chart's role, whose kubeconfig gets the token from a program.
+    fn new(f: &Fixture) -> Result<Self> {
+        let kubectl = |args: &[&str]| f.cluster.kubectl(args);
+        let account = format!("--serviceaccount={}:{USER}", f.users());
+        kubectl(&["create", "serviceaccount", USER, "-n", &f.users()])?;
+        kubectl(&["create", "clusterrolebinding", &f.users(), "--clusterrole=nodestack-gpu-operator-cli", &account])?;
+        let token = kubectl(&["create", "token", USER, "-n", &f.users()])?;
+        let folder = tempfile::tempdir()?;
+        let credentials = json!({
+            "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": token.trim()},
+        });
+        let program = folder.path().join("login");
+        fs::write(&program, format!("#!/bin/sh\necho '{credentials}'\n"))?;
+        fs::set_permissions(&program, Permissions::from_mode(0o755))?;
+        let mut config: Value = serde_json::from_str(&kubectl(&["config", "view", "--raw", "--flatten", "-o", "json"])?)?;
+        let exec = json!({
+            "apiVersion": "client.authentication.k8s.io/v1", "command": program, "interactiveMode": "Never",
+        });
+        config["users"][0]["user"] = json!({"exec": exec});
+        fs::write(folder.path().join("kubeconfig"), config.to_string())?;
+        // Test programs are in target/PROFILE/deps.
+        let built = env::current_exe()?.ancestors().nth(2).context("a target folder")?.join("kubectl-gpu_fleet");
+        symlink(&built, folder.path().join("kubectl-gpu_fleet"))?;
+        Ok(Self { folder, kubectl: f.cluster.paths().bin().join("kubectl") })
+    }
+
+    /// Runs `kubectl gpu-fleet`, and returns its exit code and standard output.
+    fn run(&self, args: &[&str]) -> Result<(Option<i32>, String)> {
+        let path = env::join_paths([self.folder.path().to_owned()].into_iter().chain(
+            env::var_os("PATH").iter().flat_map(env::split_paths),
+        ))?;
+        let mut command = Command::new(&self.kubectl);
+        command.arg("gpu-fleet").args(args).env("PATH", path).env("KUBECONFIG", self.folder.path().join("kubeconfig"));
+        let Output { status, stdout, stderr } = command.current_dir(self.folder.path()).output()?;
+        let (stdout, stderr) = (String::from_utf8(stdout)?, String::from_utf8_lossy(&stderr).into_owned());
+        ensure!(!stderr.contains("error:"), "{args:?}: {stderr}");
+        ensure!(!stdout.contains("the right to"), "{args:?}: a right is missing: {stdout}");
+        Ok((status.code(), stdout))
+    }
+}
+
+async fn use_all_commands(f: &Fixture, user: &User) -> Result<()> {
+    let (node, policy) = (f.host.name(), f.policy.as_str());
+    let (code, waited) = user.run(&["status", policy, "--wait", "--timeout", "2m"])?;
+    ensure!(code == Some(0) && waited.starts_with(&format!("{policy}  Ready  1/1 nodes")), "{waited}");
+    let (code, explained) = user.run(&["explain", "node", &node])?;
+    ensure!(code == Some(0) && explained.contains("8 of 8") , "{explained}");
+    f.run_gpu_pod("explained").await?;
+    let (code, explained) = user.run(&["explain", "pod", "explained", "-n", &f.users()])?;
+    ensure!(code == Some(0) && explained.contains(&node), "{explained}");
+    // Other tests' policies and pods are in the cluster, so that only some checks have a certain result.
+    let (_, checked) = user.run(&["check", "-o", "json"])?;
+    let checked: Value = serde_json::from_str(&checked)?;
+    let checks = || checked["categories"].as_array().into_iter().flatten().flat_map(|of| of["checks"].as_array()).flatten();
+    ensure!(checks().all(|check| check["result"] != "Skipped"), "{checked:#}");
+    for code in ["OperatorAvailable", "CrdsInstalled"] {
+        ensure!(checks().any(|check| check["code"] == code && check["result"] == "Passed"), "{code}: {checked:#}");
+    }
+    let (code, images) = user.run(&["explain", "reason", "RolloutHalted"])?;
+    ensure!(code == Some(0) && images.contains("RolloutHalted"), "{images}");
+
+    let (code, file) = user.run(&["support-bundle", "--output-file", "bundle.tar.gz"])?;
+    ensure!(code == Some(0) && file.contains("bundle.tar.gz"), "{file}");
+    let unpacked = user.folder.path().join("unpacked");
+    fs::create_dir(&unpacked)?;
+    let tar = Command::new("tar").arg("-xzf").arg(user.folder.path().join("bundle.tar.gz")).arg("-C").arg(&unpacked).status()?;
+    ensure!(tar.success(), "{tar}");
+    let found = |text: &str| anyhow::Ok(Command::new("grep").args(["-rlF", text]).arg(&unpacked).output()?.stdout);
+    ensure!(!found(&node)?.is_empty(), "the node is not in the bundle");
+    let leaked = String::from_utf8_lossy(&found(CANARY)?).into_owned();
+    ensure!(leaked.is_empty(), "the canary is in {leaked}");
+    Ok(())
+}
+
+#[test]
+fn kubectl_gpu_fleet_needs_only_the_rights_of_its_role() {
+    test(async |f| {
+        let user = User::new(&f)?;
+        f.apply(&format!("{{defaults: {{driver: {{env: [{{name: API_TOKEN, value: {CANARY}}}]}}}}}}")).await?;
+        let outcome = use_all_commands(&f, &user).await;
+        f.cluster.kubectl(&["delete", "clusterrolebinding", &f.users()])?;
+        outcome
+    });
+}
