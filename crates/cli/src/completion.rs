@@ -37,7 +37,10 @@ fn candidates(root: &Command, before: &[String], last: &str) -> Vec<String> {
         argument.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect()
     } else if last.starts_with('-') {
         let flags = command.get_arguments().chain(root.get_arguments().filter(|argument| argument.is_global_set()));
-        flags.filter(|argument| !argument.is_hide_set()).filter_map(|flag| Some(format!("--{}", flag.get_long()?))).collect()
+        flags
+            .filter(|argument| !argument.is_hide_set())
+            .filter_map(|flag| Some(format!("--{}", flag.get_long()?)))
+            .collect()
     } else {
         let subcommands = command.get_subcommands().filter(|command| !command.is_hide_set());
         let values = command.get_positionals().flat_map(|argument| argument.get_possible_values());

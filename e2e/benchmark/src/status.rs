@@ -48,7 +48,7 @@ fn milliseconds(of: &Screen) -> f64 {
 const ROWS: [Row<Figures>; 8] = [
     Row::count("requests of `status`", |of: &Figures| requests(&of.status.requests)).at_most(|_| 5.0),
     Row::count("bytes of the list of policies", |of| of.policies as f64),
-    Row::count("lines of `status`", |of| of.status.lines as f64).at_most(|_| 24.0),
+    Row::count("lines of `status`", |of: &Figures| of.status.lines as f64).at_most(|_| 24.0),
     Row::count("time of `status`, ms", |of| milliseconds(&of.status)),
     Row::count("requests of `status --nodes`", |of| requests(&of.nodes_listed.requests)),
     Row::count("time of `status --nodes`, ms", |of| milliseconds(&of.nodes_listed)),
@@ -70,7 +70,13 @@ pub(super) fn exceeded(figures: &Figures) -> Vec<String> {
 pub(super) async fn measure(cluster: &Cluster, operator: &Path, program: &Path, nodes: u32) -> Result<Figures> {
     let (_bench, _) = Box::pin(Bench::installed(cluster, operator, nodes)).await?;
     let account = format!("--serviceaccount=default:{ACCOUNT}");
-    cluster.kubectl(&["create", "clusterrolebinding", "status", "--clusterrole=nodestack-gpu-operator-cli", &account])?;
+    cluster.kubectl(&[
+        "create",
+        "clusterrolebinding",
+        "status",
+        "--clusterrole=nodestack-gpu-operator-cli",
+        &account,
+    ])?;
     let token = cluster.kubectl(&["create", "token", ACCOUNT, "-n", "default"])?;
     let screen = |args: &[&str]| {
         let mark = cluster.audit().mark()?;

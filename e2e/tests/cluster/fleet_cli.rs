@@ -39,7 +39,8 @@ impl User {
         let program = folder.path().join("login");
         fs::write(&program, format!("#!/bin/sh\necho '{credentials}'\n"))?;
         fs::set_permissions(&program, Permissions::from_mode(0o755))?;
-        let mut config: Value = serde_json::from_str(&kubectl(&["config", "view", "--raw", "--flatten", "-o", "json"])?)?;
+        let mut config: Value =
+            serde_json::from_str(&kubectl(&["config", "view", "--raw", "--flatten", "-o", "json"])?)?;
         let exec = json!({
             "apiVersion": "client.authentication.k8s.io/v1", "command": program, "interactiveMode": "Never",
         });
@@ -53,9 +54,9 @@ impl User {
 
     /// Runs `kubectl gpu-fleet`, and returns its exit code and standard output.
     fn run(&self, args: &[&str]) -> Result<(Option<i32>, String)> {
-        let path = env::join_paths([self.folder.path().to_owned()].into_iter().chain(
-            env::var_os("PATH").iter().flat_map(env::split_paths),
-        ))?;
+        let path = env::join_paths(
+            [self.folder.path().to_owned()].into_iter().chain(env::var_os("PATH").iter().flat_map(env::split_paths)),
+        )?;
         let mut command = Command::new(&self.kubectl);
         command.arg("gpu-fleet").args(args).env("PATH", path).env("KUBECONFIG", self.folder.path().join("kubeconfig"));
         let Output { status, stdout, stderr } = command.current_dir(self.folder.path()).output()?;
@@ -71,14 +72,15 @@ async fn use_all_commands(f: &Fixture, user: &User) -> Result<()> {
     let (code, waited) = user.run(&["status", policy, "--wait", "--timeout", "2m"])?;
     ensure!(code == Some(0) && waited.starts_with(&format!("{policy}  Ready  1/1 nodes")), "{waited}");
     let (code, explained) = user.run(&["explain", "node", &node])?;
-    ensure!(code == Some(0) && explained.contains("8 of 8") , "{explained}");
+    ensure!(code == Some(0) && explained.contains("8 of 8"), "{explained}");
     f.run_gpu_pod("explained").await?;
     let (code, explained) = user.run(&["explain", "pod", "explained", "-n", &f.users()])?;
     ensure!(code == Some(0) && explained.contains(&node), "{explained}");
     // Other tests' policies and pods are in the cluster, so that only some checks have a certain result.
     let (_, checked) = user.run(&["check", "-o", "json"])?;
     let checked: Value = serde_json::from_str(&checked)?;
-    let checks = || checked["categories"].as_array().into_iter().flatten().flat_map(|of| of["checks"].as_array()).flatten();
+    let checks =
+        || checked["categories"].as_array().into_iter().flatten().flat_map(|of| of["checks"].as_array()).flatten();
     ensure!(checks().all(|check| check["result"] != "Skipped"), "{checked:#}");
     for code in ["OperatorAvailable", "CrdsInstalled"] {
         ensure!(checks().any(|check| check["code"] == code && check["result"] == "Passed"), "{code}: {checked:#}");
@@ -90,7 +92,12 @@ async fn use_all_commands(f: &Fixture, user: &User) -> Result<()> {
     ensure!(code == Some(0) && file.contains("bundle.tar.gz"), "{file}");
     let unpacked = user.folder.path().join("unpacked");
     fs::create_dir(&unpacked)?;
-    let tar = Command::new("tar").arg("-xzf").arg(user.folder.path().join("bundle.tar.gz")).arg("-C").arg(&unpacked).status()?;
+    let tar = Command::new("tar")
+        .arg("-xzf")
+        .arg(user.folder.path().join("bundle.tar.gz"))
+        .arg("-C")
+        .arg(&unpacked)
+        .status()?;
     ensure!(tar.success(), "{tar}");
     let found = |text: &str| anyhow::Ok(Command::new("grep").args(["-rlF", text]).arg(&unpacked).output()?.stdout);
     ensure!(!found(&node)?.is_empty(), "the node is not in the bundle");
