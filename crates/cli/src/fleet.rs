@@ -9,6 +9,7 @@ use kube::Client;
 use thiserror::Error;
 
 use crate::{
+    check::RunChecks,
     connection::{Connection, ConnectionError},
     images::{Images, ImagesError},
     plan::{Plan, PlanError},
@@ -35,6 +36,8 @@ enum Command {
     Plan(Plan),
     /// List the images that the nodes of policies may pull, one per line; needs no cluster.
     Images(Images),
+    /// Check whether the installation works or, with --pre, whether the cluster is ready for it.
+    Check(RunChecks),
     /// Print a script that completes this command in a shell.
     Completion {
         /// The shell.
@@ -104,6 +107,9 @@ pub enum FleetError {
     /// It is not known what policies would do.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// No check is made.
+    #[error("no check of these categories is made before the installation; omit --pre, or --category")]
+    NoChecks,
     /// The built-in catalogue is invalid.
     #[error("failed to read the catalogue: {0}")]
     Catalogue(#[from] CatalogueError),
@@ -123,6 +129,7 @@ impl Fleet {
                 images.run()?;
                 Outcome::Good
             }
+            Command::Check(check) => check.run(&self.context().await?).await?,
             Command::Completion { shell } => {
                 let mut command = Self::command();
                 clap_complete::generate(*shell, &mut command, "kubectl-gpu_fleet", &mut io::stdout());
