@@ -13,6 +13,7 @@ use kube::Client;
 use thiserror::Error;
 
 use crate::{
+    check::RunChecks,
     completion,
     connection::{Connection, ConnectionError},
     images::{Images, ImagesError},
@@ -45,6 +46,8 @@ enum Command {
     Plan(Plan),
     /// List the images that the nodes of policies may pull, one per line; needs no cluster.
     Images(Images),
+    /// Check whether the installation works or, with --pre, whether the cluster is ready for it.
+    Check(RunChecks),
     /// Print a script that completes this command: `kubectl`, as the program kubectl_complete-gpu_fleet on the PATH, or for a shell and the
     /// name kubectl-gpu_fleet.
     Completion {
@@ -138,6 +141,9 @@ pub enum FleetError {
     /// It is not known what policies would do.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// No check is made.
+    #[error("no check of these categories is made before the installation; omit --pre, or --category")]
+    NoChecks,
     /// The built-in catalogue is invalid.
     #[error("failed to read the catalogue: {0}")]
     Catalogue(#[from] CatalogueError),
@@ -178,6 +184,7 @@ impl Fleet {
                 io::stdout().write_all(completion::answer(&Self::command(), words).as_bytes())?;
                 Outcome::Good
             }
+            Command::Check(check) => check.run(&self.context().await?).await?,
             Command::Plan(plan) => {
                 let client = if plan.needs_cluster() { Some(self.context().await?.client) } else { None };
                 if plan.run(client).await? { Outcome::Changes } else { Outcome::Good }

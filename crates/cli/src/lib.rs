@@ -1,6 +1,7 @@
 //! Commands for people who operate GPU fleets: the kubectl plugin `kubectl gpu-fleet` ([`fleet`]), of which the operator's binary has
 //! [`images`] and [`plan`].
 
+pub mod check;
 pub mod completion;
 pub mod connection;
 pub mod fleet;

@@ -1,7 +1,8 @@
-//! `docs/reference`: the pages that are generated from the API, the chart, the catalogue and the tests.
+//! `docs/reference`: the pages that are generated from the API, the chart, the catalogue, the checks and the tests.
 
 mod api;
 mod catalogue;
+mod checks;
 mod images;
 mod page;
 mod rejected;
@@ -19,6 +20,7 @@ pub(super) fn files(checkout: &Path) -> Result<Vec<Generated>> {
     pages.push(values::page(checkout)?);
     pages.push(images::page(checkout)?);
     pages.extend(catalogue::pages()?);
+    pages.extend(checks::pages());
     pages.extend(rejected::pages());
     Ok(pages)
 }

@@ -1,0 +1,64 @@
+//! `kubectl gpu-fleet check`: whether the cluster is ready for the chart, or whether the installation works.
+
+pub mod code;
+pub mod reference;
+
+mod cluster;
+mod facts;
+mod fleet;
+mod gather;
+mod host;
+mod installation;
+mod judge;
+mod judgement;
+mod namespace;
+mod nodes;
+mod report;
+mod schema;
+#[cfg(test)]
+mod tests;
+mod text;
+mod third_party;
+
+use gpu_operator_plan::catalogue::Catalogue;
+
+use crate::{
+    check::{code::Category, report::Report},
+    fleet::{Context, FleetError, OperatorNamespace, Outcome},
+    output::Output,
+};
+
+/// Checks whether the installation works, or, before it, whether the cluster is ready for it. Changes nothing. Exits with 1 if a check fails;
+/// warnings and skipped checks are no failures.
+#[derive(Debug, clap::Args)]
+pub struct RunChecks {
+    /// Make the checks for a cluster in which the chart is not installed yet.
+    #[arg(long)]
+    pre: bool,
+    /// Make only the checks of this category; may be repeated.
+    #[arg(long = "category", value_name = "NAME", value_enum)]
+    categories: Vec<Category>,
+    #[command(flatten)]
+    operator: OperatorNamespace,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl RunChecks {
+    /// Prints the results of the checks.
+    ///
+    /// # Errors
+    /// Returns an error if the API server does not answer, or the output cannot be written.
+    pub async fn run(&self, context: &Context) -> Result<Outcome, FleetError> {
+        let report = self.report(context).await?;
+        self.output.print(&report, |report| text::text(report, context.screen))?;
+        Ok(report.outcome())
+    }
+
+    async fn report(&self, context: &Context) -> Result<Report, FleetError> {
+        let catalogue = Catalogue::builtin()?;
+        let facts = gather::gather(&context.client, &self.operator.name, self.pre, catalogue).await?;
+        let report = report::report(&facts, self.pre, &self.categories);
+        if report.categories.is_empty() { Err(FleetError::NoChecks) } else { Ok(report) }
+    }
+}

@@ -1,0 +1,273 @@
+//! The checks by code, with their categories, titles and severities.
+
+use serde::Serialize;
+use strum::{EnumIter, IntoStaticStr};
+
+/// A check. The name of a variant is its code, which is stable.
+#[derive(EnumIter, IntoStaticStr, Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Check {
+    // The cluster.
+    /// The version of Kubernetes.
+    KubernetesVersion,
+    /// The rights of the user who installs the chart.
+    InstallRights,
+    /// The API of admission policies.
+    AdmissionPolicyApi,
+    /// The number of installations.
+    SingleInstallation,
+    /// CRDs that are there before the installation.
+    LeftoverCrds,
+    /// A node for the operator's pod.
+    OperatorPlacement,
+
+    // Nodes.
+    /// The versions of kubelets.
+    KubeletSkew,
+    /// The kinds of container runtimes.
+    ContainerRuntime,
+    /// CDI in container runtimes.
+    RuntimeCdi,
+    /// Driver images for operating systems.
+    DriverImage,
+
+    // The namespace of the operator.
+    /// The Pod Security standard.
+    PodSecurity,
+    /// Quotas of processor time and memory.
+    ComputeQuota,
+    /// Quotas of pods.
+    PodQuota,
+    /// Limits that containers get by default.
+    DefaultLimits,
+    /// Webhooks that can block pods.
+    BlockingWebhooks,
+
+    // Third-party GPU stacks.
+    /// NVIDIA's GPU Operator.
+    NvidiaOperator,
+    /// GKE's add-on.
+    GkeAddOn,
+    /// A DRA driver.
+    DraDriver,
+    /// Other DaemonSets that install a part of a GPU stack.
+    ThirdPartyStack,
+
+    // The installation.
+    /// The CRDs exist and are served.
+    CrdsInstalled,
+    /// The fields of the CRDs.
+    CrdSchema,
+    /// The operator's Deployment.
+    OperatorAvailable,
+    /// The version of the operator.
+    OperatorVersion,
+    /// The versions of probes.
+    ProbeVersion,
+    /// The detector's DaemonSet.
+    DetectorReady,
+    /// The probe's DaemonSet.
+    ProbeReady,
+    /// Pods that the API server rejects.
+    PodsAdmitted,
+    /// Images that cannot be pulled.
+    ImagesPulled,
+    /// The chart's admission policies.
+    AdmissionPolicies,
+
+    // The fleet.
+    /// Nodes with GPUs that are not Ready.
+    NodesReady,
+    /// GpuNodes without a recent report.
+    ProbesReport,
+    /// Nodes that no policy governs.
+    NodesWithoutPolicy,
+    /// Policies with invalid settings.
+    PoliciesAccepted,
+    /// Policies that cannot proceed.
+    PoliciesProgress,
+    /// Policies that select the same nodes.
+    PolicyOverlap,
+    /// Nodes that cannot proceed.
+    NodesProgress,
+    /// RuntimeClasses that policies need.
+    RuntimeClasses,
+    /// The health of GPUs.
+    GpusHealthy,
+}
+
+/// A group of checks.
+#[derive(clap::ValueEnum, EnumIter, IntoStaticStr, Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
+pub enum Category {
+    /// The cluster, and the rights of the user.
+    Cluster,
+    /// The nodes that have GPUs.
+    Nodes,
+    /// The namespace of the operator.
+    Namespace,
+    /// Other GPU stacks.
+    ThirdParty,
+    /// The objects of the chart.
+    Installation,
+    /// Policies, GPU nodes and GPUs.
+    Fleet,
+}
+
+/// How bad it is if a check does not pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Something does not work.
+    Error,
+    /// Something may not work as expected.
+    Warning,
+}
+
+/// When a check is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Only before the installation.
+    Before,
+    /// Before and after the installation.
+    Always,
+    /// Only after the installation.
+    After,
+}
+
+impl Category {
+    /// Returns the name, as users write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+
+    /// Returns the heading.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Cluster => "Cluster",
+            Self::Nodes => "Nodes",
+            Self::Namespace => "Namespace of the operator",
+            Self::ThirdParty => "Third-party GPU stacks",
+            Self::Installation => "Installation",
+            Self::Fleet => "Fleet",
+        }
+    }
+}
+
+impl Severity {
+    /// Returns the name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        }
+    }
+}
+
+/// The properties of a check.
+struct Properties(Category, Severity, &'static str);
+
+impl Check {
+    /// Returns the code.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        self.into()
+    }
+
+    /// Returns the group.
+    #[must_use]
+    pub fn category(self) -> Category {
+        self.properties().0
+    }
+
+    /// Returns how bad it is if it does not pass.
+    #[must_use]
+    pub fn severity(self) -> Severity {
+        self.properties().1
+    }
+
+    /// Returns the title.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        self.properties().2
+    }
+
+    /// Returns when it is made.
+    #[must_use]
+    pub fn stage(self) -> Stage {
+        match (self, self.category()) {
+            (Self::InstallRights | Self::LeftoverCrds | Self::OperatorPlacement, _) => Stage::Before,
+            (_, Category::Installation | Category::Fleet) => Stage::After,
+            (_, Category::Cluster | Category::Nodes | Category::Namespace | Category::ThirdParty) => Stage::Always,
+        }
+    }
+
+    /// Returns whether it is made before the installation, or after it.
+    #[must_use]
+    pub fn applies(self, before: bool) -> bool {
+        match self.stage() {
+            Stage::Before => before,
+            Stage::Always => true,
+            Stage::After => !before,
+        }
+    }
+
+    /// Returns the name of the page of the reference that explains it, without its suffix.
+    #[must_use]
+    pub fn page(self) -> &'static str {
+        if self.stage() == Stage::After { "checks-installed" } else { "checks" }
+    }
+
+    /// Returns the place in the reference, from the root of the repository.
+    #[must_use]
+    pub fn place(self) -> String {
+        format!("docs/reference/{}.md#{}", self.page(), self.code().to_lowercase())
+    }
+
+    fn properties(self) -> Properties {
+        use Category::{Cluster, Fleet, Installation, Namespace, Nodes, ThirdParty};
+        use Severity::{Error, Warning};
+        match self {
+            Self::KubernetesVersion => Properties(Cluster, Error, "version of Kubernetes"),
+            Self::InstallRights => Properties(Cluster, Error, "rights to install the chart"),
+            Self::AdmissionPolicyApi => Properties(Cluster, Error, "API of admission policies"),
+            Self::SingleInstallation => Properties(Cluster, Error, "one installation"),
+            Self::LeftoverCrds => Properties(Cluster, Warning, "CRDs of another version"),
+            Self::OperatorPlacement => Properties(Cluster, Warning, "a node for the operator"),
+            Self::KubeletSkew => Properties(Nodes, Warning, "versions of kubelets"),
+            Self::ContainerRuntime => Properties(Nodes, Warning, "container runtimes"),
+            Self::RuntimeCdi => Properties(Nodes, Warning, "CDI in container runtimes"),
+            Self::DriverImage => Properties(Nodes, Warning, "driver images for the operating systems"),
+            Self::PodSecurity => Properties(Namespace, Error, "Pod Security standard"),
+            Self::ComputeQuota => Properties(Namespace, Error, "quotas of processor time and memory"),
+            Self::PodQuota => Properties(Namespace, Error, "quotas of pods"),
+            Self::DefaultLimits => Properties(Namespace, Warning, "default limits of containers"),
+            Self::BlockingWebhooks => Properties(Namespace, Warning, "webhooks that can block pods"),
+            Self::NvidiaOperator => Properties(ThirdParty, Warning, "NVIDIA's GPU Operator"),
+            Self::GkeAddOn => Properties(ThirdParty, Warning, "GKE's GPU add-on"),
+            Self::DraDriver => Properties(ThirdParty, Warning, "DRA driver"),
+            Self::ThirdPartyStack => Properties(ThirdParty, Warning, "other drivers and device plugins"),
+            Self::CrdsInstalled => Properties(Installation, Error, "CRDs"),
+            Self::CrdSchema => Properties(Installation, Warning, "fields of the CRDs"),
+            Self::OperatorAvailable => Properties(Installation, Error, "operator"),
+            Self::OperatorVersion => Properties(Installation, Warning, "version of the operator"),
+            Self::ProbeVersion => Properties(Installation, Warning, "versions of probes"),
+            Self::DetectorReady => Properties(Installation, Error, "detector"),
+            Self::ProbeReady => Properties(Installation, Error, "probe"),
+            Self::PodsAdmitted => Properties(Installation, Error, "admission of pods"),
+            Self::ImagesPulled => Properties(Installation, Error, "images"),
+            Self::AdmissionPolicies => Properties(Installation, Error, "admission policies"),
+            Self::NodesReady => Properties(Fleet, Warning, "nodes with GPUs"),
+            Self::ProbesReport => Properties(Fleet, Error, "reports of probes"),
+            Self::NodesWithoutPolicy => Properties(Fleet, Warning, "nodes without a policy"),
+            Self::PoliciesAccepted => Properties(Fleet, Error, "settings of policies"),
+            Self::PoliciesProgress => Properties(Fleet, Error, "progress of policies"),
+            Self::PolicyOverlap => Properties(Fleet, Warning, "overlapping policies"),
+            Self::NodesProgress => Properties(Fleet, Error, "progress of nodes"),
+            Self::RuntimeClasses => Properties(Fleet, Error, "RuntimeClasses"),
+            Self::GpusHealthy => Properties(Fleet, Warning, "health of GPUs"),
+        }
+    }
+}

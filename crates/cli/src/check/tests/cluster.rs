@@ -1,0 +1,154 @@
+//! A healthy cluster, as its API server stores it.
+
+use std::sync::LazyLock;
+
+use gpu_operator_crd::crds;
+use gpu_operator_plan::catalogue::Catalogue;
+use k8s_openapi::{
+    api::apps::v1::DaemonSet, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use serde_json::{Value, json};
+use test_support::sim::Sim;
+
+use crate::{
+    check::{facts::Facts, gather::gather},
+    testing::FakeApi,
+};
+
+/// The namespace of the operator.
+pub const NAMESPACE: &str = "gpu-operator";
+/// The names of the nodes with GPUs.
+const GPU_NODES: [&str; 2] = ["a", "b"];
+/// The names of the chart's admission policies.
+const ADMISSION: [&str; 2] = ["nodestack-nvml-probe", "nodestack-gpu-operator-nodes"];
+
+static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::builtin().expect("a catalogue"));
+static FLEET: LazyLock<Sim> =
+    LazyLock::new(|| Sim::settled_fleet("{defaults: {toolkit: {injection: Runtime}}}", &GPU_NODES));
+static CRDS: LazyLock<Vec<CustomResourceDefinition>> =
+    LazyLock::new(|| crds().into_iter().map(|(_, crd)| crd).collect());
+
+/// Returns the catalogue.
+pub fn catalogue() -> Catalogue {
+    CATALOGUE.clone()
+}
+
+/// Reads what the checks are made from.
+pub async fn facts(api: &FakeApi, before: bool) -> Facts {
+    gather(&api.client(), NAMESPACE, before, catalogue()).await.expect("facts")
+}
+
+/// Returns a cluster in which the chart is installed, with two nodes with GPUs that are ready.
+pub fn healthy() -> FakeApi {
+    let api = empty();
+    for name in GPU_NODES {
+        let labels = json!({"kubernetes.io/os": "linux", "gpu.nodestack.dev/present": "true"});
+        api.add_json(&format!("/api/v1/nodes/{name}"), node(name, &labels));
+    }
+    for crd in CRDS.iter() {
+        let mut crd = crd.clone();
+        let established = json!({"conditions": [
+            {"type": "Established", "status": "True", "reason": "", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+        ], "storedVersions": ["v1alpha1"], "acceptedNames": {"kind": "X", "plural": "x"}});
+        crd.status = Some(serde_json::from_value(established).expect("a status"));
+        api.add(&crd);
+    }
+    api.add_json(&in_namespace("apis/apps/v1", "deployments", "nodestack-gpu-operator"), operator(NAMESPACE));
+    for (name, app, nodes) in [("nodestack-gpu-detector", "gpu-detector", 3), ("nodestack-nvml-probe", "nvml-probe", 2)]
+    {
+        api.add(&daemon_set(name, app, nodes));
+    }
+    for name in ADMISSION {
+        let meta = json!({"name": name});
+        let group = "/apis/admissionregistration.k8s.io/v1";
+        let binding = json!({"metadata": meta, "spec": {"policyName": name, "validationActions": ["Deny"]}});
+        api.add_json(&format!("{group}/validatingadmissionpolicies/{name}"), json!({"metadata": meta, "spec": {}}));
+        api.add_json(&format!("{group}/validatingadmissionpolicybindings/{name}"), binding);
+    }
+    api.add_json(
+        "/apis/node.k8s.io/v1/runtimeclasses/nvidia",
+        json!({"metadata": {"name": "nvidia"}, "handler": "nvidia"}),
+    );
+    for policy in FLEET.policies.values() {
+        api.add(policy);
+    }
+    for gpu_node in FLEET.gpu_nodes.values() {
+        let mut gpu_node = gpu_node.clone();
+        let report = gpu_node.status.as_mut().and_then(|status| status.report.as_mut()).expect("a report");
+        report.probe_version = env!("CARGO_PKG_VERSION").to_owned();
+        api.add(&gpu_node);
+    }
+    api
+}
+
+/// Returns a cluster with one node of the control plane, in which the chart is not installed and can be.
+pub fn empty() -> FakeApi {
+    let api = FakeApi::default();
+    api.add_text("/version", &version("v1.36.3").to_string());
+    let labels = json!({"kubernetes.io/os": "linux", "node-role.kubernetes.io/control-plane": ""});
+    api.add_json("/api/v1/nodes/control", node("control", &labels));
+    api.add_json(&format!("/api/v1/namespaces/{NAMESPACE}"), json!({"metadata": {"name": NAMESPACE, "labels": {}}}));
+    review(&api, true);
+    api
+}
+
+/// Sets whether the user has the rights to install the chart.
+pub fn review(api: &FakeApi, is_allowed: bool) {
+    let answer = json!({"metadata": {}, "spec": {}, "status": {"allowed": is_allowed}});
+    api.add_json("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", answer);
+}
+
+/// Returns the answer to a request for the version.
+pub fn version(version: &str) -> Value {
+    json!({
+        "major": "1", "minor": "36", "gitVersion": version, "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "",
+        "compiler": "", "platform": "",
+    })
+}
+
+/// Returns a Node that is Ready.
+pub fn node(name: &str, labels: &Value) -> Value {
+    let info = json!({
+        "osImage": "Ubuntu 24.04.2 LTS", "containerRuntimeVersion": "containerd://2.1.4", "kubeletVersion": "v1.36.3",
+        "kernelVersion": "6.8.0-60-generic", "architecture": "amd64", "bootID": "1",
+    });
+    let conditions = json!([{"type": "Ready", "status": "True"}]);
+    json!({"metadata": {"name": name, "labels": labels}, "status": {"nodeInfo": info, "conditions": conditions}})
+}
+
+/// Returns the path of an object in the operator's namespace.
+pub fn in_namespace(api: &str, plural: &str, name: &str) -> String {
+    format!("/{api}/namespaces/{NAMESPACE}/{plural}/{name}")
+}
+
+/// Returns the operator's Deployment in a namespace.
+pub fn operator(namespace: &str) -> Value {
+    let labels = json!({"app.kubernetes.io/name": "nodestack-gpu-operator", "app.kubernetes.io/version": env!("CARGO_PKG_VERSION")});
+    let arguments: Vec<&str> = ADMISSION.into_iter().flat_map(|name| ["--admission-policy", name]).collect();
+    let pod = json!({"containers": [{"name": "gpu-operator", "args": arguments}]});
+    json!({
+        "metadata": {"name": "nodestack-gpu-operator", "namespace": namespace, "labels": labels},
+        "spec": {"replicas": 1, "selector": {}, "template": {"spec": pod}},
+        "status": {"availableReplicas": 1},
+    })
+}
+
+fn daemon_set(name: &str, app: &str, nodes: i32) -> DaemonSet {
+    let pod = json!({"containers": [{"name": app, "image": format!("registry.example.com/{app}:1")}]});
+    let set = json!({
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app.kubernetes.io/name": app}},
+        "spec": {"selector": {}, "template": {"spec": pod}},
+        "status": {
+            "numberReady": nodes, "desiredNumberScheduled": nodes, "currentNumberScheduled": nodes, "numberMisscheduled": 0,
+        },
+    });
+    serde_json::from_value(set).expect("a DaemonSet")
+}
+
+/// Returns a third-party DaemonSet that a node selector places.
+pub fn third_party(name: &str, pod: &Value) -> DaemonSet {
+    let set = json!({
+        "metadata": {"name": name, "namespace": "kube-system"}, "spec": {"selector": {}, "template": {"spec": pod}},
+    });
+    serde_json::from_value(set).expect("a DaemonSet")
+}
