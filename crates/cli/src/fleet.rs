@@ -9,10 +9,12 @@ use kube::Client;
 use thiserror::Error;
 
 use crate::{
+    bundle::{BundleError, SupportBundle},
     connection::{Connection, ConnectionError},
     images::{Images, ImagesError},
     plan::{Plan, PlanError},
     read::ReadError,
+    rollout::{Rollout, RolloutError},
     screen::Screen,
 };
 
@@ -35,6 +37,10 @@ enum Command {
     Plan(Plan),
     /// List the images that the nodes of policies may pull, one per line; needs no cluster.
     Images(Images),
+    /// Attempt failed updates of a policy again, or pause and resume its rollout.
+    Rollout(Rollout),
+    /// Collect what is needed to analyse a problem into one archive, without credentials.
+    SupportBundle(SupportBundle),
     /// Print a script that completes this command in a shell.
     Completion {
         /// The shell.
@@ -104,6 +110,12 @@ pub enum FleetError {
     /// It is not known what policies would do.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// A policy's rollout cannot be changed.
+    #[error(transparent)]
+    Rollout(#[from] RolloutError),
+    /// There is no support bundle.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
     /// The built-in catalogue is invalid.
     #[error("failed to read the catalogue: {0}")]
     Catalogue(#[from] CatalogueError),
@@ -128,6 +140,8 @@ impl Fleet {
                 clap_complete::generate(*shell, &mut command, "kubectl-gpu_fleet", &mut io::stdout());
                 Outcome::Good
             }
+            Command::Rollout(rollout) => rollout.run(&self.context().await?).await?,
+            Command::SupportBundle(bundle) => bundle.run(&self.context().await?).await?,
             Command::Plan(plan) => {
                 let client = if plan.needs_cluster() { Some(self.context().await?.client) } else { None };
                 if plan.run(client).await? { Outcome::Changes } else { Outcome::Good }
