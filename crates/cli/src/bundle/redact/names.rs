@@ -17,7 +17,7 @@ const KEYS: [&str; 12] = [
     "ssh",
     "storage",
 ];
-/// The last word of a name whose value is not a credential, but says where one is or how long it is valid.
+/// The last word of a name whose value is not a credential, but names its place or its lifetime.
 const PLACES: [&str; 8] = ["dir", "file", "kind", "name", "namespace", "path", "ref", "ttl"];
 
 /// Returns whether the value of an environment variable is a credential, by its name.
