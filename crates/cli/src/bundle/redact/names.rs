@@ -30,7 +30,9 @@ pub fn is_sensitive_variable(name: &str) -> bool {
 #[must_use]
 pub fn is_sensitive(name: &str) -> bool {
     let words = words(name);
-    if words.last().is_some_and(|last| PLACES.contains(&last.as_str())) {
+    let is_place = words.last().is_some_and(|last| PLACES.contains(&last.as_str()));
+    // Pull secrets are referred to by name only.
+    if is_place || matches!(words.as_slice(), [.., pull, secret] if pull == "pull" && secret.starts_with("secret")) {
         return false;
     }
     let is_pair = |pair: &[String]| KEYS.contains(&pair[0].as_str()) && is_key(&pair[1]);
@@ -94,7 +96,8 @@ mod tests {
             assert!(!is_sensitive_variable(name) && !is_sensitive(name), "{name}");
         }
         // A variable of any key is hidden; a field that is called key is not.
-        for name in ["KEY", "SSL_KEY", "keys", "topologyKey", "secretName", "TOKEN_FILE"] {
+        for name in ["KEY", "SSL_KEY", "topologyKey", "secretName", "TOKEN_FILE", "--image-pull-secret", "pullSecrets"]
+        {
             assert!(is_sensitive_variable(name) && !is_sensitive(name), "{name}");
         }
     }
