@@ -129,6 +129,8 @@ fn append<W: Write>(archive: &mut tar::Builder<W>, path: &str, content: &[u8]) -
     let mut header = tar::Header::new_gnu();
     header.set_size(content.len() as u64);
     header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
     header.set_mtime(0);
     archive.append_data(&mut header, format!("{FOLDER}/{path}"), content)
 }
