@@ -13,12 +13,14 @@ use kube::Client;
 use thiserror::Error;
 
 use crate::{
+    bundle::{BundleError, SupportBundle},
     check::RunChecks,
     completion,
     connection::{Connection, ConnectionError},
     images::{Images, ImagesError},
     plan::{Plan, PlanError},
     read::ReadError,
+    rollout::{Rollout, RolloutError},
     screen::Screen,
     status::Status,
 };
@@ -48,6 +50,10 @@ enum Command {
     Images(Images),
     /// Check whether the installation works or, with --pre, whether the cluster is ready for it.
     Check(RunChecks),
+    /// Attempt failed updates of a policy again, or pause and resume its rollout.
+    Rollout(Rollout),
+    /// Collect what is needed to analyse a problem into one archive, without credentials.
+    SupportBundle(SupportBundle),
     /// Print a script that completes this command: `kubectl`, as the program kubectl_complete-gpu_fleet on the PATH, or for a shell and the
     /// name kubectl-gpu_fleet.
     Completion {
@@ -144,6 +150,12 @@ pub enum FleetError {
     /// No check is made.
     #[error("no check of these categories is made before the installation; omit --pre, or --category")]
     NoChecks,
+    /// A policy's rollout cannot be changed.
+    #[error(transparent)]
+    Rollout(#[from] RolloutError),
+    /// There is no support bundle.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
     /// The built-in catalogue is invalid.
     #[error("failed to read the catalogue: {0}")]
     Catalogue(#[from] CatalogueError),
@@ -185,6 +197,8 @@ impl Fleet {
                 Outcome::Good
             }
             Command::Check(check) => check.run(&self.context().await?).await?,
+            Command::Rollout(rollout) => rollout.run(&self.context().await?).await?,
+            Command::SupportBundle(bundle) => bundle.run(&self.context().await?).await?,
             Command::Plan(plan) => {
                 let client = if plan.needs_cluster() { Some(self.context().await?.client) } else { None };
                 if plan.run(client).await? { Outcome::Changes } else { Outcome::Good }

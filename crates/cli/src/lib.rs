@@ -1,6 +1,7 @@
 //! Commands for people who operate GPU fleets: the kubectl plugin `kubectl gpu-fleet` ([`fleet`]), of which the operator's binary has
 //! [`images`] and [`plan`].
 
+pub mod bundle;
 pub mod check;
 pub mod completion;
 pub mod connection;
@@ -12,6 +13,7 @@ pub mod plan;
 pub mod policy_file;
 pub mod read;
 pub mod report;
+pub mod rollout;
 pub mod screen;
 pub mod status;
 #[cfg(test)]

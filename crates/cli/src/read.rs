@@ -44,21 +44,37 @@ pub async fn list<K>(client: &Client, namespace: Option<&str>, params: ListParam
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
 {
-    let (api, resource) = api::<K>(client, namespace);
     let mut found = Listed { items: Vec::new(), unreadable: Vec::new() };
+    each(client, namespace, &ApiResource::erase::<K>(&()), params, |object| {
+        let name = object.name_any();
+        match object.try_parse() {
+            Ok(object) => found.items.push(object),
+            Err(_) => found.unreadable.push(name),
+        }
+    })
+    .await?;
+    Ok(found)
+}
+
+/// Reads the objects of a resource page by page, and passes each to `take` before the next page is read.
+///
+/// # Errors
+/// Returns why they cannot be read.
+pub async fn each(
+    client: &Client,
+    namespace: Option<&str>,
+    resource: &ApiResource,
+    params: ListParams,
+    mut take: impl FnMut(DynamicObject),
+) -> Result<(), ReadError> {
+    let api = dynamic(client, namespace, resource);
     let mut page = params.limit(PAGE);
     loop {
-        let list = api.list(&page).await.map_err(|error| classify("list", &resource, None, error))?;
-        for object in list.items {
-            let name = object.name_any();
-            match object.try_parse() {
-                Ok(object) => found.items.push(object),
-                Err(_) => found.unreadable.push(name),
-            }
-        }
+        let list = api.list(&page).await.map_err(|error| classify("list", resource, None, error))?;
+        list.items.into_iter().for_each(&mut take);
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
-            None => return Ok(found),
+            None => return Ok(()),
         }
     }
 }
@@ -71,7 +87,8 @@ pub async fn get<K>(client: &Client, namespace: Option<&str>, name: &str) -> Res
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
 {
-    let (api, resource) = api::<K>(client, namespace);
+    let resource = ApiResource::erase::<K>(&());
+    let api = dynamic(client, namespace, &resource);
     let found = match api.get_opt(name).await {
         Ok(found) => found,
         Err(error) => return Err(classify("get", &resource, Some(name), error)),
@@ -84,13 +101,11 @@ where
     })
 }
 
-fn api<K: Resource<DynamicType = ()>>(client: &Client, namespace: Option<&str>) -> (Api<DynamicObject>, ApiResource) {
-    let resource = ApiResource::erase::<K>(&());
-    let api = match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    };
-    (api, resource)
+fn dynamic(client: &Client, namespace: Option<&str>, resource: &ApiResource) -> Api<DynamicObject> {
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
+        None => Api::all_with(client.clone(), resource),
+    }
 }
 
 /// Returns the error of a request to list or watch a kind.
@@ -100,7 +115,8 @@ pub fn error_of<K: Resource<DynamicType = ()>>(verb: &str, error: kube::Error) -
 }
 
 /// Returns the error of a request. `name` is of a single object.
-fn classify(verb: &str, resource: &ApiResource, name: Option<&str>, error: kube::Error) -> ReadError {
+#[must_use]
+pub fn classify(verb: &str, resource: &ApiResource, name: Option<&str>, error: kube::Error) -> ReadError {
     let kind = if resource.group.is_empty() {
         resource.plural.clone()
     } else {
