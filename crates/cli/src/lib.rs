@@ -2,6 +2,7 @@
 //! [`images`] and [`plan`].
 
 pub mod connection;
+pub mod explain;
 pub mod fleet;
 pub mod images;
 pub mod objects;

@@ -1,0 +1,3 @@
+//! `kubectl gpu-fleet explain`.
+
+pub mod reasons;
