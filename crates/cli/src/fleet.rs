@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::{
     connection::{Connection, ConnectionError},
+    explain::{Explain, TargetError},
     images::{Images, ImagesError},
     plan::{Plan, PlanError},
     read::ReadError,
@@ -31,6 +32,7 @@ pub struct Fleet {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Explain(Explain),
     /// Report which nodes the policies in a file would disrupt, in which order and for which pods; changes nothing.
     Plan(Plan),
     /// List the images that the nodes of policies may pull, one per line; needs no cluster.
@@ -104,6 +106,17 @@ pub enum FleetError {
     /// It is not known what policies would do.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// What is to be explained is unknown.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// An object does not exist.
+    #[error("there is no {what}; to list what exists: {list}")]
+    NotFound {
+        /// The kind and the name of the object.
+        what: String,
+        /// The command that lists the existing ones.
+        list: String,
+    },
     /// The built-in catalogue is invalid.
     #[error("failed to read the catalogue: {0}")]
     Catalogue(#[from] CatalogueError),
@@ -123,6 +136,10 @@ impl Fleet {
                 images.run()?;
                 Outcome::Good
             }
+            Command::Explain(explain) => match explain.without_cluster(Screen::of_stdout())? {
+                Some(outcome) => outcome,
+                None => explain.run(&self.context().await?).await?,
+            },
             Command::Completion { shell } => {
                 let mut command = Self::command();
                 clap_complete::generate(*shell, &mut command, "kubectl-gpu_fleet", &mut io::stdout());

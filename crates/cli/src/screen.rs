@@ -137,9 +137,9 @@ pub fn age(since: Timestamp, now: Timestamp) -> String {
     };
     match seconds {
         ..120 => format!("{seconds}s"),
-        ..10_800 => format!("{minutes}m"),
-        ..86_400 => with(hours, 'h', minutes % 60, 'm'),
-        ..691_200 => with(days, 'd', hours % 24, 'h'),
+        120..10_800 => format!("{minutes}m"),
+        10_800..86_400 => with(hours, 'h', minutes % 60, 'm'),
+        86_400..691_200 => with(days, 'd', hours % 24, 'h'),
         _ => format!("{days}d"),
     }
 }

@@ -65,6 +65,7 @@ impl Topic {
 }
 
 /// Returns the explanations of a reason.
+#[expect(clippy::too_many_lines, reason = "one line for each reason")]
 fn of_status(reason: Reason) -> &'static [Entry] {
     match reason {
         Reason::AllGpusAllocatable => &[node::ALL_GPUS_ALLOCATABLE],

@@ -1,0 +1,138 @@
+//! How far the stages of a node's GPU stack are.
+
+use gpu_operator_crd::{
+    GpuNode, GpuNodeStatus, NodeConditionType, Phase, Reason,
+    policy::Stage,
+    report::{NvmlState, Report},
+    validated::{Validated, ValidationResult},
+};
+use gpu_operator_plan::world::{PodFacts, Role};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::{
+    checks::{Check, Evidence, State},
+    node_facts::Facts,
+};
+
+/// Returns the checks of the stages and of the validation. There are none if no policy governs the node.
+#[must_use]
+pub fn checks(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Vec<Check> {
+    if status.conditions.is_empty() {
+        return Vec::new();
+    }
+    let pods = facts.pods.as_ref().map(|pods| pods.own.as_slice()).unwrap_or_default();
+    let stages = [
+        ("Driver", NodeConditionType::DriverReady, &[Stage::Driver][..]),
+        ("Toolkit", NodeConditionType::ToolkitReady, &[Stage::Toolkit]),
+        ("Device plugin", NodeConditionType::DevicePluginReady, &[Stage::Mps, Stage::DevicePlugin]),
+    ];
+    let mut checks: Vec<Check> = stages
+        .into_iter()
+        .filter_map(|(name, kind, stages)| {
+            let condition = status.conditions.iter().find(|condition| condition.type_ == kind.as_str())?;
+            let mut check = of_condition(name, condition, status);
+            check.evidence = stages.iter().flat_map(|stage| evidence(*stage, gpu_node, status, pods)).collect();
+            Some(check)
+        })
+        .collect();
+    checks.push(validation(gpu_node, status, pods));
+    checks
+}
+
+/// Returns the check of a condition.
+fn of_condition(name: &'static str, condition: &Condition, status: &GpuNodeStatus) -> Check {
+    let reason: Option<Reason> = condition.reason.parse().ok();
+    let state = match (condition.status.as_str(), reason) {
+        ("True", _) => State::Done,
+        ("False", Some(Reason::StagePending)) => State::Pending,
+        ("False", Some(reason)) if reason.is_failure() => State::Failed,
+        ("False", _) => State::InProgress,
+        _ => State::Unknown,
+    };
+    let is_repeated = condition.message == status.message;
+    let detail = match state {
+        State::Done => "works".to_owned(),
+        // The message of the node is shown once.
+        _ if is_repeated => condition.reason.clone(),
+        State::Pending => condition.message.clone(),
+        _ => format!("{}: {}", condition.reason, condition.message),
+    };
+    let shown = Some(condition.reason.clone()).filter(|_| state != State::Done);
+    Check { reason: shown, since: Some(condition.last_transition_time.clone()), ..Check::new(name, state, detail) }
+}
+
+/// Returns the evidence of a stage: what the probe reports, who installs it, and its pods.
+fn evidence(stage: Stage, gpu_node: &GpuNode, status: &GpuNodeStatus, pods: &[PodFacts]) -> Vec<Evidence> {
+    let mut lines = Vec::new();
+    if let (Stage::Driver, Some(report)) = (stage, &status.report) {
+        lines.extend(of_driver(report));
+    }
+    if let (Stage::Toolkit, Some(runtime)) = (stage, &status.host_runtime) {
+        lines.push(format!("the host's own runtime {} in {}", runtime.handler, runtime.file));
+    }
+    if let Some(foreign) = status.foreign.get(stage.as_str()) {
+        lines.push(format!("provided by {foreign}, which this operator does not manage"));
+    }
+    let own: Vec<_> = pods.iter().filter(|pod| pod.role == Role::Operand(stage)).map(Evidence::of_pod).collect();
+    let is_installed = gpu_node.spec.current.as_ref().is_some_and(|current| current.get(stage).is_some());
+    if is_installed && own.is_empty() {
+        lines.push(format!("the {} has no pod on the node", stage.title()));
+    }
+    lines.into_iter().map(Evidence::new).chain(own).collect()
+}
+
+/// Returns what the probe reports about the driver.
+fn of_driver(report: &Report) -> Vec<String> {
+    let driver = &report.driver;
+    let mut lines = Vec::new();
+    let cuda = driver.cuda_version.as_ref().map(|cuda| format!(", CUDA {cuda}")).unwrap_or_default();
+    match &driver.loaded {
+        Some(version) => lines.push(format!("version {version} is loaded{cuda}")),
+        None => lines.push("no driver is loaded".to_owned()),
+    }
+    let others = driver.installed.iter().filter(|found| Some(&found.version) != driver.loaded.as_ref());
+    lines.extend(others.map(|found| format!("version {} is installed in {}", found.version, found.root)));
+    lines.extend(driver.waits.as_ref().map(|waits| format!("its container waits: {waits}")));
+    for holder in driver.holders.iter().flatten() {
+        let who = match (&holder.pod_uid, holder.pid) {
+            (Some(uid), _) => format!("pod with uid {uid}"),
+            (None, Some(pid)) => format!("process {pid} of the host"),
+            (None, None) => "a process of the host".to_owned(),
+        };
+        lines.push(format!("in use by {} ({who})", holder.process));
+    }
+    match report.nvml.state {
+        NvmlState::Failing => {
+            lines.push(format!("NVML fails: {}", report.nvml.message.as_deref().unwrap_or("no message")));
+        }
+        NvmlState::Released => lines.push("the probe has released it".to_owned()),
+        NvmlState::Absent | NvmlState::Answering => {}
+    }
+    lines
+}
+
+/// Returns the check of the validation.
+fn validation(gpu_node: &GpuNode, status: &GpuNodeStatus, pods: &[PodFacts]) -> Check {
+    const NAME: &str = "Validation";
+    let pods = pods.iter().filter(|pod| pod.role == Role::Validation).map(Evidence::of_pod).collect();
+    let check = match &status.validation {
+        _ if status.phase == Phase::Validation => {
+            let failed = status.reason().is_some_and(Reason::is_failure);
+            Check::new(NAME, if failed { State::Failed } else { State::InProgress }, "the test is pending or running")
+        }
+        None if gpu_node.spec.policy.is_none() || status.phase >= Phase::Ready => {
+            Check::new(NAME, State::NotNeeded, "the policy requests none, or none was needed")
+        }
+        None => Check::new(NAME, State::Pending, "after the device plugin, if the policy requests it"),
+        Some(Validated { result, since, message, failures, .. }) => {
+            let message = if message.is_empty() { String::new() } else { format!(": {message}") };
+            let (state, detail) = match result {
+                ValidationResult::Passed => (State::Done, "passed".to_owned()),
+                ValidationResult::Failed => (State::Failed, format!("failed {failures} times in a row{message}")),
+                ValidationResult::Skipped => (State::NotNeeded, format!("skipped{message}")),
+            };
+            Check::new(NAME, state, detail).since(Some(since.clone()))
+        }
+    };
+    check.with(pods)
+}
