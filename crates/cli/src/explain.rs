@@ -41,7 +41,7 @@ pub struct Explain {
 }
 
 impl Explain {
-    /// Explains a reason, which needs no cluster. Returns `None` if a node or a pod is to be explained.
+    /// Explains a reason, which needs no cluster. Returns `None` if the target is a node or a pod.
     ///
     /// # Errors
     /// Returns an error if there is no such reason, or if the explanation cannot be written.

@@ -106,7 +106,7 @@ pub enum FleetError {
     /// It is not known what policies would do.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// What is to be explained is unknown.
+    /// The target of `explain` is unknown.
     #[error(transparent)]
     Target(#[from] TargetError),
     /// An object does not exist.

@@ -150,8 +150,8 @@ fn undetected(facts: &Facts) -> Check {
                 NAME,
                 State::Unknown,
                 format!(
-                    "the detector does not run on this node, so it is not known whether it has GPUs: check the DaemonSet of the detector in \
-                     namespace {namespace}, and the node's taints{offered}"
+                    "the detector does not run on this node, so it is not known whether it has GPUs: check the DaemonSet of the \
+                     detector in namespace {namespace}, and the node's taints{offered}"
                 ),
             ),
         },
@@ -187,14 +187,14 @@ pub fn policy(facts: &Facts, gpu_node: &GpuNode) -> Check {
                 Check::new(
                     NAME,
                     State::Failed,
-                    format!("none: no nodeSelector selects the node; policies: {}", names.join(", ")),
+                    format!("none; the nodeSelector of {} does not select the node", names.join(", ")),
                 )
             }
         };
     };
     let pool = gpu_node.spec.pool.as_ref();
     let detail = pool.map_or_else(|| name.to_string(), |pool| format!("{name}, pool {pool}"));
-    let Some(policy) = policies.iter().find(|policy| policy.name_any() == name.as_str()) else {
+    let Some(policy) = facts.policy_of(gpu_node) else {
         let is_unknown = facts.policies.is_err();
         let state = if is_unknown { State::Done } else { State::InProgress };
         let gone = if is_unknown { "" } else { ", which does not exist any more" };

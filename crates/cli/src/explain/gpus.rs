@@ -1,9 +1,10 @@
 //! Whether the GPUs of a node are allocatable and healthy, and the update of the node.
 
 use gpu_operator_crd::{
-    GpuNode, GpuNodeStatus,
+    ClusterGpuPolicy, GpuNode, GpuNodeStatus,
     gpunode::{DisruptionScope, Rollout, RolloutStep},
     health::{Action, Cause, HealthState},
+    policy_status::RolloutStatus,
     report::Gpu,
 };
 
@@ -17,7 +18,7 @@ use super::{
 pub fn checks(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Vec<Check> {
     let governed = gpu_node.spec.policy.is_some();
     let allocatable = governed.then(|| allocatable(facts, status));
-    allocatable.into_iter().chain(health(status)).chain(update(gpu_node, status)).collect()
+    allocatable.into_iter().chain(health(status)).chain(update(facts, gpu_node)).collect()
 }
 
 /// Returns how many GPUs are allocatable.
@@ -99,15 +100,16 @@ fn cause(cause: &Cause) -> String {
 }
 
 /// Returns the update of the node, if one is in progress or pending.
-fn update(gpu_node: &GpuNode, status: &GpuNodeStatus) -> Option<Check> {
+fn update(facts: &Facts, gpu_node: &GpuNode) -> Option<Check> {
     const NAME: &str = "Update";
     let spec = &gpu_node.spec;
+    let rollout: Vec<Evidence> = facts.policy_of(gpu_node).and_then(progress).map(Evidence::new).into_iter().collect();
     let canary =
         spec.moved.as_ref().filter(|moved| moved.canary && moved.at.is_none()).map_or("", |_| ", as a canary node");
     let Some(Rollout { step, scope, since, deadline, .. }) = &spec.rollout else {
         let current = spec.current.as_ref()?;
         let detail = "pending: the node has another revision than the policy";
-        return (*current != spec.wanted).then(|| Check::new(NAME, State::Pending, detail));
+        return (*current != spec.wanted).then(|| Check::new(NAME, State::Pending, detail).with(rollout));
     };
     let what = match step {
         RolloutStep::Await => "step Await: waiting until no pod uses the GPUs",
@@ -116,6 +118,14 @@ fn update(gpu_node: &GpuNode, status: &GpuNodeStatus) -> Option<Check> {
     };
     let keeps = if *scope == DisruptionScope::Nothing { "; pods keep their GPUs" } else { "" };
     let check = Check::new(NAME, State::InProgress, format!("{what}{canary}{keeps}")).since(Some(since.clone()));
-    let pods = status.waits_on.iter().map(|pod| Evidence::new(format!("waits for pod {pod}"))).collect();
-    Some(Check { deadline: deadline.clone(), ..check.with(pods) })
+    Some(Check { deadline: deadline.clone(), ..check.with(rollout) })
+}
+
+/// Returns the progress of a policy's rollout, if there is one.
+fn progress(policy: &ClusterGpuPolicy) -> Option<String> {
+    let rollout = &policy.status.as_ref()?.rollout;
+    let RolloutStatus { total, done, in_progress, waiting, failed, .. } = rollout;
+    (*total > 0).then(|| {
+        format!("{done} of {total} nodes of the policy are updated, {in_progress} in progress, {waiting} pending, {failed} failed")
+    })
 }

@@ -2,7 +2,11 @@
 
 use gpu_operator_plan::catalogue::Catalogue;
 
-use super::{node_facts, node_report, node_text};
+use super::{
+    node_facts,
+    node_report::{self, NodeReport},
+    node_text,
+};
 use crate::{
     fleet::{Context, FleetError, Outcome},
     output::Output,
@@ -16,5 +20,11 @@ pub async fn explain(name: &str, namespace: &str, output: Output, context: &Cont
     let facts = node_facts::read(&context.client, name, namespace).await?;
     let report = node_report::report(&facts, &Catalogue::builtin()?, context.now);
     output.print(&report, |report| node_text::of(report, context.screen, context.now))?;
-    Ok(if report.ready { Outcome::Good } else { Outcome::Bad })
+    Ok(outcome(&report))
+}
+
+/// Returns whether the node is as it should be.
+#[must_use]
+pub fn outcome(report: &NodeReport) -> Outcome {
+    if report.ready { Outcome::Good } else { Outcome::Bad }
 }

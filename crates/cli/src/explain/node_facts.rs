@@ -123,6 +123,15 @@ fn known<T>(read: Result<T, ReadError>) -> Known<T> {
     read.map_err(|error| error.to_string())
 }
 
+impl Facts {
+    /// Returns the policy that governs a GpuNode, if it exists and can be read.
+    #[must_use]
+    pub fn policy_of(&self, gpu_node: &GpuNode) -> Option<&ClusterGpuPolicy> {
+        let name = gpu_node.spec.policy.as_ref()?;
+        self.policies.as_ref().ok()?.iter().find(|policy| policy.name_any() == name.as_str())
+    }
+}
+
 impl NodeState {
     fn of(node: Node) -> Known<Self> {
         let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());

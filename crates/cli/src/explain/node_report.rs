@@ -74,13 +74,14 @@ pub fn report(facts: &Facts, catalogue: &Catalogue, now: Timestamp) -> NodeRepor
         checks.extend(stages::checks(facts, gpu_node, shown));
         checks.extend(gpus::checks(facts, gpu_node, shown));
     }
+    let is_away = matches!(facts.node, Ok(None)) || node.is_some_and(|node| !node.facts.ready || node.facts.deleting);
     let reason = status.and_then(GpuNodeStatus::reason);
+    // The operator may not have observed yet that the Node is unavailable.
+    let reason = if is_away && shown.is_ready() { Some(Reason::NodeNotReady) } else { reason };
     let entry = reason.and_then(entry);
-    let node_is_ready = node.is_none_or(|node| node.facts.ready && !node.facts.deleting);
-    let node_is_gone = matches!(facts.node, Ok(None));
     NodeReport {
         node: facts.name.clone(),
-        ready: shown.phase == Phase::Ready && node_is_ready && !node_is_gone,
+        ready: shown.phase == Phase::Ready && !is_away,
         phase: status.map(|status| status.phase.as_str()),
         reason: shown.reason.as_ref().map(|reason| reason.as_str().to_owned()),
         message: shown.message.clone(),
@@ -108,7 +109,7 @@ fn notes(facts: &Facts, found: Option<&GpuNode>, gpu_node: Option<&GpuNode>, now
         notes.push("the GpuNode of this name is of an earlier Node; the operator replaces it".to_owned());
     }
     for (what, why) in [
-        ("the policy of the node", facts.policies.as_ref().err()),
+        ("the state of its policy", facts.policies.as_ref().err()),
         ("the pods on the node", facts.pods.as_ref().err()),
         ("the Events about the node", facts.events.as_ref().err()),
     ] {
@@ -119,6 +120,10 @@ fn notes(facts: &Facts, found: Option<&GpuNode>, gpu_node: Option<&GpuNode>, now
     };
     if let (Some(reason), None) = (&status.reason, status.reason()) {
         notes.push(format!("this version does not know the reason {reason}; install the version of the operator"));
+    }
+    if status.is_ready() && matches!(&facts.node, Ok(Some(node)) if !node.facts.ready) {
+        let note = "the operator has not reported that the Node is NotReady: check that the operator is running";
+        notes.push(note.to_owned());
     }
     let is_late = |deadline: &Time| now.duration_since(deadline.0).as_secs() > LATENESS;
     let may_expire = status.reason().is_none_or(|reason| !reason.is_failure());

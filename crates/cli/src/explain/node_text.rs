@@ -43,7 +43,11 @@ pub fn of(report: &NodeReport, screen: Screen, now: Timestamp) -> String {
 
 fn headline(report: &NodeReport, screen: Screen, now: Timestamp) -> Vec<String> {
     let NodeReport { node, ready, phase, reason, message, since, deadline, .. } = report;
-    let (tone, state) = if *ready { (Tone::Good, "ready") } else { (Tone::Bad, "not ready") };
+    let (tone, state) = match phase {
+        _ if *ready => (Tone::Good, "ready"),
+        Some(_) => (Tone::Bad, "not ready"),
+        None => (Tone::Warning, "not known as a GPU node"),
+    };
     let state = [
         Some(format!("{}: {}", screen.paint(Tone::Strong, node), screen.paint(tone, state))),
         phase.filter(|_| !ready).map(|phase| format!("phase {phase}")),

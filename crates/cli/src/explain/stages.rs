@@ -2,11 +2,11 @@
 
 use gpu_operator_crd::{
     GpuNode, GpuNodeStatus, NodeConditionType, Phase, Reason,
-    policy::Stage,
+    policy::{Stage, ValidationMode},
     report::{NvmlState, Report},
     validated::{Validated, ValidationResult},
 };
-use gpu_operator_plan::world::{PodFacts, Role};
+use gpu_operator_plan::{inventory::report as reports, world::Role};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{
@@ -20,7 +20,6 @@ pub fn checks(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Vec<
     if status.conditions.is_empty() {
         return Vec::new();
     }
-    let pods = facts.pods.as_ref().map(|pods| pods.own.as_slice()).unwrap_or_default();
     let stages = [
         ("Driver", NodeConditionType::DriverReady, &[Stage::Driver][..]),
         ("Toolkit", NodeConditionType::ToolkitReady, &[Stage::Toolkit]),
@@ -31,11 +30,11 @@ pub fn checks(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Vec<
         .filter_map(|(name, kind, stages)| {
             let condition = status.conditions.iter().find(|condition| condition.type_ == kind.as_str())?;
             let mut check = of_condition(name, condition, status);
-            check.evidence = stages.iter().flat_map(|stage| evidence(*stage, gpu_node, status, pods)).collect();
+            check.evidence = stages.iter().flat_map(|stage| evidence(*stage, facts, gpu_node, status)).collect();
             Some(check)
         })
         .collect();
-    checks.push(validation(gpu_node, status, pods));
+    checks.push(validation(facts, gpu_node, status));
     checks
 }
 
@@ -62,10 +61,13 @@ fn of_condition(name: &'static str, condition: &Condition, status: &GpuNodeStatu
 }
 
 /// Returns the evidence of a stage: what the probe reports, who installs it, and its pods.
-fn evidence(stage: Stage, gpu_node: &GpuNode, status: &GpuNodeStatus, pods: &[PodFacts]) -> Vec<Evidence> {
+fn evidence(stage: Stage, facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Vec<Evidence> {
     let mut lines = Vec::new();
-    if let (Stage::Driver, Some(report)) = (stage, &status.report) {
-        lines.extend(of_driver(report));
+    if stage == Stage::Driver {
+        match report_of(facts, gpu_node) {
+            Some(report) => lines.extend(of_driver(report)),
+            None => lines.push("the probe has not reported since the node was booted".to_owned()),
+        }
     }
     if let (Stage::Toolkit, Some(runtime)) = (stage, &status.host_runtime) {
         lines.push(format!("the host's own runtime {} in {}", runtime.handler, runtime.file));
@@ -73,12 +75,32 @@ fn evidence(stage: Stage, gpu_node: &GpuNode, status: &GpuNodeStatus, pods: &[Po
     if let Some(foreign) = status.foreign.get(stage.as_str()) {
         lines.push(format!("provided by {foreign}, which this operator does not manage"));
     }
-    let own: Vec<_> = pods.iter().filter(|pod| pod.role == Role::Operand(stage)).map(Evidence::of_pod).collect();
-    let is_installed = gpu_node.spec.current.as_ref().is_some_and(|current| current.get(stage).is_some());
-    if is_installed && own.is_empty() {
-        lines.push(format!("the {} has no pod on the node", stage.title()));
+    let own = pods(facts, Role::Operand(stage));
+    let installed = gpu_node.spec.current.as_ref().map(|current| current.get(stage).is_some());
+    let is_provided =
+        status.foreign.contains_key(stage.as_str()) || stage == Stage::Toolkit && status.host_runtime.is_some();
+    match installed {
+        Some(true) if own.is_empty() && facts.pods.is_ok() => {
+            lines.push(format!("the {} has no pod on the node", stage.title()));
+        }
+        Some(false) if !is_provided && stage != Stage::Mps => lines.push("not installed by this operator".to_owned()),
+        _ => {}
     }
     lines.into_iter().map(Evidence::new).chain(own).collect()
+}
+
+/// Returns the pods of a role.
+fn pods(facts: &Facts, role: Role) -> Vec<Evidence> {
+    let all = facts.pods.iter().flat_map(|pods| &pods.own);
+    all.filter(|pod| pod.role == role).map(Evidence::of_pod).collect()
+}
+
+/// Returns the probe's report, unless it is known to be of an earlier boot.
+fn report_of<'f>(facts: &Facts, gpu_node: &'f GpuNode) -> Option<&'f Report> {
+    match &facts.node {
+        Ok(Some(node)) => reports::current(&node.facts, Some(gpu_node)),
+        _ => reports::last(Some(gpu_node)),
+    }
 }
 
 /// Returns what the probe reports about the driver.
@@ -112,18 +134,21 @@ fn of_driver(report: &Report) -> Vec<String> {
 }
 
 /// Returns the check of the validation.
-fn validation(gpu_node: &GpuNode, status: &GpuNodeStatus, pods: &[PodFacts]) -> Check {
+fn validation(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Check {
     const NAME: &str = "Validation";
-    let pods = pods.iter().filter(|pod| pod.role == Role::Validation).map(Evidence::of_pod).collect();
+    let policy = facts.policy_of(gpu_node);
+    let is_requested =
+        policy.map(|policy| policy.spec.readiness.validation.mode.unwrap_or_default() != ValidationMode::Never);
     let check = match &status.validation {
         _ if status.phase == Phase::Validation => {
             let failed = status.reason().is_some_and(Reason::is_failure);
             Check::new(NAME, if failed { State::Failed } else { State::InProgress }, "the test is pending or running")
         }
-        None if gpu_node.spec.policy.is_none() || status.phase >= Phase::Ready => {
-            Check::new(NAME, State::NotNeeded, "the policy requests none, or none was needed")
+        None if is_requested == Some(true) => Check::new(NAME, State::Pending, "after the device plugin"),
+        None if is_requested == Some(false) || status.is_ready() => {
+            Check::new(NAME, State::NotNeeded, "not requested by the policy")
         }
-        None => Check::new(NAME, State::Pending, "after the device plugin, if the policy requests it"),
+        None => Check::new(NAME, State::Unknown, "none; whether the policy requests one is not known"),
         Some(Validated { result, since, message, failures, .. }) => {
             let message = if message.is_empty() { String::new() } else { format!(": {message}") };
             let (state, detail) = match result {
@@ -134,5 +159,5 @@ fn validation(gpu_node: &GpuNode, status: &GpuNodeStatus, pods: &[PodFacts]) -> 
             Check::new(NAME, state, detail).since(Some(since.clone()))
         }
     };
-    check.with(pods)
+    check.with(pods(facts, Role::Validation))
 }

@@ -18,11 +18,11 @@ use test_support::sim::Sim;
 use super::{super::*, assert_narrow};
 use crate::{
     explain::{
+        node::outcome,
         node_facts::{DetectorPod, Facts, NodeEvent, NodePods, NodeState},
         node_report::{NodeReport, report},
         node_text,
     },
-    output::Format,
     testing::FakeApi,
 };
 
@@ -30,8 +30,11 @@ use crate::{
 fn facts(sim: &Sim, name: &str) -> Facts {
     let world = sim.world();
     let key = name.into();
-    let ready =
-        NodeCondition { type_: "Ready".into(), last_transition_time: Some(Time(sim.now)), ..NodeCondition::default() };
+    let ready = NodeCondition {
+        type_: "Ready".into(),
+        last_transition_time: Some(Time(created())),
+        ..NodeCondition::default()
+    };
     let node = world.nodes.get(&key).map(|node| NodeState { facts: (**node).clone(), ready: Some(ready) });
     let own = sim.pods.values().filter(|pod| pod.node == key).cloned().collect();
     let detector = Some(DetectorPod { name: "gpu-detector-x".into(), phase: "Running".into() });
@@ -44,6 +47,11 @@ fn facts(sim: &Sim, name: &str) -> Facts {
         pods: Ok(NodePods { own, detector }),
         events: Ok(Vec::new()),
     }
+}
+
+/// Returns the time at which every simulation begins.
+fn created() -> Timestamp {
+    "2026-01-01T00:00:00Z".parse().expect("a time")
 }
 
 fn explained(facts: &Facts, now: Timestamp) -> NodeReport {
@@ -190,6 +198,47 @@ fn a_report_of_an_earlier_boot_and_a_cordon_are_shown() {
 }
 
 #[test]
+fn what_the_operator_has_not_reported_yet_is_noted() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    sim.node_mut("a").ready = false;
+    let report = explained(&facts(&sim, "a"), sim.now);
+    assert!(report.notes[0].contains("has not reported that the Node is NotReady"), "{:?}", report.notes);
+    assert_eq!(report.action.as_deref(), Some("Check the conditions of the Node (`kubectl describe node`)."));
+    let mut facts = facts(&Sim::settled_fleet("{}", &["a"]), "a");
+    let gpu_node = facts.gpu_node.as_mut().expect("a GpuNode").as_mut().expect("a GpuNode");
+    gpu_node.metadata.generation = Some(99);
+    let status = gpu_node.status.as_mut().expect("a status");
+    status.reason = Some(serde_json::from_value(json!("OfTomorrow")).expect("a reason"));
+    let notes = explained(&facts, sim.now).notes;
+    assert!(notes[0].contains("does not know the reason OfTomorrow"), "{notes:?}");
+    assert!(notes[1].contains("the status is older than"), "{notes:?}");
+}
+
+#[test]
+fn a_missing_gpu_has_its_last_address() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    sim.report("a").gpus.remove(7);
+    sim.settle();
+    let report = explained(&facts(&sim, "a"), sim.now);
+    assert_eq!(report.checks[1].evidence[0].text, "missing: 0000:0d:00.0");
+    assert_eq!(report.checks[1].detail, "7 on the PCI bus: nvidia-h100-80gb, by PCI device id 2330");
+}
+
+#[test]
+fn the_source_of_the_model_is_named() {
+    for (key, value) in
+        [(keys::MODEL_OVERRIDE, "nvidia-a100-80gb"), ("cloud.google.com/gke-accelerator", "nvidia-h100-80gb")]
+    {
+        let mut sim = Sim::new().policy("all", "{}");
+        sim.join("a", "2330", 8);
+        sim.label("a", key, Some(value));
+        sim.settle();
+        let detail = explained(&facts(&sim, "a"), sim.now).checks[1].detail.clone();
+        assert_eq!(detail, format!("8 on the PCI bus: {value}, by label {key}"));
+    }
+}
+
+#[test]
 fn every_stage_that_crashes_fails_with_its_pod() {
     for (stage, name) in [(Stage::Toolkit, "Toolkit"), (Stage::DevicePlugin, "Device plugin")] {
         let mut sim = Sim::new().policy("all", "{}");
@@ -223,7 +272,7 @@ fn explain(target: &[&str]) -> Explain {
     Explain {
         target: target.iter().map(|word| (*word).to_owned()).collect(),
         operator: OperatorNamespace { name: "gpu-operator".into() },
-        output: Output { format: Format::Json },
+        output: Output::default(),
     }
 }
 
@@ -268,14 +317,15 @@ async fn a_node_is_read_with_five_requests() {
     assert_eq!(reasons, ["first"]);
 }
 
-#[tokio::test]
-async fn the_exit_code_of_a_node_is_its_readiness() {
+#[test]
+fn the_exit_code_of_a_node_is_its_readiness() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
-    let good = explain(&["node/a"]).run(&context(&api(&sim), sim.now)).await.expect("an outcome");
-    sim.gpu_nodes.get_mut(&"a".into()).expect("a GpuNode").status.as_mut().expect("a status").phase =
-        gpu_operator_crd::Phase::Driver;
-    let bad = explain(&["node", "a"]).run(&context(&api(&sim), sim.now)).await.expect("an outcome");
-    assert_eq!((good, bad), (Outcome::Good, Outcome::Bad));
+    let good = outcome(&explained(&facts(&sim, "a"), sim.now));
+    sim.node_mut("a").ready = false;
+    let not_ready = outcome(&explained(&facts(&sim, "a"), sim.now));
+    sim.leave(&"a".into());
+    let gone = outcome(&explained(&facts(&sim, "a"), sim.now));
+    assert_eq!((good, not_ready, gone), (Outcome::Good, Outcome::Bad, Outcome::Bad));
 }
 
 #[tokio::test]

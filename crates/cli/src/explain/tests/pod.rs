@@ -10,6 +10,7 @@ use test_support::sim::Sim;
 use super::{super::*, assert_narrow};
 use crate::{
     explain::{
+        pod::outcome,
         pod_facts::{self, Facts},
         pod_report::report,
         pod_text,
@@ -60,7 +61,9 @@ fn a_pod_that_requests_too_many_gpus_has_a_finding() {
         "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
         "message": "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
     }]});
-    insta::assert_snapshot!(printed(&facts(&fleet(), pod(&requesting("nvidia.com/gpu", 16), &status))));
+    let facts = facts(&fleet(), pod(&requesting("nvidia.com/gpu", 16), &status));
+    assert_eq!(outcome(&report(&facts, now())), Outcome::Bad);
+    insta::assert_snapshot!(printed(&facts));
 }
 
 #[test]
@@ -83,7 +86,9 @@ fn a_running_pod_has_its_node() {
     let mut spec = requesting("nvidia.com/gpu", 1);
     spec["nodeName"] = "a".into();
     let running = pod(&spec, &json!({"phase": "Running"}));
-    insta::assert_snapshot!(printed(&facts(&fleet(), running.clone())));
+    let facts_of_running = facts(&fleet(), running.clone());
+    assert_eq!(outcome(&report(&facts_of_running, now())), Outcome::Good);
+    insta::assert_snapshot!(printed(&facts_of_running));
     let mut with_devices = running;
     let statuses = json!([{
         "name": "main", "image": "app:1", "imageID": "", "ready": true, "restartCount": 0,
@@ -132,7 +137,7 @@ fn without_the_nodes_only_certain_findings_are_reported() {
         }
         facts.missing.push("the right to list nodes is missing".into());
         assert_eq!(found(&facts), expected);
-        assert!(printed(&facts).contains("the right to list nodes is missing"));
+        assert!(report(&facts, now()).notes[0].ends_with("the right to list nodes is missing"));
     }
 }
 
