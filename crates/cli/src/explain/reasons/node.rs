@@ -178,7 +178,7 @@ pub const EVICTING_PODS: Entry = Entry {
     list: List::InProgress,
     condition: "",
     meaning: "The node is cordoned, and the pods that use its GPUs are being evicted: `gpuPods: {mode: Evict}`.",
-    action: "Wait: [how pods are evicted](../guides/eviction.md).",
+    action: "Wait; see [how pods are evicted](../guides/eviction.md).",
 };
 
 /// The text of `EvictionBlocked`.

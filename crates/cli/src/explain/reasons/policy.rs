@@ -53,7 +53,7 @@ pub const ROLLOUT_HALTED: Entry = Entry {
                stay at their revision; or the images of the new revision [cannot be \
                pulled](../concepts/revisions.md#preflight).",
     action: "Repair the node in the message, or restore the old settings. If the node no longer exists, change the \
-              policy's annotation `gpu.nodestack.dev/retry`: [Failures](../guides/rollouts.md#failures).",
+              policy's annotation `gpu.nodestack.dev/retry`: see [Failures](../guides/rollouts.md#failures).",
 };
 
 /// The text of `RolledBack`.
@@ -63,7 +63,7 @@ pub const ROLLED_BACK: Entry = Entry {
     meaning: "The nodes of the pool return, or have returned, to their previous revision after a failure, because of \
                `rollout.onFailure: RollBack`. The message contains the failure. Nothing is attempted again by itself.",
     action: "Set the earlier version in the policy, or correct its settings; or resolve the failure and change the \
-              policy's annotation `gpu.nodestack.dev/retry`: [Going back](../guides/rollouts.md#going-back).",
+              policy's annotation `gpu.nodestack.dev/retry`: see [Going back](../guides/rollouts.md#going-back).",
 };
 
 /// The text of `AllGpusHealthy`.
