@@ -17,6 +17,7 @@ use crate::{
     check::RunChecks,
     completion,
     connection::{Connection, ConnectionError},
+    explain::{Explain, TargetError},
     images::{Images, ImagesError},
     plan::{Plan, PlanError},
     read::ReadError,
@@ -44,6 +45,7 @@ pub struct Fleet {
 enum Command {
     /// Show what is ready, what is not, since when and what to do.
     Status(Status),
+    Explain(Explain),
     /// Report which nodes the policies in a file would disrupt, in which order and for which pods; changes nothing.
     Plan(Plan),
     /// List the images that the nodes of policies may pull, one per line; needs no cluster.
@@ -156,6 +158,17 @@ pub enum FleetError {
     /// There is no support bundle.
     #[error(transparent)]
     Bundle(#[from] BundleError),
+    /// The target of `explain` is unknown.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// An object does not exist.
+    #[error("there is no {what}; to list what exists: {list}")]
+    NotFound {
+        /// The kind and the name of the object.
+        what: String,
+        /// The command that lists the existing ones.
+        list: String,
+    },
     /// The built-in catalogue is invalid.
     #[error("failed to read the catalogue: {0}")]
     Catalogue(#[from] CatalogueError),
@@ -176,6 +189,10 @@ impl Fleet {
                 images.run()?;
                 Outcome::Good
             }
+            Command::Explain(explain) => match explain.without_cluster(Screen::of_stdout())? {
+                Some(outcome) => outcome,
+                None => explain.run(&self.context().await?).await?,
+            },
             Command::Completion { of } => {
                 let shell = match of {
                     Completed::Kubectl => None,

@@ -5,6 +5,7 @@ pub mod bundle;
 pub mod check;
 pub mod completion;
 pub mod connection;
+pub mod explain;
 pub mod fleet;
 pub mod images;
 pub mod objects;

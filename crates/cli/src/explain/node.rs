@@ -1,0 +1,30 @@
+//! `explain node`: reads a node and prints why it is in its state.
+
+use gpu_operator_plan::catalogue::Catalogue;
+
+use super::{
+    node_facts,
+    node_report::{self, NodeReport},
+    node_text,
+};
+use crate::{
+    fleet::{Context, FleetError, Outcome},
+    output::Output,
+};
+
+/// Explains a node.
+///
+/// # Errors
+/// Returns an error if the node does not exist, or if nothing can be read about it.
+pub async fn explain(name: &str, namespace: &str, output: Output, context: &Context) -> Result<Outcome, FleetError> {
+    let facts = node_facts::read(&context.client, name, namespace).await?;
+    let report = node_report::report(&facts, &Catalogue::builtin()?, context.now);
+    output.print(&report, |report| node_text::of(report, context.screen, context.now))?;
+    Ok(outcome(&report))
+}
+
+/// Returns whether the node is as it should be.
+#[must_use]
+pub fn outcome(report: &NodeReport) -> Outcome {
+    if report.ready { Outcome::Good } else { Outcome::Bad }
+}

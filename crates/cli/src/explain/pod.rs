@@ -1,0 +1,28 @@
+//! `explain pod`: reads a pod and prints why it does not get its GPUs.
+
+use super::{
+    pod_facts,
+    pod_report::{self, PodReport},
+    pod_text,
+};
+use crate::{
+    fleet::{Context, FleetError, Outcome},
+    output::Output,
+};
+
+/// Explains a pod.
+///
+/// # Errors
+/// Returns an error if the pod does not exist or cannot be read.
+pub async fn explain(namespace: &str, name: &str, output: Output, context: &Context) -> Result<Outcome, FleetError> {
+    let facts = pod_facts::read(&context.client, namespace, name).await?;
+    let report = pod_report::report(&facts, context.now);
+    output.print(&report, |report| pod_text::of(report, context.screen, context.now))?;
+    Ok(outcome(&report))
+}
+
+/// Returns whether the pod is as it should be.
+#[must_use]
+pub fn outcome(report: &PodReport) -> Outcome {
+    if report.findings.is_empty() { Outcome::Good } else { Outcome::Bad }
+}

@@ -1,0 +1,305 @@
+//! Why a pod does not get its GPUs, by the operator's diagnosis, or where it runs.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use gpu_operator_common::interned::Interned;
+use gpu_operator_crd::{GpuNodeStatus, Phase};
+use gpu_operator_diagnose::{Finding, Mistake, PendingPod, PodEvent, RefusedPods, Symptoms, diagnose};
+use gpu_operator_plan::{
+    inventory::report as reports,
+    world::{NodeFacts, Placement, World, is_gpu},
+};
+use k8s_openapi::{
+    api::core::v1::{Container, ContainerStatus, Pod},
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::Timestamp,
+};
+use kube::ResourceExt;
+use serde::Serialize;
+
+use super::{
+    pod_facts::Facts,
+    reasons::{Entry, Topic, plain},
+};
+
+/// The prefix of NVIDIA's resources.
+const NVIDIA: &str = "nvidia.com/";
+/// The resource name of GPUs before Kubernetes 1.10.
+const LEGACY: &str = "alpha.kubernetes.io/nvidia-gpu";
+/// The maximum number of nodes that are listed.
+const MAX_NODES: usize = 10;
+
+/// Why a pod does not get its GPUs, or where it runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodReport {
+    /// The namespace of the pod.
+    pub namespace: String,
+    /// The name of the pod.
+    pub pod: String,
+    /// Its phase, such as `Pending`.
+    pub phase: String,
+    /// When it was created.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// The node that it is assigned to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// The GPU resources that it requests, with their amounts.
+    pub requests: BTreeMap<String, String>,
+    /// Whether it has resource claims, which may be for GPUs.
+    pub claims: bool,
+    /// The ids of the devices that kubelet has assigned to it. Empty if kubelet does not publish them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<String>,
+    /// What Kubernetes reports: why the pod is not scheduled, and containers that do not run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reported: Vec<String>,
+    /// What is wrong with it.
+    pub findings: Vec<Found>,
+    /// The number of nodes that its node selector and affinity match and that have GPUs.
+    pub matching_nodes: usize,
+    /// The first of them; or its own node.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<Candidate>,
+    /// What is not known, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// A finding about a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Found {
+    /// The reason.
+    pub reason: &'static str,
+    /// Whether it needs a user.
+    pub warning: bool,
+    /// The explanation, with the values of this pod.
+    pub message: String,
+    /// What to do in general.
+    pub action: String,
+    /// The pages of the documentation.
+    pub pages: Vec<String>,
+}
+
+/// A node on which a pod may run, or runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Candidate {
+    /// The name of the node.
+    pub node: String,
+    /// The model of its GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// What it offers, by resource, whether or not other pods use it.
+    pub allocatable: BTreeMap<String, u32>,
+    /// Whether it offers all that the pod requests.
+    pub offers_enough: bool,
+    /// Why the pod cannot be placed on it now. Empty if it can.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub obstacle: String,
+}
+
+/// Returns why a pod does not get its GPUs, or where it runs.
+#[must_use]
+pub fn report(facts: &Facts, now: Timestamp) -> PodReport {
+    let Facts { pod, events, world, missing } = facts;
+    let spec = pod.spec.clone().unwrap_or_default();
+    let status = pod.status.clone().unwrap_or_default();
+    let mut notes: Vec<String> =
+        missing.iter().map(|why| format!("not everything about the nodes is known: {why}")).collect();
+    notes.extend(events.as_ref().err().map(|why| format!("the Events of the pod are not known: {why}")));
+    let phase = status.phase.clone().unwrap_or_default();
+    let has_ended = matches!(phase.as_str(), "Succeeded" | "Failed");
+    let findings = if has_ended { Vec::new() } else { findings(facts, now, &mut notes) };
+    let requests = requests(pod, world);
+    let node = spec.node_name.clone().filter(|node| !node.is_empty());
+    let claims = spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
+    let scheduling = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+    let not_scheduled = scheduling.and_then(|condition| condition.message.clone()).filter(|_| node.is_none());
+    let statuses = || status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+    let reported = not_scheduled
+        .map(|message| format!("not scheduled: {message}"))
+        .into_iter()
+        .chain(statuses().filter_map(not_running));
+    let is_placed = node.is_some() || !requests.is_empty();
+    let candidates = if is_placed && !has_ended {
+        candidates(&Placement::of(&spec), node.as_deref(), &requests, world)
+    } else {
+        Vec::new()
+    };
+    PodReport {
+        namespace: pod.namespace().unwrap_or_default(),
+        pod: pod.name_any(),
+        phase,
+        since: pod.creation_timestamp(),
+        node,
+        requests,
+        claims,
+        devices: statuses().flat_map(devices).collect(),
+        reported: reported.collect(),
+        findings,
+        matching_nodes: candidates.len(),
+        nodes: candidates.into_iter().take(MAX_NODES).collect(),
+        notes,
+    }
+}
+
+/// Returns the findings of the operator's diagnosis that are certain with what is known.
+fn findings(facts: &Facts, now: Timestamp, notes: &mut Vec<String>) -> Vec<Found> {
+    let Facts { pod, events, world, missing } = facts;
+    let mut symptoms = Symptoms::default();
+    if let Some((key, pending)) = PendingPod::of(pod) {
+        if let Ok(events) = events {
+            let known = events.iter().cloned().filter_map(PodEvent::of).collect();
+            symptoms.pod_events.insert(pending.uid.clone(), known);
+        }
+        symptoms.pods.insert(key, Arc::new(pending));
+    }
+    let refused = events.iter().flatten().filter_map(RefusedPods::of);
+    symptoms.refused = refused.map(|(key, refused)| (key, Arc::new(refused))).collect();
+    let diagnosis = diagnose(&symptoms, world, now);
+    let is_pending = pod.status.as_ref().is_none_or(|status| status.phase.as_deref() == Some("Pending"));
+    if let Some(again) = diagnosis.check_again.filter(|again| is_pending && *again > now) {
+        let seconds = again.duration_since(now).as_secs();
+        notes
+            .push(format!("the diagnosis is certain in {seconds}s: until then the pod may still be placed or started"));
+    }
+    let is_certain = |finding: &Finding| match finding.reason {
+        Mistake::LegacyGpuResource
+        | Mistake::HostDriverMounted
+        | Mistake::GpuNotRequested
+        | Mistake::GpuRequestWithoutLimit
+        | Mistake::RuntimeClassMissing => true,
+        // Its containers run: the Event is of an earlier attempt.
+        Mistake::RuntimeHandlerMissing => is_pending,
+        Mistake::CudaTooNew | Mistake::RuntimeClassNotNamed | Mistake::NoNodeFits | Mistake::GpuNodesNotReady => {
+            missing.is_empty()
+        }
+    };
+    diagnosis.findings.into_iter().filter(is_certain).map(found).collect()
+}
+
+fn found(finding: Finding) -> Found {
+    let topic = Topic::Pod(finding.reason);
+    let entry = topic.entries().first();
+    Found {
+        reason: topic.name(),
+        warning: finding.reason.is_warning(),
+        message: finding.message,
+        action: entry.map(|entry| plain(entry.action)).unwrap_or_default(),
+        pages: entry.map(Entry::pages).unwrap_or_default(),
+    }
+}
+
+/// Returns the GPU resources that a pod requests, with their amounts. Init containers end before the main containers start, so the
+/// larger of the two amounts counts.
+fn requests(pod: &Pod, world: &World) -> BTreeMap<String, String> {
+    let Some(spec) = &pod.spec else { return BTreeMap::new() };
+    let named = world.gpu_requests().resources;
+    let is_gpu = |name: &str| name.starts_with(NVIDIA) || name == LEGACY || named.contains(name);
+    let amounts = |container: &Container| {
+        let resources = container.resources.clone().unwrap_or_default();
+        let all: BTreeMap<_, _> =
+            resources.requests.unwrap_or_default().into_iter().chain(resources.limits.unwrap_or_default()).collect();
+        all.into_iter().filter(|(name, amount)| is_gpu(name) && amount.0 != "0").collect::<Vec<_>>()
+    };
+    let mut totals = BTreeMap::<String, u64>::new();
+    let mut texts = BTreeMap::new();
+    for (name, amount) in spec.containers.iter().flat_map(amounts) {
+        let total = totals.entry(name.clone()).or_default();
+        *total = total.saturating_add(amount.0.parse().unwrap_or_default());
+        // An amount in another notation is shown as it is written.
+        texts.insert(name, if *total > 0 { total.to_string() } else { amount.0 });
+    }
+    for (name, amount) in spec.init_containers.iter().flatten().flat_map(amounts) {
+        let count = amount.0.parse().unwrap_or_default();
+        if totals.get(&name).is_none_or(|total| *total < count) {
+            totals.insert(name.clone(), count);
+            texts.insert(name, amount.0);
+        }
+    }
+    texts
+}
+
+/// Returns the GPU nodes on which a pod may run; only its own node, if it is assigned to one.
+fn candidates(
+    placement: &Placement,
+    node: Option<&str>,
+    requests: &BTreeMap<String, String>,
+    world: &World,
+) -> Vec<Candidate> {
+    let named = world.gpu_requests().resources;
+    let of = |facts: &NodeFacts| {
+        let gpu_node = reports::gpu_node_of(world, facts);
+        let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
+        let offered = facts.allocatable.names().filter(|name| is_gpu(name) || named.contains(name.as_str()));
+        let allocatable: BTreeMap<_, _> =
+            offered.map(|name| (name.to_string(), facts.allocatable.amount(name))).collect();
+        if gpu_node.is_none() && allocatable.values().all(|amount| *amount == 0) && node.is_none() {
+            return None;
+        }
+        let enough = |(name, amount): (&String, &String)| {
+            amount.parse::<u32>().is_ok_and(|amount| facts.allocatable.amount(name) >= amount)
+        };
+        Some(Candidate {
+            node: facts.name.to_string(),
+            model: status.and_then(|status| status.model.clone()),
+            offers_enough: requests.iter().all(enough),
+            obstacle: if node.is_some() { String::new() } else { obstacle(placement, facts, status) },
+            allocatable,
+        })
+    };
+    let is_meant = |facts: &&Arc<NodeFacts>| match node {
+        Some(node) => facts.name.as_str() == node,
+        None => placement.means(&facts.name, |key| facts.labels.get(key).map(Interned::as_str)),
+    };
+    let mut found: Vec<_> = world.nodes.values().filter(is_meant).filter_map(|facts| of(facts)).collect();
+    found.sort_by_key(|candidate| (!candidate.offers_enough, !candidate.obstacle.is_empty()));
+    found
+}
+
+/// Returns why a pod cannot be placed on a node that it matches.
+fn obstacle(placement: &Placement, node: &NodeFacts, status: Option<&GpuNodeStatus>) -> String {
+    if !node.ready {
+        return "NotReady".to_owned();
+    }
+    if node.cordoned {
+        return "cordoned".to_owned();
+    }
+    if !placement.tolerates(node) {
+        return "has a taint that the pod does not tolerate".to_owned();
+    }
+    let not_ready = status.filter(|status| status.phase != Phase::Ready);
+    let reason =
+        |status: &GpuNodeStatus| status.reason.as_ref().map(|reason| format!(", {reason}")).unwrap_or_default();
+    not_ready.map(|status| format!("phase {}{}", status.phase.as_str(), reason(status))).unwrap_or_default()
+}
+
+/// Returns why a container does not run.
+fn not_running(status: &ContainerStatus) -> Option<String> {
+    let state = status.state.as_ref()?;
+    let (why, message) = match (&state.waiting, &state.terminated) {
+        (Some(waiting), _) => (waiting.reason.clone().unwrap_or_default(), waiting.message.clone()),
+        (None, Some(ended)) if ended.exit_code != 0 => {
+            (format!("exited with {}", ended.exit_code), ended.message.clone())
+        }
+        _ => return None,
+    };
+    let last = status.last_state.as_ref().and_then(|last| last.terminated.as_ref());
+    let last = last.map(|last| format!("; its last run exited with {}", last.exit_code)).unwrap_or_default();
+    let message = message.map(|message| format!(": {}", message.trim())).unwrap_or_default();
+    Some(format!("container {}: {why}{message}{last}", status.name))
+}
+
+/// Returns the ids of the GPUs of a container, which newer kubelets publish.
+fn devices(status: &ContainerStatus) -> Vec<String> {
+    let of_gpus =
+        status.allocated_resources_status.iter().flatten().filter(|resource| resource.name.starts_with(NVIDIA));
+    of_gpus.flat_map(|resource| resource.resources.iter().flatten()).map(|device| device.resource_id.clone()).collect()
+}

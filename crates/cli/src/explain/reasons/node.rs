@@ -1,0 +1,224 @@
+//! The reasons of nodes that are ready, in progress or excluded.
+
+use super::entry::{Entry, List};
+
+/// The text of `AllGpusAllocatable`.
+pub const ALL_GPUS_ALLOCATABLE: Entry = Entry {
+    list: List::Normal,
+    condition: "",
+    meaning: "Allocatable matches the expected resources. Also the reason of a policy whose nodes are all ready.",
+    action: "",
+};
+
+/// The text of `ForeignDevicePlugin`.
+pub const FOREIGN_DEVICE_PLUGIN: Entry = Entry {
+    list: List::Normal,
+    condition: "",
+    meaning: "A third-party device plugin serves the node: the message names its DaemonSet. This operator's plugin is \
+               not placed; the node is ready by its allocatable GPUs.",
+    action: "Nothing, or take it over: [Coexistence with other GPU stacks](../guides/coexistence.md).",
+};
+
+/// The text of `ForeignStack`.
+pub const FOREIGN_STACK: Entry = Entry {
+    list: List::Normal,
+    condition: "",
+    meaning: "Third-party DaemonSets install more of the node's GPU stack than the device plugin, or a pod that \
+               belongs to no DaemonSet installs a driver there. This operator does not replace any of it; beside such \
+               a pod it places nothing at all.",
+    action: "Nothing, or take it over: [Coexistence with other GPU stacks](../guides/coexistence.md). The message \
+              names the pod and the command that deletes it.",
+};
+
+/// The text of `ForeignDraDriver`.
+pub const FOREIGN_DRA_DRIVER: Entry = Entry {
+    list: List::Normal,
+    condition: "",
+    meaning: "A third-party DRA driver allocates the node's GPUs to resource claims: the message names its DaemonSet. \
+               No device plugin is placed beside it; the node offers no `nvidia.com/gpu`, stays in phase \
+               `DevicePlugin`, and counts as `excluded`, like a cordoned node; its GPUs are not expected. A policy \
+               with only such nodes has no node that could be ready, and reports `NodesNotReady`.",
+    action: "Nothing, or take it over: [Coexistence with other GPU stacks](../guides/coexistence.md).",
+};
+
+/// The text of `GpusPassedThrough`.
+pub const GPUS_PASSED_THROUGH: Entry = Entry {
+    list: List::Normal,
+    condition: "",
+    meaning: "Some of the node's GPUs are bound to `vfio-pci`, for virtual machines, and are not counted; all others \
+               are allocatable.",
+    action: "Nothing. To use them in containers, bind them to NVIDIA's driver.",
+};
+
+/// The text of `RolloutPending`.
+pub const ROLLOUT_PENDING: Entry = Entry {
+    list: List::Normal,
+    condition: "",
+    meaning: "The node is at another revision than the policy, and its update is pending. The message names what it \
+               is pending for: a limit, a window, a pause, the canary nodes, or a rollout that is halted or was rolled \
+               back.",
+    action: "Nothing, or [what the message requires](../guides/rollouts.md#a-node-does-not-move-why).",
+};
+
+/// The text of `NoPolicy`.
+pub const NO_POLICY: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "No policy governs the node.",
+    action: "Apply a policy, or widen the `nodeSelector` of an existing one.",
+};
+
+/// The text of `Leaving`.
+pub const LEAVING: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "No policy governs the node any more: its policy is being deleted or no longer selects it, or the label \
+               `gpu.nodestack.dev/managed` excludes it. Its components and labels are kept for a minute, and then \
+               until no pod uses a GPU; `status.waitsOn` lists the pods. Policies count it as `nodes.leaving`.",
+    action: "Nothing. If the node should not leave, undo the cause: nothing has changed on the node. To speed it up, \
+              cordon and drain the node, or set `deletionPolicy: Now`.",
+};
+
+/// The text of `OptedOut`.
+pub const OPTED_OUT: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "The node's label `gpu.nodestack.dev/managed` is not `true`, which excludes it from every policy. No \
+               component of this operator runs on it; policies count it as `nodes.optedOut`.",
+    action: "Nothing, or remove the label.",
+};
+
+/// The text of `WaitingForReport`.
+pub const WAITING_FOR_REPORT: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "The probe has not reported yet, or not since the node was booted: `status.report.bootID` of the GpuNode \
+               differs from `status.nodeInfo.bootID` of the Node. Until then the node's labels, its update and what is \
+               known of its GPUs stay.",
+    action: "Wait: after a minute the reason becomes `ProbeMissing`.",
+};
+
+/// The text of `PodStarting`.
+pub const POD_STARTING: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "The pod of the stage does not exist yet, or is starting; the message names its current container.",
+    action: "Wait. Pulling a driver image for the first time can take minutes.",
+};
+
+/// The text of `DriverInstalling`.
+pub const DRIVER_INSTALLING: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "The driver's container is installing, or a third-party DaemonSet is installing a driver, or a module is \
+               loaded whose libraries do not exist yet, or GKE is installing a driver according to the node label \
+               `cloud.google.com/gke-gpu-driver-version`.",
+    action: "Wait. To follow the installation, [read the \
+              log](../guides/drivers.md#reading-the-log-of-an-installation) of the pod in the message.",
+};
+
+/// The text of `ToolkitInstalling`.
+pub const TOOLKIT_INSTALLING: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "The container toolkit's installer is running, or kubelet does not list NVIDIA's runtime yet.",
+    action: "Wait.",
+};
+
+/// The text of `RuntimeTurnPending`.
+pub const RUNTIME_TURN_PENDING: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "The container runtime has to be restarted; restarts happen on one node of a pool at a time. No deadline \
+               applies.",
+    action: "Wait. If another node of the pool has failed in its toolkit phase (the policy reports `RolloutHalted` \
+              and names it), repair that node.",
+};
+
+/// The text of `RuntimeConfigDrifted`.
+pub const RUNTIME_CONFIG_DRIFTED: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "NVIDIA's runtime was removed from the container runtime's configuration, or the configuration was \
+               changed after the runtime was added. The toolkit's pod is recreated, which adds the runtime again.",
+    action: "Nothing. If it recurs, find out which program rewrites the file in the message.",
+};
+
+/// The text of `WaitingForAllocatable`.
+pub const WAITING_FOR_ALLOCATABLE: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "The device plugin runs; kubelet has not published all of the node's GPUs yet.",
+    action: "Wait. If the message reports more registered than allocatable GPUs, the device plugin reports the others \
+              as unhealthy: read the log of its pod.",
+};
+
+/// The text of `Validating`.
+pub const VALIDATING: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "The pod that tests a GPU of the node is starting, is running, is waiting for a GPU that other pods use, \
+               or has terminated and its log has not been read yet.",
+    action: "Wait: if no GPU becomes free within two minutes, the node continues without the test.",
+};
+
+/// The text of `GpuPodsInUse`.
+pub const GPU_PODS_IN_USE: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "A new driver revision is pending until no pod uses a GPU of this node. `status.waitsOn` lists the pods. \
+               With `gpuPods: {mode: Await}` the node is cordoned meanwhile, until the time in the message at the \
+               latest.",
+    action: "Let them finish, or delete them: nothing is evicted. For a node that is always busy, see [Updating a \
+              busy node](#updating-a-busy-node).",
+};
+
+/// The text of `EvictingPods`.
+pub const EVICTING_PODS: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "The node is cordoned, and the pods that use its GPUs are being evicted: `gpuPods: {mode: Evict}`.",
+    action: "Wait; see [how pods are evicted](../guides/eviction.md).",
+};
+
+/// The text of `EvictionBlocked`.
+pub const EVICTION_BLOCKED: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "A pod that uses a GPU of the node cannot be evicted at present. The message has the API server's \
+               answer, such as the PodDisruptionBudget that forbids it, or the finalizers of a pod that should be \
+               gone. Evictions are attempted again within a minute.",
+    action: "Wait, add replicas, or change the budget. Two budgets that select the same pod forbid its eviction for \
+              good: remove one.",
+};
+
+/// The text of `GpusHeld`.
+pub const GPUS_HELD: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "A new driver revision is pending, because programs use the driver without a pod that requests a GPU: a \
+               monitoring agent, a process of the host. `status.waitsOn` lists them.",
+    action: "Stop them. A DaemonSet that uses the driver on every node, such as dcgm-exporter, can [give way by \
+              itself](#daemonsets-that-use-the-driver).",
+};
+
+/// The text of `ReleasingGpus`.
+pub const RELEASING_GPUS: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "The device plugin and the probe are releasing the GPUs, so that the driver can be replaced.",
+    action: "Wait.",
+};
+
+/// The text of `NodeNotReady`.
+pub const NODE_NOT_READY: Entry = Entry {
+    list: List::Excluded,
+    condition: "",
+    meaning: "The Kubernetes Node is not Ready, or kubelet does not report the version of its container runtime \
+               because the runtime does not answer.",
+    action: "Check the conditions of the Node (`kubectl describe node`).",
+};
+
+/// The text of `NodeDeleting`.
+pub const NODE_DELETING: Entry =
+    Entry { list: List::Excluded, condition: "", meaning: "The Kubernetes Node is being deleted.", action: "" };
