@@ -39,7 +39,6 @@ enum Command {
     Images(Images),
     /// Attempt failed updates of a policy again, or pause and resume its rollout.
     Rollout(Rollout),
-    /// Collect what is needed to analyse a problem into one archive, without credentials.
     SupportBundle(SupportBundle),
     /// Print a script that completes this command in a shell.
     Completion {
