@@ -44,7 +44,7 @@ const ALL_LOGS: usize = 128 << 20;
 /// The number of absences of each kind that are printed.
 const SHOWN: usize = 10;
 
-/// Collects what is needed to analyse a problem into one archive.
+/// Collect what is needed to analyse a problem into one archive, without credentials.
 ///
 /// It contains policies, GpuNodes, Nodes, the operator's objects, Events, logs and metrics, and neither Secrets nor ConfigMaps.
 /// Credentials are removed from everything else; look into the archive before you pass it on. What cannot be read is listed

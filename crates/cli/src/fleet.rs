@@ -54,7 +54,6 @@ enum Command {
     Check(RunChecks),
     /// Attempt failed updates of a policy again, or pause and resume its rollout.
     Rollout(Rollout),
-    /// Collect what is needed to analyse a problem into one archive, without credentials.
     SupportBundle(SupportBundle),
     /// Print a script that completes this command: `kubectl`, as the program kubectl_complete-gpu_fleet on the PATH, or for a shell and the
     /// name kubectl-gpu_fleet.
