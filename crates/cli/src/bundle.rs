@@ -18,7 +18,7 @@ use crate::{
         pods::LogOptions,
     },
     connection::duration,
-    fleet::{Context, FleetError, OperatorNamespace, Outcome},
+    context::{Context, OperatorNamespace, Outcome},
     output::{Format, Output},
     read::{ReadError, classify},
     screen::wrap,
@@ -75,6 +75,12 @@ pub enum BundleError {
     /// The archive cannot be written.
     #[error("cannot write {0}: {1}; write another path with --output-file")]
     Write(PathBuf, #[source] io::Error),
+    /// The API server does not answer.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The path or the manifest cannot be printed.
+    #[error("cannot write the output: {0}")]
+    Print(#[from] io::Error),
 }
 
 impl SupportBundle {
@@ -82,7 +88,7 @@ impl SupportBundle {
     ///
     /// # Errors
     /// Returns an error if the API server does not answer or the archive cannot be written.
-    pub async fn run(&self, context: &Context) -> Result<Outcome, FleetError> {
+    pub async fn run(&self, context: &Context) -> Result<Outcome, BundleError> {
         let version = server_version(context).await;
         if let Err(error @ (ReadError::Unreachable(_) | ReadError::Rejected(..))) = version {
             return Err(error.into());

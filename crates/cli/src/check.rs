@@ -20,13 +20,34 @@ mod tests;
 mod text;
 mod third_party;
 
-use gpu_operator_plan::catalogue::Catalogue;
+use std::io;
+
+use gpu_operator_plan::catalogue::{Catalogue, CatalogueError};
+use thiserror::Error;
 
 use crate::{
     check::{code::Category, report::Report},
-    fleet::{Context, FleetError, OperatorNamespace, Outcome},
+    context::{Context, OperatorNamespace, Outcome},
     output::Output,
+    read::ReadError,
 };
+
+/// A reason why nothing is checked.
+#[derive(Debug, Error)]
+pub enum CheckError {
+    /// No check is made.
+    #[error("no check of these categories is made before the installation; omit --pre, or --category")]
+    NoChecks,
+    /// The API server does not answer.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The built-in catalogue is invalid.
+    #[error("failed to read the catalogue: {0}")]
+    Catalogue(#[from] CatalogueError),
+    /// The results cannot be printed.
+    #[error("cannot write the output: {0}")]
+    Write(#[from] io::Error),
+}
 
 /// Checks whether the installation works, or, before it, whether the cluster is ready for it. Changes nothing. Exits with 1 if a check fails;
 /// warnings and skipped checks are no failures.
@@ -49,16 +70,16 @@ impl RunChecks {
     ///
     /// # Errors
     /// Returns an error if the API server does not answer, or the output cannot be written.
-    pub async fn run(&self, context: &Context) -> Result<Outcome, FleetError> {
+    pub async fn run(&self, context: &Context) -> Result<Outcome, CheckError> {
         let report = self.report(context).await?;
         self.output.print(&report, |report| text::text(report, context.screen))?;
         Ok(report.outcome())
     }
 
-    async fn report(&self, context: &Context) -> Result<Report, FleetError> {
+    async fn report(&self, context: &Context) -> Result<Report, CheckError> {
         let catalogue = Catalogue::builtin()?;
         let facts = gather::gather(&context.client, &self.operator.name, self.pre, catalogue).await?;
         let report = report::report(&facts, self.pre, &self.categories);
-        if report.categories.is_empty() { Err(FleetError::NoChecks) } else { Ok(report) }
+        if report.categories.is_empty() { Err(CheckError::NoChecks) } else { Ok(report) }
     }
 }

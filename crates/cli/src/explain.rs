@@ -2,6 +2,7 @@
 
 mod checks;
 mod discovery;
+mod error;
 mod gpus;
 mod node;
 mod node_facts;
@@ -17,13 +18,13 @@ mod stages;
 mod target;
 
 use crate::{
-    fleet::{Context, FleetError, OperatorNamespace, Outcome},
+    context::{Context, OperatorNamespace, Outcome},
     output::Output,
     screen::Screen,
 };
 use target::Target;
 
-pub use target::TargetError;
+pub use error::ExplainError;
 
 /// Explain the state of a node or a pod, or a reason, with what to do. Exits with 1 if the node is not ready, or if a pod has a mistake.
 #[derive(Debug, clap::Args)]
@@ -45,7 +46,7 @@ impl Explain {
     ///
     /// # Errors
     /// Returns an error if there is no such reason, or if the explanation cannot be written.
-    pub fn without_cluster(&self, screen: Screen) -> Result<Option<Outcome>, FleetError> {
+    pub fn without_cluster(&self, screen: Screen) -> Result<Option<Outcome>, ExplainError> {
         match Target::parse(&self.target)? {
             Target::Reason(name) => {
                 let report = reason::report(target::topic(&name)?);
@@ -60,7 +61,7 @@ impl Explain {
     ///
     /// # Errors
     /// Returns an error if it does not exist or cannot be read, or if the explanation cannot be written.
-    pub async fn run(&self, context: &Context) -> Result<Outcome, FleetError> {
+    pub async fn run(&self, context: &Context) -> Result<Outcome, ExplainError> {
         match Target::parse(&self.target)? {
             Target::Node(name) => node::explain(&name, &self.operator.name, self.output, context).await,
             Target::Pod { namespace, name } => {

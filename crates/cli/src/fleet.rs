@@ -7,29 +7,25 @@ use std::{
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use gpu_operator_plan::catalogue::CatalogueError;
 use k8s_openapi::jiff::Timestamp;
-use kube::Client;
 use thiserror::Error;
 
 use crate::{
     bundle::{BundleError, SupportBundle},
-    check::RunChecks,
+    check::{CheckError, RunChecks},
     completion,
     connection::{Connection, ConnectionError},
-    explain::{Explain, TargetError},
+    context::{COMMAND, Context, Outcome},
+    explain::{Explain, ExplainError},
     images::{Images, ImagesError},
     plan::{Plan, PlanError},
-    read::ReadError,
     rollout::{Rollout, RolloutError},
     screen::Screen,
-    status::Status,
+    status::{Status, StatusError},
 };
 
 /// The name of the program: kubectl finds it on the PATH.
 const PROGRAM: &str = "kubectl-gpu_fleet";
-/// The name of the command, as users write it.
-pub const COMMAND: &str = "kubectl gpu-fleet";
 
 /// Shows and explains the state of a fleet of GPU nodes.
 #[derive(Debug, Parser)]
@@ -86,91 +82,33 @@ enum Completed {
     Zsh,
 }
 
-/// The namespace of the operator.
-#[derive(clap::Args, Clone, Debug)]
-pub struct OperatorNamespace {
-    /// Namespace of the operator.
-    #[arg(long = "operator-namespace", env = "POD_NAMESPACE", default_value = "gpu-operator", value_name = "NAME")]
-    pub name: String,
-}
-
-/// What a command needs: the cluster, the time and the terminal.
-#[derive(Clone)]
-pub struct Context {
-    /// The client of the API server.
-    pub client: Client,
-    /// The namespace in which pods are looked for, unless they are named with another one.
-    pub namespace: String,
-    /// What standard output can show.
-    pub screen: Screen,
-    /// The time at which the command was started.
-    pub now: Timestamp,
-}
-
-/// How a command ended, if not by an error. Each is an exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It succeeded, and what it reports is as it should be.
-    Good,
-    /// What it reports is not as it should be.
-    Bad,
-    /// What `plan` reports is a change.
-    Changes,
-    /// What was waited for has not happened in time.
-    TimedOut,
-}
-
-impl Outcome {
-    /// Returns the exit code.
-    #[must_use]
-    pub fn code(self) -> u8 {
-        match self {
-            Self::Good => 0,
-            Self::Bad => 1,
-            Self::Changes => 2,
-            Self::TimedOut => 3,
-        }
-    }
-}
-
 /// A reason why a command cannot do what it should.
 #[derive(Debug, Error)]
 pub enum FleetError {
     /// There is no connection to a cluster.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
-    /// The API server does not answer a request, or rejects it.
+    /// The state of the fleet is not known.
     #[error(transparent)]
-    Read(#[from] ReadError),
-    /// The images cannot be listed.
+    Status(#[from] StatusError),
+    /// Nothing is explained.
     #[error(transparent)]
-    Images(#[from] ImagesError),
+    Explain(#[from] ExplainError),
+    /// Nothing is checked.
+    #[error(transparent)]
+    Check(#[from] CheckError),
     /// It is not known what policies would do.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// No check is made.
-    #[error("no check of these categories is made before the installation; omit --pre, or --category")]
-    NoChecks,
+    /// The images cannot be listed.
+    #[error(transparent)]
+    Images(#[from] ImagesError),
     /// A policy's rollout cannot be changed.
     #[error(transparent)]
     Rollout(#[from] RolloutError),
     /// There is no support bundle.
     #[error(transparent)]
     Bundle(#[from] BundleError),
-    /// The target of `explain` is unknown.
-    #[error(transparent)]
-    Target(#[from] TargetError),
-    /// An object does not exist.
-    #[error("there is no {what}; to list what exists: {list}")]
-    NotFound {
-        /// The kind and the name of the object.
-        what: String,
-        /// The command that lists the existing ones.
-        list: String,
-    },
-    /// The built-in catalogue is invalid.
-    #[error("failed to read the catalogue: {0}")]
-    Catalogue(#[from] CatalogueError),
     /// The output cannot be written.
     #[error("cannot write the output: {0}")]
     Write(#[from] io::Error),

@@ -6,6 +6,7 @@ pub mod check;
 pub mod completion;
 pub mod connection;
 pub mod explain;
+pub mod context;
 pub mod fleet;
 pub mod images;
 pub mod objects;

@@ -8,7 +8,7 @@ use kube::Client;
 use thiserror::Error;
 
 use crate::{
-    fleet::OperatorNamespace,
+    context::OperatorNamespace,
     objects::{Objects, ObjectsError},
     output::Output,
     policy_file::{self, FileError},

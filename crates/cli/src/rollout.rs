@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::{
-    fleet::{Context, FleetError, Outcome},
+    context::{Context, Outcome},
     output::Output,
     read::{self, ReadError, classify},
     screen::{Screen, Tone, wrap},
@@ -67,6 +67,12 @@ pub enum RolloutError {
     /// Each attempt to write found that the policy had changed.
     #[error("policy {0} changes too often to be written; run the command again")]
     Conflict(String),
+    /// The API server does not answer a request, or rejects it.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The report cannot be printed.
+    #[error("cannot write the output: {0}")]
+    Print(#[from] io::Error),
 }
 
 /// What the command writes, and why.
@@ -105,7 +111,7 @@ impl Rollout {
     ///
     /// # Errors
     /// Returns why the policy cannot be read or written.
-    pub async fn run(&self, context: &Context) -> Result<Outcome, FleetError> {
+    pub async fn run(&self, context: &Context) -> Result<Outcome, RolloutError> {
         let (Verb::Retry(target) | Verb::Pause(target) | Verb::Resume(target)) = &self.verb;
         let mut attempts = ATTEMPTS;
         let report = loop {
@@ -221,7 +227,7 @@ fn pause(policy: &ClusterGpuPolicy, paused: bool) -> Report {
     }
 }
 
-async fn policy(client: &Client, name: &str) -> Result<ClusterGpuPolicy, FleetError> {
+async fn policy(client: &Client, name: &str) -> Result<ClusterGpuPolicy, RolloutError> {
     if let Some(policy) = read::get::<ClusterGpuPolicy>(client, None, name).await? {
         return Ok(policy);
     }
@@ -243,7 +249,7 @@ async fn policy(client: &Client, name: &str) -> Result<ClusterGpuPolicy, FleetEr
 }
 
 /// Writes a merge patch. Returns false if the policy has changed since it was read.
-async fn write(client: &Client, name: &str, patch: &Value) -> Result<bool, FleetError> {
+async fn write(client: &Client, name: &str, patch: &Value) -> Result<bool, RolloutError> {
     let api = Api::<ClusterGpuPolicy>::all(client.clone());
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let resource = ApiResource::erase::<ClusterGpuPolicy>(&());

@@ -1,6 +1,7 @@
 //! `kubectl gpu-fleet status`: the whole fleet on one screen, from the statuses of the policies, whatever the number of nodes.
 
 mod changes;
+mod error;
 mod facts;
 mod redraw;
 mod report;
@@ -11,11 +12,12 @@ mod wait;
 
 use std::time::Duration;
 
+pub use error::StatusError;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     connection::duration,
-    fleet::{Context, FleetError, OperatorNamespace, Outcome},
+    context::{Context, OperatorNamespace, Outcome},
     output::Output,
     status::{facts::Facts, report::report},
 };
@@ -49,7 +51,7 @@ impl Status {
     ///
     /// # Errors
     /// Returns why the state is not known.
-    pub async fn run(&self, context: &Context) -> Result<Outcome, FleetError> {
+    pub async fn run(&self, context: &Context) -> Result<Outcome, StatusError> {
         let (client, policy) = (&context.client, self.policy.as_deref());
         if self.watch {
             let draw = |facts: &Facts| text::of(&report(facts), context.screen, Timestamp::now());

@@ -11,7 +11,7 @@ use super::{
     collect::{Options, collect},
     pods::LogOptions,
 };
-use crate::{fleet::Context, screen::Screen, testing::FakeApi};
+use crate::{context::Context, screen::Screen, testing::FakeApi};
 
 const NAMESPACE: &str = "/namespaces/gpu-operator";
 /// Larger than every archive of these tests.

@@ -10,7 +10,7 @@ use crate::{
         judge::judge,
         judgement::Judgement,
     },
-    fleet::Outcome,
+    context::Outcome,
     read::ReadError,
 };
 

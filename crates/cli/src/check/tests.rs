@@ -20,7 +20,7 @@ use crate::{
         judgement::Judgement,
         report::{CheckResult, report},
     },
-    fleet::{Context, Outcome},
+    context::{Context, Outcome},
     screen::Screen,
     testing::FakeApi,
 };

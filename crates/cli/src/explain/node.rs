@@ -3,12 +3,13 @@
 use gpu_operator_plan::catalogue::Catalogue;
 
 use super::{
+    error::ExplainError,
     node_facts,
     node_report::{self, NodeReport},
     node_text,
 };
 use crate::{
-    fleet::{Context, FleetError, Outcome},
+    context::{Context, Outcome},
     output::Output,
 };
 
@@ -16,7 +17,7 @@ use crate::{
 ///
 /// # Errors
 /// Returns an error if the node does not exist, or if nothing can be read about it.
-pub async fn explain(name: &str, namespace: &str, output: Output, context: &Context) -> Result<Outcome, FleetError> {
+pub async fn explain(name: &str, namespace: &str, output: Output, context: &Context) -> Result<Outcome, ExplainError> {
     let facts = node_facts::read(&context.client, name, namespace).await?;
     let report = node_report::report(&facts, &Catalogue::builtin()?, context.now);
     output.print(&report, |report| node_text::of(report, context.screen, context.now))?;

@@ -10,7 +10,7 @@ use kube::{Client, ResourceExt, api::ListParams};
 use serde::Serialize;
 
 use crate::{
-    fleet::FleetError,
+    explain::error::ExplainError,
     read::{self, ReadError},
 };
 
@@ -91,13 +91,13 @@ pub struct NodeEvent {
 ///
 /// # Errors
 /// Returns an error if the node does not exist, or if nothing can be read about it.
-pub async fn read(client: &Client, name: &str, namespace: &str) -> Result<Facts, FleetError> {
+pub async fn read(client: &Client, name: &str, namespace: &str) -> Result<Facts, ExplainError> {
     let node = read::get::<Node>(client, None, name).await;
     let gpu_node = read::get::<GpuNode>(client, None, name).await;
     let (node, gpu_node) = match (node, gpu_node) {
         (Ok(None), Ok(None)) => {
             let list = "kubectl get nodes,gpunodes".to_owned();
-            return Err(FleetError::NotFound { what: format!("node {name}"), list });
+            return Err(ExplainError::NotFound { what: format!("node {name}"), list });
         }
         (Err(error), Err(_)) => return Err(error.into()),
         (node, gpu_node) => (node, gpu_node),

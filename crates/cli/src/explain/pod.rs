@@ -1,12 +1,13 @@
 //! `explain pod`: reads a pod and prints why it does not get its GPUs.
 
 use super::{
+    error::ExplainError,
     pod_facts,
     pod_report::{self, PodReport},
     pod_text,
 };
 use crate::{
-    fleet::{Context, FleetError, Outcome},
+    context::{Context, Outcome},
     output::Output,
 };
 
@@ -14,7 +15,7 @@ use crate::{
 ///
 /// # Errors
 /// Returns an error if the pod does not exist or cannot be read.
-pub async fn explain(namespace: &str, name: &str, output: Output, context: &Context) -> Result<Outcome, FleetError> {
+pub async fn explain(namespace: &str, name: &str, output: Output, context: &Context) -> Result<Outcome, ExplainError> {
     let facts = pod_facts::read(&context.client, namespace, name).await?;
     let report = pod_report::report(&facts, context.now);
     output.print(&report, |report| pod_text::of(report, context.screen, context.now))?;

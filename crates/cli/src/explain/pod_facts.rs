@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Client, ResourceExt, api::ListParams};
 
 use crate::{
-    fleet::FleetError,
+    explain::error::ExplainError,
     read::{self, Listed, ReadError},
 };
 
@@ -29,10 +29,10 @@ pub struct Facts {
 ///
 /// # Errors
 /// Returns an error if the pod does not exist or cannot be read.
-pub async fn read(client: &Client, namespace: &str, name: &str) -> Result<Facts, FleetError> {
+pub async fn read(client: &Client, namespace: &str, name: &str) -> Result<Facts, ExplainError> {
     let Some(pod) = read::get::<Pod>(client, Some(namespace), name).await? else {
         let list = format!("kubectl get pods --namespace {namespace}");
-        return Err(FleetError::NotFound { what: format!("pod {namespace}/{name}"), list });
+        return Err(ExplainError::NotFound { what: format!("pod {namespace}/{name}"), list });
     };
     let params = ListParams::default().fields(&format!("involvedObject.uid={}", pod.uid().unwrap_or_default()));
     let events = read::list::<Event>(client, Some(namespace), params).await;

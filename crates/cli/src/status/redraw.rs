@@ -11,10 +11,9 @@ use terminal_size::{Height, Width};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
-    fleet::FleetError,
     read::ReadError,
     screen::{WIDTH, columns},
-    status::facts::Facts,
+    status::{error::StatusError, facts::Facts},
 };
 
 /// How often ages are drawn again.
@@ -35,7 +34,7 @@ struct Size {
 pub async fn each(
     changes: impl Stream<Item = Result<Facts, ReadError>>,
     draw: impl Fn(&Facts) -> String,
-) -> Result<(), FleetError> {
+) -> Result<(), StatusError> {
     let mut changes = pin!(changes);
     let is_terminal = io::stdout().is_terminal();
     let mut ticks = interval(TICK);

@@ -10,7 +10,7 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    fleet::COMMAND,
+    context::COMMAND,
     screen::{Screen, Tone, WIDTH, age, columns, wrap},
     status::{
         facts::Operator,

@@ -6,7 +6,7 @@ use futures::{Stream, StreamExt};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    fleet::Outcome,
+    context::Outcome,
     read::ReadError,
     status::{
         facts::Facts,
