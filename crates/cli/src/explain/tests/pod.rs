@@ -154,6 +154,17 @@ fn amounts_of_containers_are_added_and_init_containers_are_not() {
     assert_eq!(amount(&spec), "8");
 }
 
+#[test]
+fn nodes_that_offer_enough_come_first() {
+    let mut sim = Sim::new().policy("all", "{}");
+    sim.join("a", "2330", 2);
+    sim.join("b", "2330", 8);
+    sim.settle();
+    let report = report(&facts(&sim, pod(&requesting("nvidia.com/gpu", 4), &pending())), now());
+    let nodes: Vec<_> = report.nodes.iter().map(|node| (node.node.as_str(), node.offers_enough)).collect();
+    assert_eq!((nodes, report.matching_nodes), (vec![("b", true), ("a", false)], 2));
+}
+
 #[tokio::test]
 async fn a_pod_is_read_with_its_own_node_only() {
     let sim = fleet();
