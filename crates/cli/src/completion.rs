@@ -31,9 +31,9 @@ fn candidates(root: &Command, before: &[String], last: &str) -> Vec<String> {
     // A flag that takes a value is followed by one.
     let flag = before.last().and_then(|flag| flag.strip_prefix("--"));
     let mut arguments = command.get_arguments().chain(root.get_arguments().filter(|argument| argument.is_global_set()));
-    let valued = flag.and_then(|flag| arguments.find(|argument| argument.get_long() == Some(flag)));
-    let valued = valued.filter(|argument| argument.get_action().takes_values());
-    let all: Vec<String> = if let Some(argument) = valued {
+    let awaited = flag.and_then(|flag| arguments.find(|argument| argument.get_long() == Some(flag)));
+    let awaited = awaited.filter(|argument| argument.get_action().takes_values());
+    let all: Vec<String> = if let Some(argument) = awaited {
         argument.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect()
     } else if last.starts_with('-') {
         let flags = command.get_arguments().chain(root.get_arguments().filter(|argument| argument.is_global_set()));

@@ -1,5 +1,7 @@
 //! `rollout`: attempts failed updates of a policy again, and pauses and resumes its rollout.
 
+use std::io;
+
 use gpu_operator_crd::{ClusterGpuPolicy, keys};
 use k8s_openapi::jiff::Timestamp;
 use kube::{

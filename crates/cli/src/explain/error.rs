@@ -2,6 +2,7 @@
 
 use std::io;
 
+use gpu_operator_plan::catalogue::CatalogueError;
 use thiserror::Error;
 
 use super::target::TargetError;
@@ -24,6 +25,9 @@ pub enum ExplainError {
     /// The API server does not answer a request, or rejects it.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// The built-in catalogue is invalid.
+    #[error("failed to read the catalogue: {0}")]
+    Catalogue(#[from] CatalogueError),
     /// The explanation cannot be printed.
     #[error("cannot write the output: {0}")]
     Write(#[from] io::Error),
