@@ -43,7 +43,7 @@ fn candidates(root: &Command, before: &[String], last: &str) -> Vec<String> {
             .collect()
     } else {
         let subcommands = command.get_subcommands().filter(|command| !command.is_hide_set());
-        let values = command.get_positionals().flat_map(|argument| argument.get_possible_values());
+        let values = command.get_positionals().flat_map(clap::Arg::get_possible_values);
         let values = values.map(|value| value.get_name().to_owned());
         subcommands.map(|command| command.get_name().to_owned()).chain(values).collect()
     };

@@ -85,11 +85,12 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl Connection {
-    /// Returns a client, and the namespace in which pods are looked for.
+    /// Returns a client, and the namespace in which pods are looked for. With a client for watches, answers have no time limit: a watch is
+    /// silent while nothing changes.
     ///
     /// # Errors
     /// Returns why there is no connection.
-    pub async fn client(&self) -> Result<(Client, String), ConnectionError> {
+    pub async fn client(&self, for_watches: bool) -> Result<(Client, String), ConnectionError> {
         let mut config = self.config().await?;
         if let Some(server) = &self.server {
             config.cluster_url = server.parse().map_err(|_| ConnectionError::Server(server.clone()))?;
@@ -105,7 +106,8 @@ impl Connection {
         }
         config.accept_invalid_certs |= self.insecure_skip_tls_verify;
         // A timeout of zero is none, as for kubectl.
-        config.read_timeout = Some(self.request_timeout.unwrap_or(PATIENCE)).filter(|timeout| !timeout.is_zero());
+        let limit = Some(self.request_timeout.unwrap_or(PATIENCE)).filter(|limit| !limit.is_zero() && !for_watches);
+        config.read_timeout = limit;
         // Requests are not repeated: the user sees the error at once.
         config.default_retry = false;
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());

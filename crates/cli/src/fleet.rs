@@ -121,14 +121,14 @@ impl Fleet {
     /// Returns why it cannot do what it should.
     pub async fn run(self) -> Result<ExitCode, FleetError> {
         let outcome = match &self.command {
-            Command::Status(status) => status.run(&self.context().await?).await?,
+            Command::Status(status) => status.run(&self.context(status.follows()).await?).await?,
             Command::Images(images) => {
                 images.run()?;
                 Outcome::Good
             }
             Command::Explain(explain) => match explain.without_cluster(Screen::of_stdout())? {
                 Some(outcome) => outcome,
-                None => explain.run(&self.context().await?).await?,
+                None => explain.run(&self.context(false).await?).await?,
             },
             Command::Completion { of } => {
                 let shell = match of {
@@ -150,19 +150,19 @@ impl Fleet {
                 io::stdout().write_all(completion::answer(&Self::command(), words).as_bytes())?;
                 Outcome::Good
             }
-            Command::Check(check) => check.run(&self.context().await?).await?,
-            Command::Rollout(rollout) => rollout.run(&self.context().await?).await?,
-            Command::SupportBundle(bundle) => bundle.run(&self.context().await?).await?,
+            Command::Check(check) => check.run(&self.context(false).await?).await?,
+            Command::Rollout(rollout) => rollout.run(&self.context(false).await?).await?,
+            Command::SupportBundle(bundle) => bundle.run(&self.context(false).await?).await?,
             Command::Plan(plan) => {
-                let client = if plan.needs_cluster() { Some(self.context().await?.client) } else { None };
+                let client = if plan.needs_cluster() { Some(self.context(false).await?.client) } else { None };
                 if plan.run(client).await? { Outcome::Changes } else { Outcome::Good }
             }
         };
         Ok(ExitCode::from(outcome.code()))
     }
 
-    async fn context(&self) -> Result<Context, FleetError> {
-        let (client, namespace) = self.connection.client().await?;
+    async fn context(&self, for_watches: bool) -> Result<Context, FleetError> {
+        let (client, namespace) = self.connection.client(for_watches).await?;
         Ok(Context { client, namespace, screen: Screen::of_stdout(), now: Timestamp::now() })
     }
 }

@@ -14,7 +14,7 @@ pub const PAGE: u32 = 500;
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// A right is missing.
-    #[error("the right to {0} is missing; bind the ClusterRole nodestack-gpu-operator-cli of the chart")]
+    #[error("the right to {0} is missing; {}", how_to_get(.0))]
     Forbidden(String),
     /// The cluster does not have the resource.
     #[error("the cluster does not have the resource {0}; install the chart, which contains the CRDs")]
@@ -25,6 +25,15 @@ pub enum ReadError {
     /// The API server rejects the request.
     #[error("the API server rejects the request to {0}: {1}")]
     Rejected(String, #[source] kube::Error),
+}
+
+/// Returns where a right comes from.
+fn how_to_get(right: &str) -> &'static str {
+    if right.ends_with("pods/proxy") {
+        "no role of the chart has it, because it opens every port of all pods"
+    } else {
+        "bind the ClusterRole nodestack-gpu-operator-cli of the chart"
+    }
 }
 
 /// The objects of a list.

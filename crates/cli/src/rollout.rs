@@ -121,7 +121,7 @@ impl Rollout {
             let mut report = self.verb.report(&policy, context.now);
             let Some(patch) = self.verb.patch(&policy, &report).filter(|_| !target.dry_run) else { break report };
             if attempts == 0 {
-                return Err(RolloutError::Conflict(target.policy.clone()).into());
+                return Err(RolloutError::Conflict(target.policy.clone()));
             }
             attempts -= 1;
             if write(&context.client, &target.policy, &patch).await? {
@@ -247,7 +247,7 @@ async fn policy(client: &Client, name: &str) -> Result<ClusterGpuPolicy, Rollout
         Err(ReadError::Forbidden(right)) => format!("the right to {right} is missing, so it is not known which exist"),
         Err(error) => return Err(error.into()),
     };
-    Err(RolloutError::NoPolicy { name: name.to_owned(), others }.into())
+    Err(RolloutError::NoPolicy { name: name.to_owned(), others })
 }
 
 /// Writes a merge patch. Returns false if the policy has changed since it was read.
@@ -260,7 +260,7 @@ async fn write(client: &Client, name: &str, patch: &Value) -> Result<bool, Rollo
         Err(kube::Error::Api(status)) if status.is_conflict() => Ok(false),
         Err(kube::Error::Api(status)) if status.is_forbidden() => {
             let (plural, group) = (ClusterGpuPolicy::plural(&()), ClusterGpuPolicy::group(&()));
-            Err(RolloutError::Forbidden(format!("{plural}.{group}")).into())
+            Err(RolloutError::Forbidden(format!("{plural}.{group}")))
         }
         Err(error) => Err(classify("patch", &resource, Some(name), error).into()),
     }

@@ -47,6 +47,12 @@ pub struct Status {
 }
 
 impl Status {
+    /// Returns whether changes are followed by watches.
+    #[must_use]
+    pub fn follows(&self) -> bool {
+        self.watch || self.wait
+    }
+
     /// Runs the command.
     ///
     /// # Errors

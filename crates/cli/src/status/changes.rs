@@ -29,14 +29,17 @@ struct Known {
     policies: BTreeMap<String, Option<ClusterGpuPolicy>>,
     /// Whether the list of policies is complete.
     is_complete: bool,
-    operator: Operator,
+    /// The operator; `None` until its Deployment has been looked for.
+    operator: Option<Operator>,
+    /// The operator according to the list of Deployments so far.
+    listed: Option<Operator>,
     /// Why the operator's state is not known.
     unknown: Option<String>,
     /// Why the statuses may be outdated.
     interrupted: Option<String>,
 }
 
-/// Returns the facts whenever they change, from the time at which the policies are known. After an error that no later request can mend,
+/// Returns the facts whenever they change, from the time at which policies and operator are known. After an error that no later request can mend,
 /// such as a missing right, there is nothing more.
 pub fn all(
     client: &Client,
@@ -60,7 +63,7 @@ pub fn all(
         let outcome = known.apply(event, &namespace);
         *is_over = outcome.is_err();
         future::ready(Some(match outcome {
-            Ok(()) => known.is_complete.then(|| Ok(known.facts())),
+            Ok(()) => known.facts().map(Ok),
             Err(error) => Some(Err(error)),
         }))
     });
@@ -84,7 +87,7 @@ impl Known {
                 self.apply_operator(event, namespace);
             }
             Event::Operator(Err(error)) => {
-                self.operator = Operator::Unknown;
+                self.operator = Some(Operator::Unknown);
                 self.unknown = Some(error_of::<Deployment>(error).to_string());
             }
         }
@@ -106,26 +109,32 @@ impl Known {
     }
 
     fn apply_operator(&mut self, event: watcher::Event<DynamicObject>, namespace: &str) {
-        self.operator = match event {
-            watcher::Event::Apply(deployment) | watcher::Event::InitApply(deployment) => {
-                deployment.try_parse().map_or(Operator::Unknown, |found| Operator::of(Some(&found), namespace))
-            }
-            watcher::Event::Delete(_) | watcher::Event::Init => Operator::of(None, namespace),
-            watcher::Event::InitDone => return,
+        let of = |deployment: DynamicObject| {
+            deployment.try_parse().map_or(Operator::Unknown, |found| Operator::of(Some(&found), namespace))
         };
+        let absent = || Operator::of(None, namespace);
+        match event {
+            watcher::Event::Init => self.listed = None,
+            watcher::Event::InitApply(deployment) => self.listed = Some(of(deployment)),
+            watcher::Event::InitDone => self.operator = Some(self.listed.take().unwrap_or_else(absent)),
+            watcher::Event::Apply(deployment) => self.operator = Some(of(deployment)),
+            watcher::Event::Delete(_) => self.operator = Some(absent()),
+        }
     }
 
-    fn facts(&self) -> Facts {
+    /// Returns the facts, once all are known.
+    fn facts(&self) -> Option<Facts> {
+        let operator = self.operator.clone().filter(|_| self.is_complete)?;
         let unreadable = self.policies.iter().filter(|(_, policy)| policy.is_none());
         let unknown = self.unknown.iter().map(|error| format!("it is not known whether the operator runs: {error}"));
         let interrupted = self.interrupted.iter().map(|error| format!("this may be outdated: {error}"));
-        Facts {
+        Some(Facts {
             policies: self.policies.values().flatten().cloned().collect(),
             unreadable: unreadable.map(|(name, _)| name.clone()).collect(),
-            operator: self.operator.clone(),
+            operator,
             nodes: None,
             notes: interrupted.chain(unknown).collect(),
-        }
+        })
     }
 }
 
@@ -163,50 +172,78 @@ mod tests {
         watcher::Error::WatchError(Box::new(Status::failure("no", reason).with_code(code)))
     }
 
-    /// Returns the names of the policies, the operator's state and the number of notes after these events.
-    fn after(events: Vec<Event>) -> Result<(Vec<String>, Operator, usize), ReadError> {
+    /// Returns the names of the policies, the operator's state and the number of notes after these events; `None` if not all is known.
+    fn after(events: Vec<Event>) -> Result<Option<(Vec<String>, Operator, usize)>, ReadError> {
         let mut known = Known::default();
         for event in events {
             known.apply(event, "gpu-operator")?;
         }
-        let facts = known.facts();
-        let names = facts.policies.iter().map(ResourceExt::name_any).chain(facts.unreadable).collect();
-        Ok((names, facts.operator, facts.notes.len()))
+        Ok(known.facts().map(|facts| {
+            let names = facts.policies.iter().map(ResourceExt::name_any).chain(facts.unreadable).collect();
+            (names, facts.operator, facts.notes.len())
+        }))
+    }
+
+    fn policies(event: watcher::Event<DynamicObject>) -> Event {
+        Event::Policies(Ok(event))
+    }
+
+    fn operator(event: watcher::Event<DynamicObject>) -> Event {
+        Event::Operator(Ok(event))
+    }
+
+    fn deployment() -> DynamicObject {
+        let conditions = json!([{"type": "Available", "status": "True"}]);
+        object(json!({"metadata": {"name": DEPLOYMENT}, "status": {"conditions": conditions}}))
+    }
+
+    /// The events of both lists, with a policy and the operator.
+    fn listed() -> Vec<Event> {
+        vec![
+            operator(Init),
+            policies(Init),
+            policies(InitApply(policy("a"))),
+            policies(InitDone),
+            operator(InitApply(deployment())),
+            operator(InitDone),
+        ]
     }
 
     #[test]
     fn the_facts_follow_the_watches() {
-        let listed = || vec![Event::Policies(Ok(Init)), Event::Policies(Ok(InitApply(policy("a"))))];
-        let then = |mut events: Vec<Event>, more: Vec<Event>| {
-            events.extend(more);
-            after(events).expect("facts")
+        let then = |more: Vec<Event>| {
+            let events = listed().into_iter().chain(more).collect();
+            after(events).expect("no error").expect("facts")
         };
         let strange = object(json!({"metadata": {"name": "b"}, "spec": 1}));
-        let policies = |event| Event::Policies(Ok(event));
-        let (names, ..) = then(listed(), vec![policies(InitDone), policies(Apply(strange))]);
-        assert_eq!(names, ["a", "b"]);
-        assert!(then(listed(), vec![policies(InitDone), policies(Delete(policy("a")))]).0.is_empty());
+        assert_eq!(then(vec![policies(Apply(strange))]), (vec!["a".into(), "b".into()], Operator::Available, 0));
+        assert!(then(vec![policies(Delete(policy("a")))]).0.is_empty());
         // A list after an interruption replaces what was known.
-        assert!(then(listed(), vec![policies(InitDone), policies(Init), policies(InitDone)]).0.is_empty());
-
-        let deployment = object(
-            json!({"metadata": {"name": DEPLOYMENT}, "status": {"conditions": [{"type": "Available", "status": "True"}]}}),
-        );
-        let operator = |event| Event::Operator(Ok(event));
-        assert_eq!(then(listed(), vec![operator(Apply(deployment.clone()))]).1, Operator::Available);
+        assert!(then(vec![policies(Init), policies(InitDone)]).0.is_empty());
         let absent = Operator::Absent { namespace: "gpu-operator".to_owned() };
-        assert_eq!(then(listed(), vec![operator(Init), operator(InitDone)]).1, absent);
-        assert_eq!(then(listed(), vec![operator(Apply(deployment.clone())), operator(Delete(deployment))]).1, absent);
+        assert_eq!(then(vec![operator(Init), operator(InitDone)]).1, absent);
+        assert_eq!(then(vec![operator(Delete(deployment()))]).1, absent);
+        // Until the list is complete, the operator is as before.
+        assert_eq!(then(vec![operator(Init)]).1, Operator::Available);
+    }
+
+    #[test]
+    fn there_are_no_facts_before_both_lists_are_complete() {
+        for count in 0..listed().len() {
+            assert_eq!(after(listed().into_iter().take(count).collect()).expect("no error"), None, "{count}");
+        }
     }
 
     #[test]
     fn an_interruption_is_noted_and_a_missing_right_is_an_error() {
+        let then = |more: Vec<Event>| after(listed().into_iter().chain(more).collect());
+        let notes = |more: Vec<Event>| then(more).expect("no error").expect("facts").2;
         let interrupted = || Event::Policies(Err(failure(500, "InternalError")));
-        assert_eq!(after(vec![interrupted()]).expect("facts").2, 1);
-        assert_eq!(after(vec![interrupted(), Event::Policies(Ok(InitDone))]).expect("facts").2, 0);
+        assert_eq!(notes(vec![interrupted()]), 1);
+        assert_eq!(notes(vec![interrupted(), policies(Apply(policy("a")))]), 0);
         let forbidden = || failure(403, "Forbidden");
-        let error = after(vec![Event::Policies(Err(forbidden()))]).expect_err("an error");
+        let error = then(vec![Event::Policies(Err(forbidden()))]).expect_err("an error");
         assert!(error.to_string().starts_with("the right to watch clustergpupolicies"), "{error}");
-        assert_eq!(after(vec![Event::Operator(Err(forbidden()))]).expect("facts").2, 1);
+        assert_eq!(notes(vec![Event::Operator(Err(forbidden()))]), 1);
     }
 }

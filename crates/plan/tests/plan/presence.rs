@@ -142,7 +142,7 @@ fn a_report_of_an_earlier_boot_does_not_end_the_probe() {
 }
 
 #[test]
-fn a_gpu_that_appears_with_a_reboot_is_found_beside_the_last_report() {
+fn a_gpu_that_appears_with_a_reboot_is_found() {
     let mut sim = detected(None);
     sim.plug("a", &[]);
     // The last write but one removes the label; then the GpuNode would be deleted.
