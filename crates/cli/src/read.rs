@@ -14,7 +14,7 @@ pub const PAGE: u32 = 500;
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// A right is missing.
-    #[error("the right to {0} is missing; {}", how_to_get(.0))]
+    #[error("the right to {right} is missing; {role}", right = .0, role = how_to_get(.0))]
     Forbidden(String),
     /// The cluster does not have the resource.
     #[error("the cluster does not have the resource {0}; install the chart, which contains the CRDs")]
