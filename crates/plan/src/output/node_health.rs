@@ -61,8 +61,10 @@ pub fn condition(member: &Member<'_>, now: Timestamp) -> Option<HealthCondition>
         HealthState::Healthy => ("True", Reason::AllGpusHealthy),
     };
     let note = member.health.note.as_ref().map(|note| note.message.clone());
-    let message = note.unwrap_or_else(|| match member.missing_from().len() {
+    // Without a note, those that must not be used are missing.
+    let message = note.unwrap_or_else(|| match member.health.unhealthy {
         0 => "no GPU has a known problem".to_owned(),
+        1 => "1 GPU is missing from the PCI bus".to_owned(),
         missing => format!("{missing} GPUs are missing from the PCI bus"),
     });
     let before = member.node.health_condition.as_ref().filter(|before| before.status == status);

@@ -22,7 +22,7 @@ const MAX_UNAVAILABLE: &str = "25%";
 pub struct Budgets<'f> {
     policy: Budget,
     pools: BTreeMap<&'f PoolName, Budget>,
-    /// Nodes that are unavailable, or will be by a slot that they have.
+    /// Nodes that are unavailable, or will be by an update or a slot that they have.
     unavailable: BTreeSet<&'f NodeName>,
 }
 
@@ -78,13 +78,19 @@ impl<'f> Budgets<'f> {
         for slot in ledger.slots() {
             budgets.count_slot(&slot.pool);
         }
-        let with_slot: BTreeSet<&NodeName> = ledger.slots().map(|slot| &slot.node).collect();
+        let with_slot: BTreeMap<&NodeName, &PoolName> = ledger.slots().map(|slot| (&slot.node, &slot.pool)).collect();
         for Assessment { member, .. } in pools.values().flatten() {
-            // A cordon that is not undone yet is still a disruption.
-            if member.node.own_cordon && !with_slot.contains(&member.node.name) {
-                budgets.count_slot(&member.pool.name);
+            let slot = with_slot.get(&member.node.name);
+            // An update that began in another policy or pool has its slot there. A cordon that is not undone yet is still a
+            // disruption.
+            if member.rollout().is_some() || member.node.own_cordon {
+                match slot {
+                    None => budgets.count_slot(&member.pool.name),
+                    Some(pool) if **pool != member.pool.name => budgets.count_slot_of_pool(&member.pool.name),
+                    Some(_) => {}
+                }
             }
-            if is_unavailable(member) || with_slot.contains(&member.node.name) {
+            if is_unavailable(member) || slot.is_some() || member.rollout().is_some() {
                 budgets.count_unavailable(member);
             }
         }
@@ -120,6 +126,10 @@ impl<'f> Budgets<'f> {
 
     fn count_slot(&mut self, pool: &PoolName) {
         self.policy.slots += 1;
+        self.count_slot_of_pool(pool);
+    }
+
+    fn count_slot_of_pool(&mut self, pool: &PoolName) {
         if let Some(pool) = self.pools.get_mut(pool) {
             pool.slots += 1;
         }

@@ -48,6 +48,17 @@ fn lacks_image() -> Faults {
     Faults { missing_images: [NEW.to_owned()].into(), ..Faults::default() }
 }
 
+fn step_until_replaced(sim: &mut Sim, node: &str) {
+    for _ in 0..100 {
+        if sim.spec(node).rollout.as_ref().map(|rollout| rollout.step) == Some(RolloutStep::Replace) {
+            return;
+        }
+        sim.step();
+        sim.sleep(1);
+    }
+    panic!("the driver of node {node} is not replaced");
+}
+
 #[test]
 fn as_many_nodes_as_the_strategy_allows_are_updated_at_once() {
     for (strategy, most) in [
@@ -237,6 +248,38 @@ fn a_cordon_that_is_not_undone_yet_takes_a_slot() {
     most_at_once(&mut sim);
     assert_eq!(updated(&mut sim), NODES);
     assert!(!sim.node("h").cordoned);
+}
+
+#[test]
+fn an_update_that_moves_to_another_policy_counts_there() {
+    let mut sim = updating("{}");
+    sim.apply_policy("more", &rollout_spec("{}", "580.173.02"));
+    step_until_replaced(&mut sim, "a");
+    // The slot of its update is in the ledger of this policy.
+    sim.delete_policy("all");
+    assert_eq!(most_at_once(&mut sim), 1);
+    assert!(NODES.iter().all(|node| loaded(&mut sim, node) == "580.173.02"));
+}
+
+#[test]
+fn an_update_that_moves_to_another_pool_counts_there() {
+    let strategy = "{maxParallel: 2, maxUnavailable: 100%, maxFailures: 9}, pools: [{name: p, match: {nodeSelector: {matchLabels: {zone: a}}}, \
+                    rollout: {maxParallel: 1}}]";
+    let mut sim = updating(strategy);
+    // Its update does not end before its deadline.
+    sim.faults.insert("a".into(), lacks_image());
+    step_until_replaced(&mut sim, "a");
+    for node in ["a", "c", "d"] {
+        sim.label(node, "zone", Some("a"));
+    }
+    for _ in 0..60 {
+        sim.step();
+        sim.sleep(1);
+        let moving = moving(&sim);
+        let is_moving = |node: &str| moving.iter().any(|name| name == node);
+        assert!(is_moving("a") && !is_moving("c") && !is_moving("d"), "{moving:?}");
+    }
+    assert_eq!(updated(&mut sim), ["b", "e", "f", "g", "h"], "those of the other pool go on");
 }
 
 #[test]

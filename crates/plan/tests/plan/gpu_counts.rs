@@ -1,6 +1,6 @@
 //! The GPUs that are expected on a node: how many, which are missing, replaced or passed through to virtual machines.
 
-use crate::sim::Sim;
+use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{NodeName, Phase, keys, reason::Reason};
 use gpu_operator_plan::Plan;
 
@@ -13,9 +13,11 @@ pub(crate) fn reported(sim: &Sim, node: impl Into<NodeName>) -> (Phase, Reason, 
 /// annotation and cloud.
 fn expecting(on_bus: Option<u32>, pool: Option<u32>, annotated: Option<u32>, cloud: Option<u32>) -> Sim {
     let mut sim = Sim::new();
-    match on_bus {
-        Some(count) => sim.join("a", "1eb8", count),
-        None => sim.join_plain("a"),
+    if let Some(count) = on_bus {
+        sim.join("a", "1eb8", count);
+    } else {
+        sim.join_plain("a");
+        sim.faults.insert("a".into(), Faults { no_probe: true, ..Faults::default() });
     }
     sim.label("a", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-t4"));
     if let Some(count) = cloud {

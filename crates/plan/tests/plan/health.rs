@@ -215,3 +215,12 @@ fn each_node_gets_the_health_rules_of_its_pool() {
     plain.settle();
     assert_eq!(plain.spec("a").health, None, "without rules, the probe uses its defaults");
 }
+
+#[test]
+fn missing_gpus_are_named_in_the_condition() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 6).policy("all", "{pools: [{name: p, gpusPerNode: 8}]}");
+    sim.settle();
+    let condition = sim.node("a").health_condition.clone().expect("a condition");
+    let said = (condition.reason.as_str(), condition.message.as_str());
+    assert_eq!(said, ("GpuUnhealthy", "2 GPUs are missing from the PCI bus"));
+}

@@ -25,6 +25,7 @@ fn every_named_key_is_published_and_cpu_nodes_get_none() {
 fn a_gke_label_names_the_model_before_the_probe_reports() {
     let mut sim = Sim::new().policy("all", "{}");
     sim.join_plain("gke");
+    sim.faults.insert("gke".into(), Faults { no_probe: true, ..Faults::default() });
     sim.label("gke", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-k80"));
     sim.run(30);
     assert_eq!(sim.node("gke").labels[keys::MODEL], "nvidia-tesla-k80");

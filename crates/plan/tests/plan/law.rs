@@ -130,11 +130,13 @@ fn has_followed(sim: &Sim, node: &NodeFacts) -> bool {
     placing(sim, node, Stage::Driver).is_some_and(|group| keeps_driver_loaded(sim, &node.name, group.as_str()))
 }
 
-/// No running pod is recreated, except a test and one that uses the root of a driver that is gone.
+/// No running pod is recreated, except a test, one that uses the root of a driver that is gone, and a device plugin that applies the MIG
+/// layout to a GPU that lacks it, while no pod uses a GPU of the node.
 fn may_be_recreated(sim: &Sim, name: &str) -> Lawful {
     let pod = sim.pods.get(name).filter(|pod| pod.running());
     let is_one_off = |pod: &PodFacts| matches!(pod.role, Role::Validation | Role::Preflight);
-    match pod.filter(|pod| !is_one_off(pod) && !holds_an_old_root(sim, pod)) {
+    let partitions = |pod: &PodFacts| sim.lacks_mig_layout(pod) && !is_used(sim, &pod.node);
+    match pod.filter(|pod| !is_one_off(pod) && !holds_an_old_root(sim, pod) && !partitions(pod)) {
         Some(_) => Err(format!("{name} runs and is recreated")),
         None => Ok(()),
     }

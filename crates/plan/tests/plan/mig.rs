@@ -1,7 +1,10 @@
 //! MIG layouts: applied before the plugin starts, changed once no pod uses the GPUs, restored if changed manually, and
 //! reported if blocked.
 
-use crate::sim::{Faults, Sim, faults::MigOutcome};
+use crate::{
+    law,
+    sim::{Faults, Sim, faults::MigOutcome},
+};
 use gpu_operator_crd::{Phase, Report, keys, policy::Stage, reason::Reason, report::MigDevices};
 use gpu_operator_plan::output::body::Kind;
 use test_support::planned::Planned;
@@ -218,6 +221,18 @@ fn a_changed_layout_is_restored_once_no_pod_uses_the_gpus() {
     sim.sleep(1200);
     sim.settle();
     assert_eq!((plugin_created(&sim, "a"), recreated), (again, 1));
+}
+
+#[test]
+fn a_gpu_that_was_passed_through_is_partitioned_again() {
+    let mut sim = partitioned(&["a"]);
+    sim.law = Some(law::holds);
+    sim.pass_through("a", 1);
+    sim.settle();
+    sim.pass_through("a", 0);
+    sim.sleep(601);
+    sim.settle();
+    assert_eq!(offers(&sim, "a"), "Ready 14/14 nvidia.com/mig-1g.10gb=14");
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Models: by what a node's model is known, which driver it gets, and models that a policy adds.
 
-use crate::{sim::Sim, sources::node};
+use crate::{
+    sim::{Faults, Sim},
+    sources::node,
+};
 use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
 
 const GKE: &str = "cloud.google.com/gke-accelerator";
@@ -97,6 +100,7 @@ fn a_removed_hint_about_the_model_changes_nothing() {
 fn a_label_that_announces_a_gpu_counts_until_the_probe_reports() {
     let mut sim = Sim::new().policy("all", "{nodeLabels: [{key: accelerator}]}");
     sim.join_plain("a");
+    sim.faults.insert("a".into(), Faults { no_probe: true, ..Faults::default() });
     sim.label("a", "feature.node.kubernetes.io/pci-10de.present", Some("true"));
     sim.run(3);
     assert!(!sim.node("a").labels.contains_key(keys::POOL), "the model is not known yet: {:?}", sim.node("a").labels);
@@ -104,7 +108,7 @@ fn a_label_that_announces_a_gpu_counts_until_the_probe_reports() {
     sim.run(3);
     assert_eq!((sim.status("a").reason(), sim.status("a").model), (Some(Reason::ProbeMissing), None));
     assert!(!sim.node("a").labels.contains_key("accelerator"));
-    sim.report("a").os.id = "ubuntu".into();
+    sim.faults.clear();
     sim.settle();
     assert!(sim.gpu_nodes.is_empty(), "{:?}", sim.gpu_nodes);
     let own: Vec<_> = sim.node("a").labels.iter().filter(|(key, _)| key.starts_with(keys::PREFIX)).collect();

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use test_support::planned::Planned;
 
 use crate::{
+    law,
     robust::{NEW, OLD, busy, step_until_released},
     sim::{Faults, Sim, machine::new_gpu_node},
 };
@@ -182,6 +183,20 @@ fn a_gpu_node_of_an_earlier_node_does_not_count() {
         sim.settle();
         assert_eq!((reason(&sim), sim.status("a").gpus.most_seen), (Some(Reason::AllGpusAllocatable), Some(1)));
     }
+}
+
+#[test]
+fn the_report_of_an_earlier_node_says_nothing_of_the_health() {
+    let mut sim = Sim::settled_fleet("{}", &["a"]);
+    sim.law = Some(law::holds);
+    create_again(&mut sim, true);
+    // The node is governed by its label, and its predecessor's GPUs have no probe pod any more.
+    sim.step();
+    assert_eq!(sim.node("a").health_condition, None);
+    sim.label("a", "cloud.google.com/gke-accelerator", None);
+    sim.delete_policy("all");
+    sim.settle();
+    assert!(sim.policies.is_empty());
 }
 
 #[test]

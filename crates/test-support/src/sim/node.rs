@@ -8,7 +8,7 @@ use gpu_operator_crd::{
     health::HealthState,
     keys,
     policy::Stage,
-    report::{GpuPods, MigAttributes, MigDevices, NvmlState, Report},
+    report::{GpuPods, NvmlState, Report},
 };
 use gpu_operator_plan::{
     time::later,
@@ -20,7 +20,7 @@ use kube::ResourceExt;
 use super::{
     Sim,
     faults::{Faults, MigOutcome, Test},
-    plugin::{layout, offered, published, replicas, waits_for},
+    plugin::{layout, offered, partitioned, published, replicas, waits_for},
     pod::{RESTART, end_test, gate_opens, is_slow, new_pod, restarts_runtime, run},
 };
 
@@ -137,6 +137,14 @@ impl Sim {
         let group = self.nodes[node].labels.get(keys::DEVICE_PLUGIN);
         let set = group.map(|group| format!("{}-{group}", Stage::DevicePlugin.as_str()));
         set.filter(|set| self.sets.contains_key(set)).map_or(1, |set| replicas(self.template(&set)))
+    }
+
+    /// Returns whether the GPUs of a node lack the MIG layout that this pod of a device plugin applies.
+    pub fn lacks_mig_layout(&self, plugin: &PodFacts) -> bool {
+        let wanted = self.templates.get(&plugin.name).and_then(layout);
+        wanted
+            .zip(self.machines.get(&plugin.node))
+            .is_some_and(|(wanted, Report { gpus, .. })| *gpus != partitioned(gpus, &wanted))
     }
 
     /// Returns whether a node's label selects an existing DaemonSet of a device plugin.
@@ -281,15 +289,7 @@ impl Sim {
         let Some(pod) = self.pods.get_mut(plugin).filter(|pod| !pod.running()) else { return true };
         let Some(wanted) = wanted else { return true };
         let answering = self.machines[node].nvml.state == NvmlState::Answering;
-        let mut partitioned = self.machines[node].gpus.clone();
-        for (index, gpu) in (0..).zip(&mut partitioned) {
-            let devices = wanted.of_gpu(index).iter().map(|(profile, count)| MigDevices {
-                profile: profile.clone(),
-                count: *count,
-                attributes: Some(MigAttributes::default()),
-            });
-            gpu.mig_devices = Some(devices.collect()).filter(|devices: &Vec<_>| !devices.is_empty());
-        }
+        let partitioned = partitioned(&self.machines[node].gpus, &wanted);
         let changes = self.machines[node].gpus != partitioned;
         let used = changes && used;
         let words = match &faults.mig {

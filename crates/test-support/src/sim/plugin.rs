@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gpu_operator_common::mig_layout::MigLayout;
 use gpu_operator_crd::{
     Report,
-    report::{Gpu, MigDevices},
+    report::{Gpu, MigAttributes, MigDevices},
 };
 use gpu_operator_plan::world::Resources;
 use k8s_openapi::{api::core::v1::PodSpec, apimachinery::pkg::api::resource::Quantity};
@@ -91,6 +91,20 @@ pub fn layout(template: &PodSpec) -> Option<MigLayout> {
     let partitioner = template.init_containers.iter().flatten().find(|init| init.name == "divide-gpus")?;
     let text = partitioner.args.iter().flatten().skip_while(|arg| *arg != "--layout").nth(1);
     text.map(|text| serde_json::from_str(text).expect("a layout"))
+}
+
+/// Returns these GPUs with a MIG layout.
+pub fn partitioned(gpus: &[Gpu], layout: &MigLayout) -> Vec<Gpu> {
+    let mut gpus = gpus.to_vec();
+    for (index, gpu) in (0..).zip(&mut gpus) {
+        let devices = layout.of_gpu(index).iter().map(|(profile, count)| MigDevices {
+            profile: profile.clone(),
+            count: *count,
+            attributes: Some(MigAttributes::default()),
+        });
+        gpu.mig_devices = Some(devices.collect()).filter(|devices: &Vec<_>| !devices.is_empty());
+    }
+    gpus
 }
 
 /// Returns whether a pod waits for a stage.
