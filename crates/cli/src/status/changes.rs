@@ -39,7 +39,7 @@ struct Known {
     interrupted: Option<String>,
 }
 
-/// Returns the facts whenever they change, from the time at which policies and operator are known. After an error that no later request can mend,
+/// Returns the facts whenever they change, from the time at which policies and operator are known. After an error that later requests cannot correct,
 /// such as a missing right, there is nothing more.
 pub fn all(
     client: &Client,
@@ -71,7 +71,7 @@ pub fn all(
 }
 
 impl Known {
-    /// Adds what an event says. The error is one that no later request can mend.
+    /// Adds what an event says. The error is one that later requests cannot correct.
     fn apply(&mut self, event: Event, namespace: &str) -> Result<(), ReadError> {
         match event {
             Event::Policies(Ok(event)) => {

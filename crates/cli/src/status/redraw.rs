@@ -80,7 +80,7 @@ fn rows(text: &str, size: Size) -> usize {
 }
 
 /// Returns a text with only as many lines as the terminal has room for, because it cannot go back to lines above its first row. The last
-/// line says how many there are more.
+/// line has the number of the others.
 fn cut(text: &str, size: Size) -> String {
     // The cursor is below the text.
     let room = size.rows - 1;

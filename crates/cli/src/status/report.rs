@@ -128,7 +128,7 @@ pub enum Progress {
     Ready,
     /// Some are not.
     Moving,
-    /// One cannot become ready until somebody changes something.
+    /// One cannot become ready until a user changes something.
     Stuck,
 }
 

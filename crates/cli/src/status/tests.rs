@@ -135,8 +135,8 @@ fn fleets() -> Vec<(&'static str, Sim, FakeApi)> {
         of("rejected", steps(mixed().policy("all", "{defaults: {driver: {version: 590.10.01}}}"), 60)),
         of("unhealthy", {
             let sim = faulty(fleet("{}"), "h100-2", Faults { publishes: Some(7), ..Faults::default() });
-            let sick = |sim: &mut Sim| sim.report("h100-2").gpus[3].health.state = HealthState::Unhealthy;
-            steps(with(sim, sick), 60)
+            let unhealthy = |sim: &mut Sim| sim.report("h100-2").gpus[3].health.state = HealthState::Unhealthy;
+            steps(with(sim, unhealthy), 60)
         }),
         of("overlapping", steps(fleet("{}").policy("newer", "{}").gpu_node("p100-1", "15f8", 4), 60)),
         of("no-policy", Sim::new().gpu_node("a", "2330", 8)),

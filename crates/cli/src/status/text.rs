@@ -242,7 +242,7 @@ fn clipped(mut lines: Vec<String>) -> Vec<String> {
     if lines.len() > MESSAGE_LINES {
         lines.truncate(MESSAGE_LINES);
         if let Some(last) = lines.last_mut() {
-            // The last words make room.
+            // The end of the line makes room.
             while columns(last) + 4 > WIDTH
                 && let Some(end) = last.trim_end().rfind(' ')
             {
