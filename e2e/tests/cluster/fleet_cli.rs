@@ -79,7 +79,7 @@ async fn use_all_commands(f: &Fixture, user: &User) -> Result<()> {
     let (_, checked) = user.run(&["check", "-o", "json"])?;
     let checked: Value = serde_json::from_str(&checked)?;
     let checks =
-        || checked["categories"].as_array().into_iter().flatten().flat_map(|of| of["checks"].as_array()).flatten();
+        || checked["categories"].as_array().into_iter().flatten().filter_map(|of| of["checks"].as_array()).flatten();
     for code in ["OperatorAvailable", "CrdsInstalled"] {
         ensure!(checks().any(|check| check["code"] == code && check["result"] == "Passed"), "{code}: {checked:#}");
     }
