@@ -76,7 +76,7 @@ struct Subject {
     /// Measure the operator while an update of the driver waits for GPU pods on all nodes.
     #[arg(long)]
     busy: bool,
-    /// Measure `kubectl gpu-fleet` beside the operator of a settled fleet.
+    /// Measure `kubectl gpu-fleet` on the objects of a fleet.
     #[arg(long)]
     status: bool,
     /// Measure the probe.
@@ -102,7 +102,7 @@ struct Options {
     #[arg(long, default_value = "60s")]
     changing: Time,
     /// Measure this build of the operator, for example that of an earlier commit, instead of the checkout's.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["probe", "write"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["probe", "status", "write"])]
     operator: Option<PathBuf>,
     /// Write the figures and their plot to docs/.
     #[arg(long, conflicts_with_all = ["busy", "status"])]
@@ -209,12 +209,10 @@ fn busy(paths: &Paths, options: &Options) -> Result<()> {
 fn status(paths: &Paths, options: &Options) -> Result<()> {
     let mut all = Vec::new();
     for nodes in options.sizes(&[5_000]) {
+        heading(&table::nodes(nodes));
         let program = Build::Release.file(paths, status::PROGRAM);
-        let measure = async |cluster: &Cluster, operator: &Path| {
-            build_release(paths, &["gpu-operator-cli"])?;
-            Box::pin(status::measure(cluster, operator, &program, nodes)).await
-        };
-        all.push(on_fleet(paths, options, nodes, measure)?);
+        let measure = async |cluster: &Cluster| Box::pin(status::measure(cluster, &program, nodes)).await;
+        all.push(on_new_cluster(paths, &["gpu-operator-cli"], measure)?);
         show(&all.last().map(status::exceeded).unwrap_or_default(), &status::tables(&all));
     }
     Ok(())

@@ -23,7 +23,7 @@ use super::{
 
 pub(super) const POLICY: &str = "benchmark";
 /// The PCI device ids of V100, A100, H100 and L4, which differ in driver and kernel modules.
-const MODELS: [&str; 4] = ["1db1", "20b2", "2330", "27b8"];
+pub(super) const MODELS: [&str; 4] = ["1db1", "20b2", "2330", "27b8"];
 pub(super) const GPUS_PER_NODE: usize = 8;
 /// The time that each pod of a slow node takes to start.
 const SLOW_POD_SECONDS: u32 = 120;

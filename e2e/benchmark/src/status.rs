@@ -1,4 +1,7 @@
-//! Measures `kubectl gpu-fleet` on a settled fleet: what a screen costs the API server, and how long it takes.
+//! Measures `kubectl gpu-fleet`: what its screens cost the API server, and how long they take.
+//!
+//! The commands read what the operator has written, so no operator runs: the policy and the GpuNodes are those of a small simulated fleet,
+//! with a node that fails, multiplied to the size of the fleet.
 
 use std::{
     path::Path,
@@ -6,20 +9,31 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use cluster::users::READER;
 use cluster_client::{audit::Requests, handle::Cluster};
+use fleet::{FleetNode, Padding};
+use futures::{StreamExt, TryStreamExt, stream};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, policy_status::NodeCounts};
+use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+use test_support::sim::{Faults, Sim};
 
 use super::{
-    measure::Bench,
+    measure::{GPUS_PER_NODE, MODELS, POLICY, name},
+    phase::step,
     row::{Row, requests},
     table,
 };
 
-/// The user of the command. No other requests are made by it.
-const ACCOUNT: &str = "default";
-const USER: &str = "system:serviceaccount:default:default";
 /// The name of the program, of package `gpu-operator-cli`.
 pub(super) const PROGRAM: &str = "kubectl-gpu_fleet";
+/// The number of requests at a time that create the fleet.
+const CONCURRENT: usize = 16;
 
 /// The figures of one fleet.
 #[derive(Clone, Debug, Default)]
@@ -29,26 +43,29 @@ pub(super) struct Figures {
     nodes_listed: Screen,
     check: Screen,
     /// The size of the list of policies, in bytes.
-    policies: usize,
+    policies: u32,
 }
 
-/// What a command costs.
+/// What a command costs, and its text.
 #[derive(Clone, Debug, Default)]
 struct Screen {
     requests: Requests,
     time: Duration,
-    lines: usize,
+    text: String,
 }
 
 fn milliseconds(of: &Screen) -> f64 {
     of.time.as_secs_f64() * 1000.0
 }
 
-#[expect(clippy::cast_precision_loss, reason = "small numbers")]
+fn lines(of: &Screen) -> f64 {
+    of.text.lines().map(|_| 1.0).sum()
+}
+
 const ROWS: [Row<Figures>; 8] = [
     Row::count("requests of `status`", |of: &Figures| requests(&of.status.requests)).at_most(|_| 5.0),
-    Row::count("bytes of the list of policies", |of| of.policies as f64),
-    Row::count("lines of `status`", |of: &Figures| of.status.lines as f64).at_most(|_| 24.0),
+    Row::count("bytes of the list of policies", |of| f64::from(of.policies)),
+    Row::count("lines of `status`", |of: &Figures| lines(&of.status)).at_most(|_| 24.0),
     Row::count("time of `status`, ms", |of| milliseconds(&of.status)),
     Row::count("requests of `status --nodes`", |of| requests(&of.nodes_listed.requests)),
     Row::count("time of `status --nodes`, ms", |of| milliseconds(&of.nodes_listed)),
@@ -56,9 +73,11 @@ const ROWS: [Row<Figures>; 8] = [
     Row::count("time of `check`, ms", |of| milliseconds(&of.check)),
 ];
 
+/// Returns the figures, and the last fleet's screen.
 pub(super) fn tables(all: &[Figures]) -> String {
     let fleets: Vec<_> = all.iter().map(|of| (table::nodes(of.nodes), of)).collect();
-    table::figures(&ROWS, &fleets)
+    let screen = all.last().map(|of| of.status.text.as_str()).unwrap_or_default();
+    format!("{}\n{screen}", table::figures(&ROWS, &fleets))
 }
 
 /// Returns the figures that are above their limits.
@@ -67,17 +86,18 @@ pub(super) fn exceeded(figures: &Figures) -> Vec<String> {
 }
 
 /// Measures a fleet of `nodes` nodes in a cluster without nodes.
-pub(super) async fn measure(cluster: &Cluster, operator: &Path, program: &Path, nodes: u32) -> Result<Figures> {
-    let (_bench, _) = Box::pin(Bench::installed(cluster, operator, nodes)).await?;
-    let account = format!("--serviceaccount=default:{ACCOUNT}");
+pub(super) async fn measure(cluster: &Cluster, program: &Path, nodes: u32) -> Result<Figures> {
+    let created = Box::pin(create(cluster, nodes));
+    Box::pin(step("nodes, GpuNodes and a policy are created", String::new, created)).await?;
+    let account = "--serviceaccount=default:default";
     cluster.kubectl(&[
         "create",
         "clusterrolebinding",
         "status",
         "--clusterrole=nodestack-gpu-operator-cli",
-        &account,
+        account,
     ])?;
-    let token = cluster.kubectl(&["create", "token", ACCOUNT, "-n", "default"])?;
+    let token = cluster.kubectl(&["create", "token", "default", "-n", "default"])?;
     let screen = |args: &[&str]| {
         let mark = cluster.audit().mark()?;
         let began = Instant::now();
@@ -87,8 +107,8 @@ pub(super) async fn measure(cluster: &Cluster, operator: &Path, program: &Path, 
         let time = began.elapsed();
         let errors = String::from_utf8_lossy(&output.stderr);
         ensure!(errors.is_empty() && !output.stdout.is_empty(), "{args:?}: {errors}");
-        let lines = String::from_utf8_lossy(&output.stdout).lines().count();
-        anyhow::Ok(Screen { requests: cluster.audit().requests(USER, mark)?, time, lines })
+        let text = String::from_utf8(output.stdout)?;
+        anyhow::Ok(Screen { requests: cluster.audit().requests(READER, mark)?, time, text })
     };
     let path = "/apis/gpu.nodestack.dev/v1alpha1/clustergpupolicies";
     Ok(Figures {
@@ -96,6 +116,65 @@ pub(super) async fn measure(cluster: &Cluster, operator: &Path, program: &Path, 
         status: screen(&["status"])?,
         nodes_listed: screen(&["status", "--nodes"])?,
         check: screen(&["check"])?,
-        policies: cluster.kubectl(&["get", "--raw", path])?.len(),
+        policies: cluster.kubectl(&["get", "--raw", path])?.len().try_into()?,
     })
+}
+
+/// Returns a fleet with a node of each model, of which the last one cannot pull its driver's image.
+fn simulated() -> Sim {
+    let mut sim = Sim::new().policy(POLICY, "{}");
+    for (index, model) in MODELS.into_iter().enumerate() {
+        sim.join(name(index), model, u32::try_from(GPUS_PER_NODE).unwrap_or_default());
+    }
+    let missing_images = ["595.91.07", "580.173.02"].map(str::to_owned).into();
+    sim.faults.insert(name(MODELS.len() - 1).into(), Faults { missing_images, ..Faults::default() });
+    sim.steps(90);
+    sim
+}
+
+/// Creates the fleet.
+async fn create(cluster: &Cluster, nodes: u32) -> Result<()> {
+    let (client, sim) = (cluster.client(), simulated());
+    let (objects, gpu_nodes) = (Api::<Node>::all(client.clone()), Api::<GpuNode>::all(client.clone()));
+    let params = PostParams::default();
+    let one = async |index: usize| {
+        let at = index % MODELS.len();
+        let mut node = FleetNode::with_gpus(&name(index), MODELS[at], GPUS_PER_NODE);
+        node.padding = Padding::REALISTIC;
+        objects.create(&params, &node.object(Timestamp::now())).await?;
+        let mut gpu_node = sim.gpu_nodes.get(&name(at).as_str().into()).context("a GpuNode")?.clone();
+        let (spec, status) = (gpu_node.spec.clone(), gpu_node.status.take());
+        gpu_nodes.create(&params, &GpuNode::new(&name(index), spec)).await?;
+        let status = Patch::Merge(json!({"status": status}));
+        gpu_nodes.patch_status(&name(index), &PatchParams::default(), &status).await?;
+        anyhow::Ok(())
+    };
+    stream::iter((0..nodes as usize).map(one)).buffer_unordered(CONCURRENT).try_collect::<()>().await?;
+
+    let policies = Api::<ClusterGpuPolicy>::all(client);
+    let policy = sim.policies.get(&POLICY.into()).context("a policy")?;
+    let created = policies.create(&params, &ClusterGpuPolicy::new(POLICY, policy.spec.clone())).await?;
+    let mut status = policy.status.clone().context("a status")?;
+    status.observed_generation = created.metadata.generation;
+    let factor = nodes / u32::try_from(MODELS.len())?;
+    multiply(&mut status.nodes, factor);
+    for pool in &mut status.pools {
+        multiply(&mut pool.nodes, factor);
+        pool.gpus.expected *= factor;
+        pool.gpus.allocatable *= factor;
+    }
+    status.gpus.expected *= factor;
+    status.gpus.allocatable *= factor;
+    // As many nodes as a status lists.
+    let first = status.attention.first().context("a node that fails")?.clone();
+    status.attention = vec![first; gpu_operator_crd::policy_status::MAX_ATTENTION];
+    policies.patch_status(POLICY, &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await?;
+    Ok(())
+}
+
+fn multiply(counts: &mut NodeCounts, factor: u32) {
+    let NodeCounts { total, ready, progressing, failed, excluded, opted_out, updating, outdated, leaving } = counts;
+    for count in [total, ready, progressing, failed, excluded, opted_out, updating, outdated, leaving] {
+        *count *= factor;
+    }
 }

@@ -152,7 +152,8 @@ impl FleetNode {
     }
 
     /// Returns the Node object as kubelet registers it, Ready from the start.
-    pub(super) fn object(&self, now: Timestamp) -> Node {
+    #[must_use]
+    pub fn object(&self, now: Timestamp) -> Node {
         let resources = BTreeMap::from([
             ("cpu".to_owned(), Quantity("128".to_owned())),
             ("memory".to_owned(), Quantity("1Ti".to_owned())),
