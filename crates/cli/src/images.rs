@@ -1,8 +1,8 @@
 //! `gpu-operator images`: lists the images that the nodes of a policy may pull, without a cluster.
 
 use std::{
-    collections::BTreeSet,
-    io::{self, Write},
+    collections::{BTreeMap, BTreeSet},
+    io,
 };
 
 use gpu_operator_crd::ClusterGpuPolicy;
@@ -12,9 +12,13 @@ use gpu_operator_plan::{
     note::listed,
     settings::Settings,
 };
+use serde::Serialize;
 use thiserror::Error;
 
-use crate::policy_file::{self, FileError};
+use crate::{
+    output::Output,
+    policy_file::{self, FileError},
+};
 
 /// Which policies and nodes the list is for.
 #[derive(Debug, clap::Args)]
@@ -39,6 +43,18 @@ pub struct Images {
     /// Print the images' names as published, without the mirror in spec.images.registry.
     #[arg(long)]
     upstream: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// The list as it is printed.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    /// The images.
+    images: BTreeSet<String>,
+    /// The images without a digest, by the field of the policy for it.
+    without_digest: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// A reason why no images are listed.
@@ -82,9 +98,9 @@ impl Images {
         for warning in by_tag.iter().map(|(field, images)| by_tag_warning(field, images)) {
             tracing::warn!("{warning}");
         }
-        let mut lines = images.into_iter().collect::<Vec<_>>().join("\n");
-        lines.push('\n');
-        io::stdout().write_all(lines.as_bytes()).map_err(ImagesError::Write)
+        let without_digest = by_tag.into_iter().map(|(field, images)| (field.to_string(), images)).collect();
+        let lines = |report: &Report| report.images.iter().fold(String::new(), |lines, image| lines + image + "\n");
+        self.output.print(&Report { images, without_digest }, lines).map_err(ImagesError::Write)
     }
 
     /// Returns the images of all policies, and logs what is noteworthy.
