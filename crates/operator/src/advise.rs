@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Event;
 use kube::{Api, Client, api::ListParams};
 
 use crate::{
+    election::Leadership,
     error::{Error, request},
     events::Publisher,
     extract::{Extract, Extracted},
@@ -44,6 +45,8 @@ impl Extract for Reported {
 
 /// The dependencies of the diagnosis.
 pub struct Adviser {
+    /// Whether this replica may write.
+    pub leadership: Leadership,
     /// The client of the API server.
     pub client: Client,
     /// The source of facts.
@@ -55,8 +58,20 @@ pub struct Adviser {
 }
 
 impl Adviser {
-    /// Runs until dropped.
+    /// Runs until dropped. A replica that does not lead diagnoses nothing.
     pub async fn run(self) {
+        loop {
+            self.leadership.gained().await;
+            tokio::select! {
+                () = self.passes() => {}
+                () = self.leadership.lost() => {}
+            }
+            self.metrics.show_findings(&[]);
+        }
+    }
+
+    /// Runs one diagnosis after the other, as long as this replica leads.
+    async fn passes(&self) {
         let mut journal = Journal::default();
         let (mut pause, mut gather) = (IDLE, GATHER);
         loop {

@@ -24,6 +24,7 @@ use crate::{
     check,
     client::bounded,
     drive::Driver,
+    election::{Election, Leadership},
     error::Error as RequestError,
     events::Publisher,
     metrics::Metrics,
@@ -85,6 +86,12 @@ struct Run {
     /// Address of /livez, /readyz and /metrics.
     #[arg(long, default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
+    /// Name of the Lease by which one of several replicas is elected to write. Without it, this process must be the only one.
+    #[arg(long, requires = "identity")]
+    lease: Option<String>,
+    /// Name of this replica in the Lease, which no other one may have.
+    #[arg(long, env = "POD_NAME")]
+    identity: Option<String>,
     /// Do not diagnose pods that request GPUs: write no Events about their mistakes.
     #[arg(long)]
     no_pod_diagnosis: bool,
@@ -169,6 +176,8 @@ impl Run {
             kubelet_root,
             evict_pods,
             listen,
+            lease,
+            identity,
             no_pod_diagnosis,
             admission_policies,
         } = self;
@@ -184,9 +193,13 @@ impl Run {
         let mut follow = watch::follow_all(&client, &namespace, &mirrors, &wake);
         follow.push(Box::pin(publishing));
         follow.extend(admission_watch::follow_all(&client, admission_policies, &metrics));
+        let elect = |(lease, identity): (String, String)| Election::new(client.clone(), &namespace, &lease, &identity);
+        let mut election = lease.zip(identity).map(elect);
+        let leadership = election.as_ref().map_or_else(Leadership::sole, Election::leadership);
         if !no_pod_diagnosis {
             follow.extend(watch::follow_pods(&client, &namespace, &mirrors));
             let adviser = Adviser {
+                leadership: leadership.clone(),
                 client: client.clone(),
                 mirrors: Arc::clone(&mirrors),
                 metrics: Arc::clone(&metrics),
@@ -209,18 +222,29 @@ impl Run {
         let served = serve(listener, admin);
         let catalogue = Catalogue::builtin()?;
         let driver = Driver::new(settings, catalogue, client, Arc::clone(&mirrors));
-        let reconcile = Loop { driver, mirrors, wake, metrics, publisher, progress };
+        let reconcile = Loop { leadership, driver, mirrors, wake, metrics, publisher, progress };
         tracing::info!(version = env!("CARGO_PKG_VERSION"), %listen, "gpu-operator started");
+        let elected = async {
+            match &mut election {
+                Some(election) => election.run().await,
+                None => std::future::pending().await,
+            }
+        };
         // Every write is complete in itself, so stopping at any time loses nothing.
-        tokio::select! {
-            _ = join_all(follow) => {}
-            () = reconcile.run() => {}
-            outcome = served => outcome.map_err(|error| CliError::Listen(listen, error))?,
-            _ = term.recv() => {}
-            _ = int.recv() => {}
+        let outcome = tokio::select! {
+            _ = join_all(follow) => Ok(()),
+            () = reconcile.run() => Ok(()),
+            () = elected => Ok(()),
+            outcome = served => outcome.map_err(|error| CliError::Listen(listen, error)),
+            _ = term.recv() => Ok(()),
+            _ = int.recv() => Ok(()),
+        };
+        // Nothing is written any more: what the branches above did is dropped.
+        if let Some(election) = election {
+            election.release().await;
         }
         tracing::info!("gpu-operator stopped");
-        Ok(())
+        outcome
     }
 }
 

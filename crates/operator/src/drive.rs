@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use crate::{apply::Writer, error::Error, observe, watch::Mirrors};
+use crate::{apply::Writer, election::Leadership, error::Error, observe, watch::Mirrors};
 
 /// The maximum number of concurrent requests, without those that have not been answered within [`SLOW`].
 const MAX_REQUESTS: usize = 16;
@@ -71,14 +71,21 @@ impl Driver {
         Around { settings: &self.settings, catalogue: &self.catalogue, carry, uptime: self.uptime() }
     }
 
-    /// Carries out a pass, of which these are the first requests, and returns the result of each write.
-    pub async fn drive(&self, pass: &mut Pass, first: Vec<Request>, carry: &mut LoopState) -> Vec<Written> {
+    /// Carries out a pass, of which these are the first requests, and returns the result of each write. Makes no further request once
+    /// this replica leads no longer: a process may have been suspended at any point.
+    pub async fn drive(
+        &self,
+        pass: &mut Pass,
+        first: Vec<Request>,
+        carry: &mut LoopState,
+        leadership: &Leadership,
+    ) -> Vec<Written> {
         // Requests are made as they are needed: their bodies for a fleet would need more memory than all its facts.
         let mut queue = VecDeque::from(first);
         let (mut begun, mut slow) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut written = Vec::new();
         loop {
-            let is_over = pass.ends().is_some_and(|end| self.uptime() >= end);
+            let is_over = pass.ends().is_some_and(|end| self.uptime() >= end) || !leadership.holds();
             while !is_over && begun.len() < MAX_REQUESTS {
                 let Some(request) = queue.pop_front() else { break };
                 begun.push(self.begin(request));

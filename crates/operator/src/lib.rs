@@ -7,8 +7,8 @@
 //! ```
 //!
 //! [`watch`] mirrors facts and wakes the loop, which is [`reconcile`]. A [`gpu_operator_plan::pass::Pass`] decides what to read and
-//! what to write; [`drive`] carries out its requests: [`observe`] reads what no mirror holds, and [`apply`] writes. [`client`] and
-//! [`extract`] bound the memory of answers. Only this crate does I/O (`watch`, `observe`, `apply`, `events`, `advise`,
+//! what to write; [`drive`] carries out its requests: [`observe`] reads what no mirror holds, and [`apply`] writes. [`election`] decides
+//! which of several replicas does that. [`client`] and [`extract`] bound the memory of answers. Only this crate does I/O (`watch`, `observe`, `apply`, `events`, `advise`,
 //! `admission_watch`, `admin`, `check`); time is an argument of the pass.
 
 pub mod admin;
@@ -20,6 +20,7 @@ pub mod check;
 pub mod cli;
 pub mod client;
 pub mod drive;
+pub mod election;
 pub mod error;
 pub mod events;
 pub mod extract;

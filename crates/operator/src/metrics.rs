@@ -70,6 +70,7 @@ struct WriteLabels {
 pub struct Metrics {
     /// It is locked while the series of the fleet are replaced, so that no scrape misses one: an alert on it would start over.
     registry: Mutex<Registry>,
+    leader: Gauge,
     conditions: Family<ConditionLabels, Gauge>,
     halted: Family<PoolLabels, Gauge>,
     rollout_nodes: Family<RolloutLabels, Gauge>,
@@ -90,6 +91,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("gpu_operator");
         let metrics = Self {
+            leader: Gauge::default(),
             conditions: Family::default(),
             halted: Family::default(),
             rollout_nodes: Family::default(),
@@ -106,67 +108,83 @@ impl Default for Metrics {
             last_pass: Gauge::default(),
             registry: Mutex::default(),
         };
-        registry.register("build", "The version and the revision of the sources", Info::new(build_info::LABELS));
-        registry.register(
-            "policy_condition",
-            "A condition of a policy with its status and reason, as labels. Always 1",
-            metrics.conditions.clone(),
-        );
-        registry.register(
-            "rollout_halted",
-            "Whether the rollout of a pool is halted or rolled back",
-            metrics.halted.clone(),
-        );
-        registry.register(
-            "rollout_nodes",
-            "Number of nodes of a policy in its rollouts, by state",
-            metrics.rollout_nodes.clone(),
-        );
-        registry.register("pool_nodes", "Number of nodes per pool and state", metrics.nodes.clone());
-        registry.register(
-            "pool_gpus_expected",
-            "Number of units that the nodes of a pool should offer",
-            metrics.expected_gpus.clone(),
-        );
-        registry.register(
-            "pool_gpus_allocatable",
-            "Number of units of a pool that are allocatable",
-            metrics.allocatable_gpus.clone(),
-        );
-        registry.register(
-            "pool_gpus_with_problems",
-            "Number of GPUs per pool that are not known to be healthy, by state",
-            metrics.gpus_with_problems.clone(),
-        );
-        registry.register(
-            "pod_findings",
-            "Number of current mistakes in pods, by reason",
-            metrics.pod_findings.clone(),
-        );
-        registry.register(
-            "admission_policy_state",
-            "Whether a ValidatingAdmissionPolicy of the chart is enforced, by its state. Always 1",
-            metrics.admission_policies.clone(),
-        );
-        registry.register("writes", "Number of writes to the API server, by kind and result", metrics.writes.clone());
-        registry.register("events", "Number of Events, by result", metrics.events.clone());
-        registry.register("passes", "Number of reconcile passes over the fleet", metrics.passes.clone());
-        registry.register_with_unit(
-            "plan_duration",
-            "Duration of planning for the fleet",
-            Unit::Seconds,
-            metrics.planning.clone(),
-        );
-        registry.register(
-            "last_pass_timestamp_seconds",
-            "Time at which the last pass ended, in seconds since the epoch",
-            metrics.last_pass.clone(),
-        );
+        metrics.register_fleet(&mut registry);
+        metrics.register_operator(&mut registry);
         Self { registry: Mutex::new(registry), ..metrics }
     }
 }
 
 impl Metrics {
+    /// Registers the metrics of the fleet.
+    fn register_fleet(&self, registry: &mut Registry) {
+        registry.register(
+            "policy_condition",
+            "A condition of a policy with its status and reason, as labels. Always 1",
+            self.conditions.clone(),
+        );
+        registry.register(
+            "rollout_halted",
+            "Whether the rollout of a pool is halted or rolled back",
+            self.halted.clone(),
+        );
+        registry.register(
+            "rollout_nodes",
+            "Number of nodes of a policy in its rollouts, by state",
+            self.rollout_nodes.clone(),
+        );
+        registry.register("pool_nodes", "Number of nodes per pool and state", self.nodes.clone());
+        registry.register(
+            "pool_gpus_expected",
+            "Number of units that the nodes of a pool should offer",
+            self.expected_gpus.clone(),
+        );
+        registry.register(
+            "pool_gpus_allocatable",
+            "Number of units of a pool that are allocatable",
+            self.allocatable_gpus.clone(),
+        );
+        registry.register(
+            "pool_gpus_with_problems",
+            "Number of GPUs per pool that are not known to be healthy, by state",
+            self.gpus_with_problems.clone(),
+        );
+        registry.register("pod_findings", "Number of current mistakes in pods, by reason", self.pod_findings.clone());
+    }
+
+    /// Registers the metrics of the operator itself.
+    fn register_operator(&self, registry: &mut Registry) {
+        registry.register("build", "The version and the revision of the sources", Info::new(build_info::LABELS));
+        registry.register(
+            "leader",
+            "Whether this replica leads: only the leader writes, and has metrics of the fleet",
+            self.leader.clone(),
+        );
+        registry.register(
+            "admission_policy_state",
+            "Whether a ValidatingAdmissionPolicy of the chart is enforced, by its state. Always 1",
+            self.admission_policies.clone(),
+        );
+        registry.register("writes", "Number of writes to the API server, by kind and result", self.writes.clone());
+        registry.register("events", "Number of Events, by result", self.events.clone());
+        registry.register("passes", "Number of reconcile passes over the fleet", self.passes.clone());
+        registry.register_with_unit(
+            "plan_duration",
+            "Duration of planning for the fleet",
+            Unit::Seconds,
+            self.planning.clone(),
+        );
+        registry.register(
+            "last_pass_timestamp_seconds",
+            "Time at which the last pass ended, in seconds since the epoch",
+            self.last_pass.clone(),
+        );
+    }
+
+    /// Sets whether this replica leads.
+    pub fn show_leader(&self, leads: bool) {
+        self.leader.set(leads.into());
+    }
+
     /// Sets the metrics of the fleet.
     pub fn show(&self, plan: &Plan) {
         let _no_scrape = self.registry.lock().unwrap_or_else(PoisonError::into_inner);

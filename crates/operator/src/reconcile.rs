@@ -6,10 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gpu_operator_plan::{carry::LoopState, pass::Pass, world::World};
+use gpu_operator_plan::{Plan, carry::LoopState, pass::Pass, world::World};
 use tokio::sync::Notify;
 
-use crate::{drive::Driver, events::Publisher, metrics::Metrics, progress::Progress, watch::Mirrors};
+use crate::{
+    drive::Driver, election::Leadership, events::Publisher, metrics::Metrics, progress::Progress, watch::Mirrors,
+};
 
 /// Events within this time are handled by one pass.
 const GATHER: Duration = Duration::from_millis(200);
@@ -18,6 +20,8 @@ const IDLE: Duration = Duration::from_hours(1);
 
 /// The dependencies of the loop.
 pub struct Loop {
+    /// Whether this replica may write.
+    pub leadership: Leadership,
     /// What carries out each pass.
     pub driver: Driver,
     /// The source of facts.
@@ -33,10 +37,28 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// Runs until dropped.
+    /// Runs until dropped. A replica that does not lead keeps nothing but its mirrors: it begins with a new state when it leads.
     pub async fn run(self) {
+        loop {
+            self.metrics.show_leader(false);
+            self.leadership.gained().await;
+            tracing::info!("this replica leads");
+            self.metrics.show_leader(true);
+            tokio::select! {
+                () = self.passes() => {}
+                () = self.leadership.lost() => tracing::warn!("this replica leads no longer, and writes nothing"),
+            }
+            // Only the leader knows, and reports, the state of the fleet.
+            self.metrics.show(&Plan::default());
+            self.progress.ended();
+        }
+    }
+
+    /// Runs one pass after the other, as long as this replica leads.
+    async fn passes(&self) {
         let mut carry = LoopState::default();
         let mut pause = IDLE;
+        self.wake.notify_one();
         loop {
             tokio::select! {
                 () = self.wake.notified() => tokio::time::sleep(GATHER).await,
@@ -58,7 +80,7 @@ impl Loop {
         let started = Instant::now();
         let (mut pass, requests) = Pass::begin(world, now, &mut self.driver.around(carry));
         let planning = started.elapsed();
-        let written = self.driver.drive(&mut pass, requests, carry).await;
+        let written = self.driver.drive(&mut pass, requests, carry, &self.leadership).await;
         if let Some(plan) = pass.plan() {
             self.metrics.show(plan);
         }

@@ -14,6 +14,7 @@ use axum::{
 use futures::{StreamExt, channel::mpsc, future::BoxFuture, stream};
 use gpu_operator::{
     advise::Adviser,
+    election::Leadership,
     events::Publisher,
     metrics::Metrics,
     watch::{self, Mirrors},
@@ -110,7 +111,8 @@ impl Scene {
         let mut tasks = watch::follow_all(&client, "gpu-operator", &mirrors, &Arc::<Notify>::default());
         tasks.extend(watch::follow_pods(&client, "gpu-operator", &mirrors));
         let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
-        let adviser = Adviser { client, mirrors, metrics: Arc::clone(&metrics), publisher };
+        let adviser =
+            Adviser { leadership: Leadership::sole(), client, mirrors, metrics: Arc::clone(&metrics), publisher };
         tasks.push(Box::pin(adviser.run()) as BoxFuture<'static, ()>);
         tasks.push(Box::pin(publishing));
         Self { server, posts, metrics, tasks: tasks.into_iter().map(tokio::spawn).collect() }

@@ -206,8 +206,11 @@ struct ResponseStatus {
 
 impl Entry {
     /// Returns whether the line counts as a request. A watch has one line when it begins and one when it ends; other
-    /// requests have one line.
+    /// requests have one line. The renewals of a replica's Lease do not count, which continue whatever happens in the fleet.
     fn counts(&self) -> bool {
+        if self.object_ref.as_ref().is_some_and(|object| object.resource == "leases") {
+            return false;
+        }
         self.stage == if self.verb == "watch" { "ResponseStarted" } else { "ResponseComplete" }
     }
 }

@@ -80,9 +80,9 @@ impl Cluster {
         self.paths.kubeconfig()
     }
 
-    /// Returns the port for an operator that runs as a process of this machine.
-    pub fn operator_port(&self) -> u16 {
-        self.state.operator_port
+    /// Returns the port for an operator that runs as a process of this machine, and that for a second one.
+    pub fn operator_ports(&self) -> [u16; 2] {
+        [self.state.operator_port, self.state.standby_port]
     }
 
     /// Returns the real nodes.

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use cluster::{
     chart::RELEASE,
     clients::kubectl,
-    outside::{self, OPERATOR},
+    outside::{self, OPERATOR, STANDBY},
     state::State,
 };
 use harness::{files::tail, paths::Paths, records::records, usage::Usage, wait::poll};
@@ -22,11 +22,15 @@ use k8s_openapi::api::apps::v1::Deployment;
 use super::handle::Cluster;
 
 const DEPLOYMENT: &str = "deployment/nodestack-gpu-operator";
+/// The environment variable with the name of a replica in the Lease.
+const IDENTITY: &str = "POD_NAME";
 
 /// The operator, running outside the cluster instead of its Deployment.
 #[derive(Debug)]
 pub struct OperatorProcess {
     paths: Paths,
+    /// The name of its record, and in the Lease.
+    name: &'static str,
     program: PathBuf,
     args: Vec<String>,
     env: Vec<(String, String)>,
@@ -45,16 +49,38 @@ impl OperatorProcess {
         let deployment: Deployment = serde_json::from_str(&text).context("reading the operator's Deployment")?;
         let (mut args, mut env) = invocation(&deployment)?;
         // As a process of the machine it uses the machine's network, and gets a port on loopback.
-        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.operator_port()));
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.operator_ports()[0]));
         *listen_address(&mut args)? = listen.to_string();
+        outside::stop(&paths, STANDBY)?;
         outside::stop(&paths, OPERATOR)?;
         scale_to_zero(&paths)?;
         let kubeconfig = cluster.service_account_kubeconfig("nodestack-gpu-operator", None)?;
         // In a pod these variables have the API server's address; here it is in the kubeconfig.
-        env.retain(|(name, _)| !name.starts_with("KUBERNETES_SERVICE_"));
-        let operator = Self { paths, program: program.to_owned(), args, env, kubeconfig, listen };
+        env.retain(|(name, _)| !name.starts_with("KUBERNETES_SERVICE_") && name != IDENTITY);
+        let operator = Self { paths, name: OPERATOR, program: program.to_owned(), args, env, kubeconfig, listen };
         operator.start_again()?;
         Ok(operator)
+    }
+
+    /// Starts a second operator beside it, and waits until it is ready.
+    ///
+    /// # Errors
+    /// If it exits or is not ready within a minute.
+    pub fn standby(&self, cluster: &Cluster) -> Result<Self> {
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.operator_ports()[1]));
+        let mut args = self.args.clone();
+        *listen_address(&mut args)? = listen.to_string();
+        let (paths, program) = (self.paths.clone(), self.program.clone());
+        let (env, kubeconfig) = (self.env.clone(), self.kubeconfig.clone());
+        let standby = Self { paths, name: STANDBY, program, args, env, kubeconfig, listen };
+        standby.start_again()?;
+        Ok(standby)
+    }
+
+    /// Returns its name in the Lease.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
     }
 
     /// Starts the operator again after it has ended, and waits until it is ready.
@@ -69,19 +95,20 @@ impl OperatorProcess {
     /// Starts the operator again after it has ended, without waiting for it.
     pub fn launch(&self) -> Result<()> {
         let records = records(&self.paths);
-        if records.alive(OPERATOR).is_some() {
-            bail!("the operator is already running");
+        if records.alive(self.name).is_some() {
+            bail!("{} is already running", self.name);
         }
         let mut command = Command::new(&self.program);
-        command.args(&self.args).envs(self.env.iter().cloned()).env("KUBECONFIG", &self.kubeconfig);
+        command.args(&self.args).envs(self.env.iter().cloned());
+        command.env("KUBECONFIG", &self.kubeconfig).env(IDENTITY, self.name);
         records
-            .spawn(OPERATOR, &mut command, &self.log())
+            .spawn(self.name, &mut command, &self.log())
             .with_context(|| format!("{} (run cargo build first)", self.program.display()))
     }
 
     fn wait_ready(&self) -> Result<()> {
         poll("the operator's readiness", Duration::from_mins(1), || {
-            if records(&self.paths).alive(OPERATOR).is_none() {
+            if records(&self.paths).alive(self.name).is_none() {
                 bail!("the operator ended; the end of its log:\n{}", tail(&self.log(), 3_000));
             }
             Ok(check_ready(self.listen).map_err(|error| format!("{error:#}")))
@@ -90,24 +117,34 @@ impl OperatorProcess {
 
     /// Kills the operator (SIGKILL).
     pub fn kill(&self) -> Result<()> {
-        records(&self.paths).stop(OPERATOR, Duration::ZERO)
+        records(&self.paths).stop(self.name, Duration::ZERO)
+    }
+
+    /// Suspends the operator (SIGSTOP).
+    pub fn suspend(&self) -> Result<()> {
+        records(&self.paths).suspend(self.name)
+    }
+
+    /// Lets a suspended operator continue (SIGCONT).
+    pub fn resume(&self) -> Result<()> {
+        records(&self.paths).resume(self.name)
     }
 
     /// Stops the operator (SIGTERM) and waits for its end.
     pub fn stop(&self) -> Result<()> {
-        outside::stop(&self.paths, OPERATOR)
+        outside::stop(&self.paths, self.name)
     }
 
     /// Returns the process id, if the operator is running.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
-        records(&self.paths).alive(OPERATOR)
+        records(&self.paths).alive(self.name)
     }
 
     /// Returns the log file, which is kept across starts.
     #[must_use]
     pub fn log(&self) -> PathBuf {
-        self.paths.log(OPERATOR)
+        self.paths.log(self.name)
     }
 
     /// Returns memory and processor time since the start of the running process.

@@ -105,7 +105,8 @@ fn values(state: &State) -> serde_json::Value {
         // Shorter than on a fleet, because tests and people wait for them.
         "detector": {"interval": "2s"},
         "probe": {"interval": "2s", "podMetrics": {"enabled": true}, "dcgmMetrics": {"enabled": true}},
-        "operator": {"affinity": affinity(state), "evictPods": true},
+        // One replica: tests look for its pod, and on its node.
+        "operator": {"replicas": 1, "affinity": affinity(state), "evictPods": true},
         // Everything runs under the restrictions that a cluster can have, except for digests: the images have only tags.
         "admission": {"allowedRegistries": REGISTRIES},
         "gkeHealthMonitoring": true,

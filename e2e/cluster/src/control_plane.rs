@@ -26,7 +26,7 @@ const NAMES: [&str; 4] = ["etcd", "kube-apiserver", "kube-controller-manager", "
 /// Starts an empty control plane and writes `target/e2e/kubeconfig`.
 pub fn start(paths: &Paths, purpose: Purpose, nodes: Nodes) -> Result<State> {
     let step = Step::start("starting the control plane");
-    let ports = free_ports::<6>()?;
+    let ports = free_ports::<7>()?;
     let state = State {
         purpose,
         nodes,
@@ -37,6 +37,7 @@ pub fn start(paths: &Paths, purpose: Purpose, nodes: Nodes) -> Result<State> {
         controller_manager_port: ports[3],
         scheduler_port: ports[4],
         operator_port: ports[5],
+        standby_port: ports[6],
     };
     // Saved before the first process starts, so that `down` always knows that there is a cluster.
     state.save(paths)?;

@@ -150,8 +150,9 @@ pub fn real_nodes(paths: &Paths) -> Vec<String> {
 pub fn down(paths: &Paths) -> Result<()> {
     if paths.cluster().exists() || paths.nodes().exists() {
         let step = Step::start("taking the cluster down");
-        outside::stop(paths, outside::OPERATOR)?;
-        outside::stop(paths, outside::PROBE)?;
+        for name in [outside::OPERATOR, outside::STANDBY, outside::PROBE] {
+            outside::stop(paths, name)?;
+        }
         for node in NodeId::first(MAX_NODES) {
             control::stop(paths, node)?;
         }

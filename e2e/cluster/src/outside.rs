@@ -7,6 +7,8 @@ use harness::{paths::Paths, records::records};
 
 /// The record and log of the operator.
 pub const OPERATOR: &str = "operator-process";
+/// The record and log of a second operator, which is there to follow the first one.
+pub const STANDBY: &str = "standby-process";
 /// The record and log of the probe.
 pub const PROBE: &str = "probe-process";
 

@@ -43,6 +43,8 @@ pub struct State {
     pub(crate) scheduler_port: u16,
     /// The port of an operator that runs as a process of this machine.
     pub operator_port: u16,
+    /// The port of a second one.
+    pub standby_port: u16,
 }
 
 impl Nodes {

@@ -90,6 +90,21 @@ impl Records {
         Ok(fs::remove_file(self.file(name)).or_else(ignore_missing)?)
     }
 
+    /// Suspends a recorded process (SIGSTOP), as a machine without processor time does.
+    pub fn suspend(&self, name: &str) -> Result<()> {
+        self.signal(name, Signal::SIGSTOP)
+    }
+
+    /// Lets a suspended process continue (SIGCONT).
+    pub fn resume(&self, name: &str) -> Result<()> {
+        self.signal(name, Signal::SIGCONT)
+    }
+
+    fn signal(&self, name: &str, signal: Signal) -> Result<()> {
+        let running = self.alive(name).with_context(|| format!("{name} is not running"))?;
+        kill(pid(running)?, signal).with_context(|| format!("{signal} for {name}"))
+    }
+
     /// Returns the names of all recorded processes.
     pub fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();

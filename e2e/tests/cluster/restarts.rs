@@ -1,9 +1,10 @@
 //! After every kind of restart the node becomes ready again without intervention.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use gpu_operator_crd::policy::Stage;
 use harness::wait::eventually;
-use kube::ResourceExt;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, ResourceExt, api::EvictParams};
 
 use crate::support::{DEFAULT_DRIVER, Fixture, GPUS, PLAIN_STAGES, READY, alone, long_test, test};
 
@@ -75,6 +76,52 @@ fn a_node_recovers_from_a_reboot() {
     });
 }
 
+/// Sets the number of the operator's replicas by the chart.
+fn scale(f: &Fixture, replicas: u32) -> Result<String> {
+    let (chart, values) = (f.cluster.chart().display().to_string(), f.cluster.values().display().to_string());
+    let replicas = format!("operator.replicas={replicas}");
+    let namespace = f.cluster.namespace();
+    f.cluster.helm(&[
+        "upgrade",
+        namespace,
+        &chart,
+        "--namespace",
+        namespace,
+        "--values",
+        &values,
+        "--set",
+        &replicas,
+        "--wait",
+        "--timeout",
+        "2m",
+    ])
+}
+
+/// Returns the name of the pod that leads, as soon as it is another one than `before`.
+async fn leader(f: &Fixture, before: &str) -> Result<String> {
+    let leases = Api::<Lease>::namespaced(f.cluster.client(), f.cluster.namespace());
+    eventually(READY, "the next leader", || async {
+        let holder = leases.get("nodestack-gpu-operator").await?.spec.and_then(|spec| spec.holder_identity);
+        holder.filter(|holder| !holder.is_empty() && holder != before).context("no leader")
+    })
+    .await
+}
+
+/// Evicts the leader of two replicas, and then the one that follows it.
+async fn hand_over(f: &Fixture) -> Result<()> {
+    scale(f, 2)?;
+    let pods = f.pods(f.cluster.namespace());
+    let first = leader(f, "").await?;
+    pods.evict(&first, &EvictParams::default()).await?;
+    let second = leader(f, &first).await?;
+    // As long as the first one's successor is not ready, a drain of the second one's node waits.
+    match pods.evict(&second, &EvictParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 429 => {}
+        evicted => bail!("{second} was evicted although it was the only replica: {evicted:?}"),
+    }
+    f.wait_until_ready().await
+}
+
 #[test]
 fn a_restart_of_the_operator_recreates_no_pod() {
     alone(async |f| {
@@ -89,15 +136,15 @@ fn a_restart_of_the_operator_recreates_no_pod() {
             anyhow::Ok(uids)
         };
         let before = pods().await?;
-        f.cluster.kubectl(&["rollout", "restart", "deployment/nodestack-gpu-operator", "-n", f.cluster.namespace()])?;
-        f.cluster.kubectl(&[
-            "rollout",
-            "status",
-            "deployment/nodestack-gpu-operator",
-            "-n",
-            f.cluster.namespace(),
-            "--timeout=60s",
-        ])?;
+        let outcome = hand_over(&f).await;
+        // This ends one of the two replicas, whichever leads.
+        scale(&f, 1)?;
+        outcome?;
+        let restart = ["rollout", "restart", "deployment/nodestack-gpu-operator", "-n", f.cluster.namespace()];
+        f.cluster.kubectl(&restart)?;
+        let status =
+            ["rollout", "status", "deployment/nodestack-gpu-operator", "-n", f.cluster.namespace(), "--timeout=60s"];
+        f.cluster.kubectl(&status)?;
         f.wait_until_ready().await?;
         ensure!(pods().await? == before, "pods were recreated");
         Ok(())

@@ -4,6 +4,7 @@
 
 mod history;
 mod install;
+mod leader;
 mod newer;
 mod rollout;
 mod rollout_budgets;

@@ -43,6 +43,8 @@ pub fn clock() -> Timestamp {
 #[derive(Clone, Debug)]
 pub struct Made {
     pub at: Instant,
+    /// The name of the client that made it.
+    pub client: &'static str,
     pub method: Method,
     pub path: String,
     pub subresource: &'static str,
@@ -52,7 +54,7 @@ pub struct Made {
 }
 
 impl Made {
-    async fn read(request: Request<kube::client::Body>) -> Self {
+    async fn read(client: &'static str, request: Request<kube::client::Body>) -> Self {
         let (parts, body) = request.into_parts();
         let body = body.collect_bytes().await.expect("a body");
         let path = parts.uri.path();
@@ -62,6 +64,7 @@ impl Made {
         let query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
         Self {
             at: Instant::now(),
+            client,
             method: parts.method,
             path,
             subresource: subresource.unwrap_or_default(),
@@ -137,8 +140,10 @@ pub enum Fault {
     Refused(StatusCode),
     /// It is neither carried out nor answered.
     Hangs,
-    /// It is answered after this time.
+    /// It is carried out and answered after this time.
     Late(Duration),
+    /// It is carried out at once and answered after this time.
+    AnsweredLate(Duration),
     /// The version from which a watch continues has expired.
     Expired,
     /// It is answered with this text.
@@ -179,8 +184,13 @@ impl Api {
     }
 
     pub fn client(self: &Arc<Self>) -> Client {
+        self.client_of("")
+    }
+
+    /// Returns a client whose requests have this name.
+    pub fn client_of(self: &Arc<Self>, name: &'static str) -> Client {
         let api = Arc::clone(self);
-        Client::new(tower::service_fn(move |request| Arc::clone(&api).answer(request)), "default")
+        Client::new(tower::service_fn(move |request| Arc::clone(&api).answer(name, request)), "default")
     }
 
     /// Determines what happens to requests from now on.
@@ -260,13 +270,17 @@ impl Api {
         self.updates.send_if_modified(|update| std::mem::replace(&mut update.version, version) != version);
     }
 
-    async fn answer(self: Arc<Self>, request: Request<kube::client::Body>) -> Result<Response<Body>, Infallible> {
-        let mut made = Made::read(request).await;
+    async fn answer(
+        self: Arc<Self>,
+        client: &'static str,
+        request: Request<kube::client::Body>,
+    ) -> Result<Response<Body>, Infallible> {
+        let mut made = Made::read(client, request).await;
         let fault = (self.faults.lock().expect("the faults"))(&made);
         self.made.lock().expect("the requests").push(made.clone());
         sleep(LATENCY).await;
         match fault {
-            Fault::None => {}
+            Fault::None | Fault::AnsweredLate(_) => {}
             Fault::Late(by) => sleep(by).await,
             Fault::Expired => drop(made.query.insert("resourceVersion".into(), "0".into())),
             Fault::Hangs => std::future::pending().await,
@@ -287,6 +301,9 @@ impl Api {
         }
         let answer = self.store().answer(&made);
         self.publish();
+        if let Fault::AnsweredLate(by) = fault {
+            sleep(by).await;
+        }
         Ok(answer.map_or_else(refuse, |value| Response::new(Body::from(value.to_string()))))
     }
 

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use gpu_operator::{
     drive::Driver,
+    election::{Election, Leadership},
     events::Publisher,
     metrics::Metrics,
     progress::Progress,
@@ -17,7 +18,7 @@ use gpu_operator_plan::{
     world::{ContainerFacts, ContainerState, Exit, NodeFacts, PodFacts, Role, TrimmedNode},
 };
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
-use kube::ResourceExt;
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::{
     task::LocalSet,
@@ -58,8 +59,13 @@ impl Cluster {
     pub fn running(nodes: usize) -> Self {
         let (cluster, sim) = Self::new(nodes);
         cluster.start_operator(&sim);
-        cluster.spawn(surroundings(Arc::clone(&cluster.api), sim));
+        cluster.run_surroundings(sim);
         cluster
+    }
+
+    /// Lets the simulator's kubelets, probes and controllers act from now on.
+    pub fn run_surroundings(&self, sim: Sim) {
+        self.spawn(surroundings(Arc::clone(&self.api), sim));
     }
 
     /// Runs a task until the cluster is dropped.
@@ -72,9 +78,23 @@ impl Cluster {
         self.tasks.run_until(sleep(time)).await;
     }
 
-    /// Starts the watches, the publisher of Events and the reconcile loop.
+    /// Starts the only operator.
     pub fn start_operator(&self, sim: &Sim) {
-        let (client, settings) = (self.api.client(), sim.settings.clone());
+        self.start(sim, self.api.client_of(""), Leadership::sole());
+    }
+
+    /// Starts one of several operators.
+    pub fn start_replica(&self, sim: &Sim, name: &'static str) {
+        let client = self.api.client_of(name);
+        let mut election = Election::new(client.clone(), &sim.settings.namespace, "operator", name);
+        let leadership = election.leadership();
+        self.spawn(async move { election.run().await });
+        self.start(sim, client, leadership);
+    }
+
+    /// Starts the watches, the publisher of Events and the reconcile loop.
+    fn start(&self, sim: &Sim, client: Client, leadership: Leadership) {
+        let settings = sim.settings.clone();
         let (metrics, wake, progress) = <(Arc<Metrics>, _, Arc<Progress>)>::default();
         let mirrors = Arc::new(Mirrors::new(clock));
         let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
@@ -84,7 +104,7 @@ impl Cluster {
         self.spawn(publishing);
         let catalogue = Catalogue::builtin().expect("a valid catalogue");
         let driver = Driver::new(settings, catalogue, client, Arc::clone(&mirrors));
-        self.spawn(Loop { driver, mirrors, wake, metrics, publisher, progress }.run());
+        self.spawn(Loop { leadership, driver, mirrors, wake, metrics, publisher, progress }.run());
     }
 
     /// Lets another manager change an object whenever it does not look as this manager wants it to.

@@ -5,6 +5,7 @@ mod admission;
 mod api;
 mod check;
 mod cluster;
+mod election;
 mod faults;
 mod observe;
 mod plan;

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use axum::http::{Method, StatusCode};
 use gpu_operator::{
     drive::{Driver, Written},
+    election::Leadership,
     error::Error,
     events::Publisher,
     metrics::Metrics,
@@ -61,9 +62,13 @@ async fn apply(api: &Arc<Api>, plan: &Plan) -> Vec<Written> {
 }
 
 async fn carry_out(driver: &Driver, plan: &Plan, carry: &mut LoopState) -> Vec<Written> {
+    carry_out_as(driver, plan, carry, &Leadership::sole()).await
+}
+
+async fn carry_out_as(driver: &Driver, plan: &Plan, carry: &mut LoopState, leadership: &Leadership) -> Vec<Written> {
     let (now, world) = (Timestamp::UNIX_EPOCH, World::default());
     let (mut pass, requests) = Pass::carry_out(plan.clone(), &world, now, &mut driver.around(carry));
-    driver.drive(&mut pass, requests, carry).await
+    driver.drive(&mut pass, requests, carry, leadership).await
 }
 
 /// Returns a fault of the requests for paths with this prefix.
@@ -97,6 +102,24 @@ async fn writes_come_after_the_writes_that_they_depend_on() {
     ];
     assert!(order.is_sorted(), "{order:?}: {paths:#?}");
     assert_eq!(paths.len(), 8, "finalizer, three DaemonSets, spec, labels, two statuses: {paths:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pass_ends_with_the_term_of_its_replica() {
+    let mut sim = Sim::new().policy("all", "{}");
+    for node in 0..100 {
+        sim.join(format!("n{node:03}"), "2330", 8);
+    }
+    let api = api_of(&sim);
+    api.fail(|_| Fault::Late(Duration::from_millis(900)));
+    let end = Instant::now() + Duration::from_secs(3);
+    let (_election, term) = tokio::sync::watch::channel(Some(end));
+    let (driver, leadership) = (driver(&api), Leadership::elected(term));
+    let written = carry_out_as(&driver, &sim.plan(), &mut LoopState::default(), &leadership).await;
+    let made = api.take();
+    assert!(made.len() > 16 && made.iter().all(|made| made.at < end), "{}", made.len());
+    // What was begun is completed.
+    assert_eq!((written.len(), end.elapsed() < Duration::from_secs(1)), (made.len(), true));
 }
 
 #[tokio::test(start_paused = true)]
