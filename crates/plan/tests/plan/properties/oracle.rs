@@ -184,12 +184,14 @@ fn is_out_of_service(sim: &Sim, name: &NodeName) -> bool {
     governing(sim, name).is_some() && !is_complete(sim, name)
 }
 
-/// Returns whether a node has a plugin, and all pods that its labels select are running.
+/// Returns whether a node has a plugin, and all pods that its labels select are running, or its plugin offers GPUs: a driver's container
+/// that crashes after it has loaded the driver takes nothing from pods.
 fn is_complete(sim: &Sim, name: &NodeName) -> bool {
     let node = &sim.nodes[name];
     let runs = |stage: Stage| pod(sim, name, stage).is_some_and(|pod| pod.running() && is_selected(pod, node, stage));
+    let offers = || runs(Stage::DevicePlugin) && node.allocatable.total() > 0;
     node.labels.contains_key(keys::DEVICE_PLUGIN)
-        && Stage::ALL.into_iter().all(|stage| !node.labels.contains_key(stage.key()) || runs(stage))
+        && (offers() || Stage::ALL.into_iter().all(|stage| !node.labels.contains_key(stage.key()) || runs(stage)))
 }
 
 /// Returns whether a pod has the group that its node's label selects.
