@@ -7,6 +7,7 @@ mod install;
 mod newer;
 mod rollout;
 mod rollout_budgets;
+mod startup_taints;
 mod support;
 mod systems;
 mod two_hundred;
