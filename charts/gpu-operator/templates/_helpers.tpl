@@ -276,7 +276,7 @@ whether conditions of other types are left unchanged. Argument: condition (its t
 - name: otherConditions
   expression: >-
     [variables.new, variables.old].map(node, node['status'].?conditions.orValue([]).filter(condition,
-    condition.type != {{ .condition | squote }}))
+    !(condition.type in {{ .conditions | toJson | replace "\"" "'" }})))
 # The order of conditions means nothing, and there is one of each type.
 - name: otherConditionsStay
   expression: >-

@@ -95,9 +95,19 @@ pub const UNHEALTHY_TAINT: &str = "gpu.nodestack.dev/unhealthy";
 /// Node annotation: that taint, as `key:effect`. It is written together with the taint, so that the operator removes its
 /// own taint, and no other one, after the policy has changed.
 pub const OWN_TAINT: &str = "gpu.nodestack.dev/taint";
+/// The key of startup taints, unless a policy names another one.
+pub const STARTUP_TAINT: &str = "gpu.nodestack.dev/startup";
+/// The key of startup taints for Cluster Autoscaler, unless a policy names another one.
+pub const AUTOSCALER_STARTUP_TAINT: &str = "startup-taint.cluster-autoscaler.kubernetes.io/gpu-nodestack";
+/// The beginning of the keys that Cluster Autoscaler regards as startup taints.
+pub const AUTOSCALER_STARTUP_PREFIX: &str = "startup-taint.cluster-autoscaler.kubernetes.io/";
 /// Condition of a Node: whether its GPUs are healthy. It is added when the first problem occurs.
 pub const HEALTH_CONDITION: &str = "gpu.nodestack.dev/GpuHealthy";
-/// Field manager of that condition. It owns nothing else, so that the condition can be removed again.
+/// Condition of a Node, if its policy requests it: whether its GPUs are ready, as the condition Ready of its GpuNode.
+pub const READY_CONDITION: &str = "gpu.nodestack.dev/GpuReady";
+/// All conditions of Nodes that this operator sets.
+pub const NODE_CONDITIONS: [&str; 2] = [HEALTH_CONDITION, READY_CONDITION];
+/// Field manager of these conditions, and of taints. It owns nothing else of the status, so that the conditions can be removed again.
 pub const HEALTH_MANAGER: &str = "gpu-operator/health";
 
 /// The prefix of NVIDIA's extended resources.

@@ -9,6 +9,7 @@ mod model;
 mod operand;
 mod plugin_flags;
 mod proxy;
+mod readiness;
 mod rollout;
 mod toolkit;
 mod validation;
@@ -18,8 +19,8 @@ use std::{
     iter,
 };
 
-use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::util::intstr::IntOrString};
-use kube::{CustomResource, KubeSchema, core::Duration};
+use k8s_openapi::api::core::v1::Toleration;
+use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +44,7 @@ pub use model::{Architecture, Model, ModelDriver, ModuleSupport};
 pub use operand::{Image, Images, Operand, PullPolicy, PullSecret};
 pub use plugin_flags::{DeviceIdStrategy, PluginFlags};
 pub use proxy::Proxy;
+pub use readiness::{Readiness, StartupTaint, StartupTaintPreset};
 pub use rollout::{Canary, Eviction, GpuPodsMode, OnFailure, RolloutGpuPods, RolloutStrategy, RolloutWindow, Weekday};
 pub use toolkit::{ContainerRuntime, Distribution, Injection, RuntimePaths, Toolkit};
 pub use validation::{Validation, ValidationMode};
@@ -135,7 +137,7 @@ pub struct ClusterGpuPolicySpec {
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub pools: Vec<Pool>,
-    /// The criteria by which the policy counts as ready.
+    /// The criteria by which the policy counts as ready, and how schedulers learn that a node is.
     #[serde(default, skip_serializing_if = "is_default")]
     pub readiness: Readiness,
     /// The rules by which the health of GPUs is judged, and the consequences for the node.
@@ -304,31 +306,6 @@ pub struct NodeLabel {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<LabelValue>")]
     pub value: Option<String>,
-}
-
-/// The criteria by which a policy counts as ready.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct Readiness {
-    /// The maximum duration of each phase of a node, after which the node counts as failed. Defaults to 30m.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
-    #[x_kube(validation = (
-        "self.matches('^([0-9]{1,6}(h|m|s)){1,3}$') && self.matches('[1-9]')",
-        "write a duration above zero in hours, minutes and seconds, such as 30m or 1h30m"
-    ))]
-    pub progress_deadline: Option<Duration>,
-    /// The number of nodes that must be ready, as a number or as a percentage of the eligible nodes, which are those
-    /// that are not NotReady, cordoned or being deleted. A node that is being updated counts as ready. Defaults to 100%.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = (
-        "string(self).matches('^([0-9]|[1-9][0-9]|100)%$') || self != string(self) && string(self).matches('^[0-9]{1,6}$')",
-        "write a number of nodes, such as 3, or a percentage from \"0%\" to \"100%\""
-    ))]
-    pub min_ready_nodes: Option<IntOrString>,
-    /// Validation of nodes by a short test on a GPU.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub validation: Validation,
 }
 
 /// Labels of a node or object.

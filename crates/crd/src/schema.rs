@@ -57,6 +57,18 @@ text! {
     "!format.qualifiedName().validate(self).hasValue()" => ILLEGAL_KEY,
     "!self.split('/')[0].endsWith('kubernetes.io') && !self.split('/')[0].endsWith('k8s.io')" =>
         "taint keys of kubernetes.io and k8s.io are reserved: write a different key, such as example.com/gpu-unhealthy, or remove key to use gpu.nodestack.dev/unhealthy",
+    "self != 'gpu.nodestack.dev/startup'" =>
+        "gpu.nodestack.dev/startup is a startup taint: write a different key, or remove key to use gpu.nodestack.dev/unhealthy",
+}
+
+text! {
+    /// The key of a taint that the operator removes from nodes that are ready. Reserved keys are rejected, except Cluster Autoscaler's.
+    StartupTaintKey: 317 bytes,
+    "!format.qualifiedName().validate(self).hasValue()" => ILLEGAL_KEY,
+    "self.startsWith('startup-taint.cluster-autoscaler.kubernetes.io/') || !self.split('/')[0].endsWith('kubernetes.io') && !self.split('/')[0].endsWith('k8s.io')" =>
+        "taint keys of kubernetes.io and k8s.io are reserved: write startup-taint.cluster-autoscaler.kubernetes.io/ with a name, such as startup-taint.cluster-autoscaler.kubernetes.io/gpu, or a key of another domain, such as example.com/gpu-startup",
+    "self != 'gpu.nodestack.dev/unhealthy'" =>
+        "gpu.nodestack.dev/unhealthy is the taint of nodes with an unhealthy GPU: write a different key, or remove key to use that of the preset",
 }
 
 text! {

@@ -1,16 +1,16 @@
 //! Apply: turns the writes of a plan into requests. All of them use server-side apply, so that repeating a write after a crash
 //! changes nothing.
 
-use std::{fmt::Debug, sync::Arc};
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
 use gpu_operator_common::mirror::Version;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use gpu_operator_plan::{
     output::{
-        body::{Body, Kind, Part, TaintWrite, Target},
+        body::{Body, Kind, Part, Target},
         write::Write,
     },
-    world::TrimmedNode,
+    world::{TaintWrite, TrimmedNode},
 };
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod, node::v1::RuntimeClass};
 use kube::{
@@ -59,7 +59,7 @@ impl Writer {
             Body::Pod(pod) => self.create(pod).await,
             Body::Eviction(uid) => self.evict(name, uid).await,
             Body::Presence(is_present) => self.presence(write, *is_present).await,
-            Body::Taint(taint) => self.taint(write, taint).await,
+            Body::Taints(taints) => self.taints(write, taints).await,
             Body::Cordon(is_wanted) => self.cordon(write, *is_wanted).await,
             Body::DaemonSet(set) if set.whole => {
                 self.apply(write, None).await?;
@@ -154,17 +154,17 @@ impl Writer {
         Ok(Answer::Node(Box::new(node)))
     }
 
-    /// Sets or removes the health taint, with the annotation that records it. Taints are one list with many writers, so the list is
-    /// read first, and written only if the Node has not changed since.
-    async fn taint(&self, write: &Write, taint: &TaintWrite) -> Result<Answer, kube::Error> {
+    /// Changes the taints, and the annotation that records this operator's own one. Taints are one list with many writers, so the list
+    /// is read first, and written only if the Node has not changed since.
+    async fn taints(&self, write: &Write, taints: &TaintWrite) -> Result<Answer, kube::Error> {
         let node = self.all::<TrimmedNode>().get(&write.target.name).await?;
-        let TaintWrite { own, replaced } = taint;
-        let record = json!({keys::OWN_TAINT: own.as_ref().map(ToString::to_string)});
-        let taints = node.taints_with(own.as_ref(), replaced.as_ref());
-        self.change(write, &node, &record, &json!({"taints": taints})).await
+        let own = taints.own.as_ref().map(|own| own.wanted.as_ref());
+        let record = own.map(|wanted| (keys::OWN_TAINT, wanted.map(ToString::to_string)));
+        let record = json!(record.into_iter().collect::<BTreeMap<_, _>>());
+        self.change(write, &node, &record, &json!({"taints": node.taints_after(taints)})).await
     }
 
-    /// Changes the spec of a Node together with the annotation that records the change, if the Node is still as it was read.
+    /// Changes the spec of a Node together with the annotations that record the change, if the Node is still as it was read.
     async fn change(
         &self,
         write: &Write,
@@ -191,7 +191,7 @@ async fn apply<K: Clone + DeserializeOwned + Debug>(
         fields["metadata"]["resourceVersion"] = version.to_string().into();
     }
     let (name, patch) = (&write.target.name, Patch::Apply(fields));
-    let is_of_status = matches!(write.target.part, Part::Status | Part::Ledger | Part::Condition);
+    let is_of_status = matches!(write.target.part, Part::Status | Part::Ledger | Part::Conditions);
     let applied = if is_of_status {
         api.patch_status(name, &params, &patch).await
     } else {

@@ -129,9 +129,9 @@ impl LoopState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::{
-        body::{Body, TaintWrite},
-        write::Urgency,
+    use crate::{
+        output::{body::Body, write::Urgency},
+        world::TaintWrite,
     };
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn that_a_failure_is_resolved_is_reported_at_once() {
         let (mut carry, world, now) = (LoopState::default(), World::default(), Uptime::ZERO);
-        let write = Write::new("a", Body::Taint(TaintWrite::default()));
+        let write = Write::new("a", Body::Taints(TaintWrite::default()));
         let failure = || Failure { class: Class::Forbidden, message: "no".into() };
         carry.settled(&write, Err(failure()), now);
         assert_eq!(carry.next(now), Some(Duration::from_secs(30)));

@@ -9,6 +9,7 @@ mod gpu_pods;
 mod held;
 mod node;
 mod observed_time;
+mod own_condition;
 mod partial;
 mod placement;
 mod pod;
@@ -30,13 +31,14 @@ pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
 pub use gpu_pods::{Bystander, GpuPod, GpuPods, GpuRequests, PodOwner, offers_gpus, uses_gpu, without_details};
 pub use held::{Concern, HeldWrite};
-pub use node::{HealthCondition, NodeFacts, NodeLabels, TrimmedNode};
+pub use node::{NodeFacts, NodeLabels, TrimmedNode};
 pub use observed_time::ObservedTime;
+pub use own_condition::{OwnCondition, OwnConditions};
 pub use partial::Partial;
 pub use placement::Placement;
 pub use pod::{ContainerFacts, ContainerState, Deletion, Exit, PodEnd, PodFacts, Role};
 pub use resources::{ResourceLayout, Resources, is_gpu};
-pub use taint::TaintFact;
+pub use taint::{Lift, OwnTaint, TaintFact, TaintWrite};
 
 /// The ends of the logs of validation pods, or why they cannot be read, by pod.
 pub type LogTails = BTreeMap<String, Result<String, String>>;

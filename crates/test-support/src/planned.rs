@@ -9,7 +9,7 @@ use gpu_operator_plan::{
         body::{Body, DaemonSetWrite, Kind, LabelWrite, SpecWrite},
         write::Write,
     },
-    world::{HealthCondition, TaintFact},
+    world::{OwnConditions, TaintWrite},
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -19,8 +19,8 @@ pub trait Planned {
     fn labels(&self) -> BTreeMap<NodeName, &LabelWrite>;
     fn specs(&self) -> BTreeMap<NodeName, &SpecWrite>;
     fn node_statuses(&self) -> BTreeMap<NodeName, &GpuNodeStatus>;
-    fn conditions(&self) -> BTreeMap<NodeName, Option<&HealthCondition>>;
-    fn taints(&self) -> BTreeMap<NodeName, Option<&TaintFact>>;
+    fn conditions(&self) -> BTreeMap<NodeName, &OwnConditions>;
+    fn taints(&self) -> BTreeMap<NodeName, &TaintWrite>;
     fn policy_statuses(&self) -> BTreeMap<PolicyName, &ClusterGpuPolicyStatus>;
     fn daemon_sets(&self) -> BTreeMap<String, &DaemonSetWrite>;
     /// Returns the pods that test nodes.
@@ -57,12 +57,12 @@ impl Planned for Plan {
         bodies!(self, Body::Status(status) => &**status)
     }
 
-    fn conditions(&self) -> BTreeMap<NodeName, Option<&HealthCondition>> {
-        bodies!(self, Body::Condition(condition) => condition.as_ref())
+    fn conditions(&self) -> BTreeMap<NodeName, &OwnConditions> {
+        bodies!(self, Body::Conditions(conditions) => conditions)
     }
 
-    fn taints(&self) -> BTreeMap<NodeName, Option<&TaintFact>> {
-        bodies!(self, Body::Taint(taint) => taint.own.as_ref())
+    fn taints(&self) -> BTreeMap<NodeName, &TaintWrite> {
+        bodies!(self, Body::Taints(write) => write)
     }
 
     fn policy_statuses(&self) -> BTreeMap<PolicyName, &ClusterGpuPolicyStatus> {

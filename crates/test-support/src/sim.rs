@@ -8,6 +8,7 @@ pub mod faults;
 pub mod kstatus;
 pub mod machine;
 pub mod node;
+mod node_writes;
 mod passes;
 mod plugin;
 pub mod pod;
@@ -103,6 +104,8 @@ pub struct Sim {
     created: u32,
     /// Since when the probes of nodes have been mute.
     mute_since: BTreeMap<NodeName, Timestamp>,
+    /// The Nodes, by uid, whose kubelets have offered GPUs and whose probes have reported, with the boots on which they have.
+    pub served_on: BTreeSet<(String, Box<str>)>,
 }
 
 impl Sim {
@@ -150,6 +153,7 @@ impl Sim {
             plans: vec![],
             created: 0,
             mute_since: BTreeMap::new(),
+            served_on: BTreeSet::new(),
         }
     }
 

@@ -8,6 +8,7 @@ mod leader;
 mod newer;
 mod rollout;
 mod rollout_budgets;
+mod startup_taints;
 mod support;
 mod systems;
 mod two_hundred;

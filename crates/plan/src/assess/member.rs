@@ -70,7 +70,7 @@ impl<'w> Member<'w> {
         let expected = desired.expected;
         let name = &desired.node.name;
         Self {
-            untolerated: tolerations.and_then(|tolerations| desired.node.untolerated(tolerations)),
+            untolerated: tolerations.and_then(|tolerations| desired.node.untolerated(&tolerations).next()),
             health_policy: effective_spec::health(policy, pool),
             expected_resources: expected
                 .map(|expected| ExpectedResources::of(expected, health.unhealthy, last, &desired.offer)),
@@ -236,15 +236,23 @@ impl<'w> Member<'w> {
     /// revision; for a node that is ready, the allocatable units are sufficient.
     #[must_use]
     pub fn is_believable(&self) -> bool {
-        // A node that only waits for its pods has what it had before.
-        if self.rollout().is_some_and(|rollout| rollout.step != RolloutStep::Await) {
+        self.is_proven() || !self.is_in_its_turn() && self.status().is_some_and(GpuNodeStatus::is_ready)
+    }
+
+    /// Returns whether the node's allocatable units are proven by what runs on it, whatever its status.
+    #[must_use]
+    pub fn is_proven(&self) -> bool {
+        if self.is_in_its_turn() {
             return self.stack_proven();
         }
         // Of a third-party plugin only its allocatable resources are known.
         let third_party = self.want().is_some_and(|want| want.device_plugin.is_none());
-        third_party
-            || self.status().is_some_and(GpuNodeStatus::is_ready)
-            || self.pod(Stage::DevicePlugin).is_some_and(PodFacts::running)
+        third_party || self.pod(Stage::DevicePlugin).is_some_and(PodFacts::running)
+    }
+
+    /// Returns whether an update of the node has begun. A node that only waits for its pods has what it had before.
+    fn is_in_its_turn(&self) -> bool {
+        self.rollout().is_some_and(|rollout| rollout.step != RolloutStep::Await)
     }
 
     /// Returns whether the node's last reason is a failure: an update then disturbs no workload.

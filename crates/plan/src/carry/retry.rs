@@ -293,9 +293,9 @@ fn content(write: &Write) -> u64 {
             let labels = write.labels.iter().filter(|(key, value)| !is_taken_over(key, value));
             hash(&(&write.uid, labels.collect::<Vec<_>>()))
         }
-        Body::Condition(condition) => {
-            let condition = condition.as_ref();
-            hash(&condition.map(|condition| (&condition.status, &condition.reason, &condition.message)))
+        Body::Conditions(conditions) => {
+            let texts = conditions.iter().map(|(kind, now)| (kind, &now.status, &now.reason, &now.message));
+            hash(&texts.collect::<Vec<_>>())
         }
         Body::Pod(_) | Body::Delete(_) => 0,
         body => hash(body),
@@ -311,8 +311,8 @@ fn co_writer(target: &Target, world: &World) -> Option<Interned> {
     let node = world.nodes.get(&name.as_str().into()).filter(|_| *kind == Kind::Node)?;
     match part {
         Part::Labels => node.co_writers.labels.clone(),
-        Part::Condition => node.co_writers.condition.clone(),
-        Part::Taint => node.co_writers.taints.clone(),
+        Part::Conditions => node.co_writers.conditions.clone(),
+        Part::Taints => node.co_writers.taints.clone(),
         _ => None,
     }
 }

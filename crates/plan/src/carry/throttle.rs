@@ -17,7 +17,7 @@ const PROMPT: Duration = Duration::from_secs(1);
 const MAX_POLICY_PROGRESS: Duration = Duration::from_secs(30);
 /// … until nothing has been written for this time. A node whose status was written within it is being installed, or has just been.
 const QUIET: Duration = Duration::from_mins(1);
-/// The interval of transient phases in the status of a GpuNode: an installation with stages of a few seconds needs two writes …
+/// The interval of transient phases in the status of a GpuNode or the condition of a Node: an installation with stages of a few seconds needs two writes …
 const NODE_PROGRESS: Duration = Duration::from_secs(10);
 /// … and this time per node that is in such a phase or was recently, if that is longer in total: it limits these writes to one per
 /// second, regardless of the number of nodes that are installed at once …
@@ -69,10 +69,10 @@ impl Throttle {
         }
         let last = self.written.get(&write.target)?;
         let interval = match (write.urgency, write.target.kind) {
-            // The status of its policy, which summarizes it, must not be ahead of a node's.
-            (Urgency::Immediate | Urgency::Detail, _) | (Urgency::Prompt, Kind::GpuNode) => return None,
-            (Urgency::Prompt, _) => PROMPT,
+            (Urgency::Prompt, Kind::ClusterGpuPolicy) => PROMPT,
             (Urgency::Progress, Kind::ClusterGpuPolicy) => last.gap,
+            // The status of its policy, which summarizes it, must not be ahead of a node's.
+            (Urgency::Immediate | Urgency::Detail | Urgency::Prompt, _) => return None,
             (Urgency::Progress, _) => PER_NODE.saturating_mul(self.installing).clamp(NODE_PROGRESS, MAX_INTERVAL),
         };
         interval.checked_sub(now.saturating_sub(last.at)).filter(|wait| !wait.is_zero())
@@ -113,12 +113,15 @@ mod tests {
     fn each_urgency_has_an_interval() {
         let policy = Body::PolicyStatus(Box::default());
         let node = Body::Status(Box::default());
+        let condition = Body::Conditions(BTreeMap::new());
         for (body, urgency, expected) in [
             (&policy, Urgency::Prompt, vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
             (&policy, Urgency::Progress, vec![0, 1, 3, 7]),
             (&policy, Urgency::Detail, vec![]),
             (&node, Urgency::Prompt, vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
             (&node, Urgency::Progress, vec![0, 10]),
+            (&condition, Urgency::Prompt, vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
+            (&condition, Urgency::Progress, vec![0, 10]),
         ] {
             assert_eq!(writes(&mut Throttle::default(), body, urgency, 12), expected, "{urgency:?}");
         }

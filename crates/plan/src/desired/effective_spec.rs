@@ -3,9 +3,10 @@
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicySpec, HealthRules,
     health::{CauseClasses, Thresholds, XidClasses},
+    keys,
     policy::{
         DevicePlugin, Driver, DriverConfigMaps, DriverSource, ForeignStack, Health, Image, Mig, Operand, PluginFlags,
-        Pool, RolloutStrategy, RuntimePaths, Toolkit,
+        Pool, RolloutStrategy, RuntimePaths, StartupTaint, Toolkit,
     },
 };
 
@@ -155,10 +156,20 @@ pub fn pool_of<'p>(policy: &'p ClusterGpuPolicy, key: &VariantKey) -> Option<&'p
     policy.spec.pools.iter().find(|pool| key.named && pool.name == key.pool)
 }
 
-/// Returns the tolerations of operands: the pool's list instead of the default.
+/// Returns the tolerations of operands if the policy lists any: the pool's list instead of the default, and those of taints that must not
+/// keep this operator's pods from a node that starts or recovers.
 #[must_use]
-pub fn tolerations<'p>(policy: &'p ClusterGpuPolicy, pool: Option<&'p Pool>) -> Option<&'p Vec<Toleration>> {
-    pool.and_then(|pool| pool.tolerations.as_ref()).or(policy.spec.defaults.tolerations.as_ref())
+pub fn tolerations(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Option<Vec<Toleration>> {
+    let listed = pool.and_then(|pool| pool.tolerations.as_ref()).or(policy.spec.defaults.tolerations.as_ref())?;
+    let mut keys = policy.spec.taint_keys();
+    keys.insert(keys::UNHEALTHY_TAINT);
+    keys.extend(policy.spec.readiness.startup_taint.as_ref().map(StartupTaint::key));
+    let own = keys.into_iter().map(|key| Toleration {
+        key: Some(key.to_owned()),
+        operator: Some("Exists".to_owned()),
+        ..Toleration::default()
+    });
+    Some(listed.iter().cloned().chain(own).collect())
 }
 
 /// Returns the priority class of operands: the pool's instead of the default.

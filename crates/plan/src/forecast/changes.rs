@@ -124,7 +124,7 @@ fn change(write: &Write, world: &World) -> Option<String> {
             Some(format!("{} changed; its pods get that when they are created next", write.target))
         }
         Body::DaemonSet(_) | Body::RuntimeClass(_) => Some(format!("{} created or changed", write.target)),
-        Body::Condition(_) | Body::Taint(_) => Some(format!("{} changed", write.target)),
+        Body::Conditions(_) | Body::Taints(_) => Some(format!("{} changed", write.target)),
         _ => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::{ClusterGpuPolicy, keys, policy::Pool};
+use gpu_operator_crd::{ClusterGpuPolicy, policy::Pool};
 use k8s_openapi::{
     api::core::v1::{
         Capabilities, Container, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource, LocalObjectReference,
@@ -72,25 +72,12 @@ pub fn pull_secrets(settings: &Settings, policy: &ClusterGpuPolicy) -> Option<Ve
 /// Returns the tolerations of this operator's pods on the nodes of a pool.
 #[must_use]
 pub fn tolerations(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Vec<Toleration> {
-    let tolerations = effective_spec::tolerations(policy, pool).cloned();
-    tolerations.map_or_else(every_taint, |tolerations| with_own_taints(tolerations, policy))
+    effective_spec::tolerations(policy, pool).unwrap_or_else(every_taint)
 }
 
 /// Returns a toleration of all taints: operands run on every GPU node.
 fn every_taint() -> Vec<Toleration> {
     vec![Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() }]
-}
-
-/// Adds tolerations of this operator's taints, which must not keep its own pods from a node that recovers.
-fn with_own_taints(mut tolerations: Vec<Toleration>, policy: &ClusterGpuPolicy) -> Vec<Toleration> {
-    let mut keys = policy.spec.taint_keys();
-    keys.insert(keys::UNHEALTHY_TAINT);
-    tolerations.extend(keys.into_iter().map(|key| Toleration {
-        key: Some(key.to_owned()),
-        operator: Some("Exists".to_owned()),
-        ..Toleration::default()
-    }));
-    tolerations
 }
 
 /// Returns the main or installing container of an operand. The user's environment overrides this operator's by name.

@@ -15,7 +15,7 @@ use k8s_openapi::{
 };
 use serde::Serialize;
 
-use crate::world::{HealthCondition, TaintFact};
+use crate::world::{OwnConditions, TaintWrite};
 
 /// What a write changes: an object, or a part of one that has its own field manager.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -51,10 +51,10 @@ pub enum Part {
     Labels,
     /// The label of nodes with GPUs.
     Presence,
-    /// The health condition.
-    Condition,
-    /// The health taint.
-    Taint,
+    /// The conditions that this operator sets.
+    Conditions,
+    /// The taints.
+    Taints,
     /// The cordon of this operator.
     Cordon,
     /// The ledger of disruptions in the status.
@@ -79,8 +79,8 @@ impl fmt::Display for Target {
             Part::Finalizer => write!(f, "the finalizer of {kind} {name}"),
             Part::Labels => write!(f, "this operator's labels of {kind} {name}"),
             Part::Presence => write!(f, "label {} of {kind} {name}", keys::PRESENT),
-            Part::Condition => write!(f, "condition {} of {kind} {name}", keys::HEALTH_CONDITION),
-            Part::Taint => write!(f, "this operator's taint of {kind} {name}"),
+            Part::Conditions => write!(f, "this operator's conditions of {kind} {name}"),
+            Part::Taints => write!(f, "the taints of {kind} {name}"),
             Part::Cordon => write!(f, "this operator's cordon of {kind} {name}"),
             Part::Ledger => write!(f, "the ledger of {kind} {name}"),
             Part::Status => write!(f, "the status of {kind} {name}"),
@@ -122,10 +122,10 @@ pub enum Body {
     Labels(LabelWrite),
     /// Sets the label that a Node has GPUs, or none any more.
     Presence(bool),
-    /// Sets or removes the health condition of a Node.
-    Condition(Option<HealthCondition>),
-    /// Sets or removes the health taint of a Node.
-    Taint(TaintWrite),
+    /// Applies the conditions of a Node.
+    Conditions(OwnConditions),
+    /// Sets or removes the taint of unhealthy GPUs of a Node, and removes its startup taints.
+    Taints(TaintWrite),
     /// Cordons a Node with a record of that, or undoes a cordon with such a record.
     Cordon(bool),
     /// Creates a pod.
@@ -134,15 +134,6 @@ pub enum Body {
     Eviction(String),
     /// Deletes the object, if it has this uid.
     Delete(Option<String>),
-}
-
-/// One write of a Node's health taint.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TaintWrite {
-    /// The taint that the Node gets, if any.
-    pub own: Option<TaintFact>,
-    /// The taint that this removes, if the Node records it.
-    pub replaced: Option<TaintFact>,
 }
 
 /// One write of a DaemonSet.
@@ -225,8 +216,8 @@ impl Body {
             Self::Status(_) => (Kind::GpuNode, Part::Status),
             Self::Labels(_) => (Kind::Node, Part::Labels),
             Self::Presence(_) => (Kind::Node, Part::Presence),
-            Self::Condition(_) => (Kind::Node, Part::Condition),
-            Self::Taint(_) => (Kind::Node, Part::Taint),
+            Self::Conditions(_) => (Kind::Node, Part::Conditions),
+            Self::Taints(_) => (Kind::Node, Part::Taints),
             Self::Cordon(_) => (Kind::Node, Part::Cordon),
             Self::Pod(_) | Self::Delete(_) => (Kind::Pod, Part::Object),
             Self::Eviction(_) => (Kind::Pod, Part::Eviction),

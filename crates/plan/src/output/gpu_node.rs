@@ -33,7 +33,7 @@ use crate::{
     note::{listed, shown},
     output::{
         body::{Body, SpecWrite},
-        node_conditions, offered_resources, urgency,
+        gpu_node_conditions, offered_resources, urgency,
         write::Write,
     },
     rollout::{
@@ -41,7 +41,7 @@ use crate::{
         leaving::{self, Leaving},
     },
     time::add,
-    world::{HealthCondition, NodeFacts, World},
+    world::{NodeFacts, OwnCondition, World},
 };
 
 /// What else is written for a node.
@@ -54,7 +54,7 @@ pub struct Published<'a> {
     /// The generation of the GpuNode, including that of the same plan's write of its spec.
     pub generation: Option<i64>,
     /// The health of its GPUs, if it is known.
-    pub health: Option<&'a HealthCondition>,
+    pub health: Option<&'a OwnCondition>,
 }
 
 /// Returns the owner of a GpuNode: its Node, with which it is deleted.
@@ -163,7 +163,7 @@ pub fn member_status(
     let known = before.map(|before| before.conditions.as_slice()).unwrap_or_default();
     let status = GpuNodeStatus {
         observed_generation: published.generation,
-        conditions: node_conditions::of(
+        conditions: gpu_node_conditions::of(
             &verdict,
             broken_stage.as_ref(),
             published.health,

@@ -12,7 +12,7 @@ use crate::{
         counted::Counted,
         events::{Subject, Transition, about, node_transitions},
         gpu_node::{self, Published},
-        node_health, node_labels,
+        node_conditions, node_health, node_labels, node_taints,
         plan::Plan,
         presence, published_labels,
         write::Write,
@@ -60,7 +60,8 @@ pub fn add<'m>(
         }));
     }
     plan.writes.extend(presence::write(member.node, true));
-    plan.writes.extend(node_health::of(member, health));
+    plan.writes.extend(node_conditions::write(member, health, &status, now));
+    plan.writes.extend(node_taints::write(member, &status));
     plan.writes.extend(cordon::of(member.node, decision.cordon));
     plan.writes.extend(decision.evictions.iter().map(|eviction| {
         let Eviction { pod, uid } = eviction;

@@ -1,98 +1,77 @@
-//! The conditions of a GpuNode: its readiness, its stages and its health, from the same verdict as its phase. `Ready` and
-//! `Stalled` are compatible with kstatus.
+//! The conditions of a Node: the health of its GPUs, and whether they are ready, if the policy requests it. One request applies both.
 
-use gpu_operator_crd::{NodeConditionType, Phase, Reason, policy::Stage};
-use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::{Condition, Time},
-    jiff::Timestamp,
+use gpu_operator_crd::{GpuNodeStatus, NodeConditionType, keys, reason::Reason};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+
+use crate::{
+    assess::member::Member,
+    output::{body::Body, urgency, write::Write},
+    world::{NodeFacts, OwnCondition, OwnConditions},
 };
 
-use crate::{assess::verdict::Verdict, note::shown, world::HealthCondition};
-
-/// A condition's status, reason and message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Answer {
-    status: &'static str,
-    reason: Reason,
-    message: String,
-}
-
-/// Returns the conditions of a governed node. `broken_stage` is the verdict on its broken stage, which does not count against Ready
-/// until it has lasted for a while, `before` are its previous conditions, `generation` is that of its GpuNode, and
-/// `health` is the health condition of its Node.
+/// Returns whether the node has no condition of this operator.
 #[must_use]
-pub fn of(
-    verdict: &Verdict,
-    broken_stage: Option<&Verdict>,
-    health: Option<&HealthCondition>,
-    generation: Option<i64>,
-    before: &[Condition],
+pub fn is_clean(node: &NodeFacts) -> bool {
+    node.own_conditions.is_empty()
+}
+
+/// Returns the write that removes the conditions, if there are any.
+#[must_use]
+pub fn removal(node: &NodeFacts) -> Option<Write> {
+    (!is_clean(node)).then(|| Write::new(&node.name, Body::Conditions(OwnConditions::new())))
+}
+
+/// Returns the write for a node of a policy, given the health of its GPUs and the status of its GpuNode.
+#[must_use]
+pub fn write(
+    member: &Member<'_>,
+    health: Option<OwnCondition>,
+    status: &GpuNodeStatus,
     now: Timestamp,
-) -> Vec<Condition> {
-    let healthy = health.cloned().unwrap_or_else(|| HealthCondition {
-        status: "Unknown".to_owned(),
-        reason: Reason::HealthUnknown.as_str().to_owned(),
-        message: "the probe has not reported the health of the GPUs yet".to_owned(),
-        since: None,
-    });
-    let broken = broken_stage.filter(|_| verdict.phase == Phase::Ready);
-    let of_stage =
-        |stage: Stage| of_stage(broken.filter(|broken| broken.phase == stage.phase()).unwrap_or(verdict), stage);
-    let answers = [
-        (NodeConditionType::Ready, ready(verdict)),
-        (NodeConditionType::Stalled, stalled(verdict)),
-        (NodeConditionType::DriverReady, of_stage(Stage::Driver)),
-        (NodeConditionType::ToolkitReady, of_stage(Stage::Toolkit)),
-        (NodeConditionType::DevicePluginReady, of_stage(Stage::DevicePlugin)),
-    ];
-    let answers = answers.into_iter().map(|(kind, answer)| {
-        let Answer { status, reason, message } = answer;
-        (kind, status.to_owned(), reason.as_str().to_owned(), message)
-    });
-    let healthy = (NodeConditionType::Healthy, healthy.status, healthy.reason, healthy.message);
-    let condition = |(kind, status, reason, message): (NodeConditionType, String, String, String)| {
-        let unchanged = before.iter().find(|known| known.type_ == kind.as_str() && known.status == status);
-        Condition {
-            type_: kind.as_str().to_owned(),
-            status,
-            reason,
-            message: shown(&message),
-            observed_generation: generation,
-            last_transition_time: unchanged.map_or(Time(now), |known| known.last_transition_time.clone()),
+) -> Option<Write> {
+    let present = &member.node.own_conditions;
+    let known = |kind| present.get(kind).cloned();
+    let healthy = match health {
+        // It is written from the first problem on, so a healthy fleet costs no write.
+        Some(healthy) => {
+            Some(healthy).filter(|new| present.contains_key(keys::HEALTH_CONDITION) || new.status != "True")
         }
+        None => known(keys::HEALTH_CONDITION),
     };
-    answers.chain([healthy]).map(condition).collect()
+    let ready = match member.policy.spec.readiness.node_condition {
+        false => None,
+        // The status of a node whose report is about to arrive is not written either.
+        true if member.is_awaited(now) => known(keys::READY_CONDITION),
+        true => ready(member, status, now),
+    };
+    let wanted = [(keys::HEALTH_CONDITION, healthy), (keys::READY_CONDITION, ready)];
+    let wanted: OwnConditions = wanted.into_iter().filter_map(|(kind, wanted)| Some((kind, wanted?))).collect();
+    let changes = keys::NODE_CONDITIONS.iter().filter_map(|kind| match (present.get(kind), wanted.get(kind)) {
+        (None, None) => None,
+        (Some(before), Some(after)) if before.says(after) => None,
+        (before, after) => Some(urgency::of_condition(before, after)),
+    });
+    let urgency = changes.min()?;
+    Some(Write { urgency, ..Write::new(&member.node.name, Body::Conditions(wanted)) })
 }
 
-fn ready(verdict: &Verdict) -> Answer {
-    let status = if verdict.phase == Phase::Ready { "True" } else { "False" };
-    Answer { status, reason: verdict.reason, message: verdict.message.clone() }
-}
-
-/// Returns whether the node cannot proceed until a user, or time, resolves a problem.
-fn stalled(verdict: &Verdict) -> Answer {
-    if verdict.phase != Phase::Ready && verdict.reason.is_failure() {
-        return Answer { status: "True", reason: verdict.reason, message: verdict.message.clone() };
-    }
-    Answer { status: "False", reason: Reason::Settled, message: "nothing is stalled".to_owned() }
-}
-
-/// Returns whether a stage works. Proof of a later stage implies the earlier ones.
-fn of_stage(verdict: &Verdict, stage: Stage) -> Answer {
-    let of_verdict = |status| Answer { status, reason: verdict.reason, message: verdict.message.clone() };
-    if verdict.reason.is_away() || verdict.phase < Phase::Driver {
-        return of_verdict("Unknown");
-    }
-    let name = stage.title();
-    match verdict.phase.cmp(&stage.phase()) {
-        std::cmp::Ordering::Less => Answer {
-            status: "False",
-            reason: Reason::StagePending,
-            message: format!("the {name} is waiting for phase {}", verdict.phase.as_str()),
-        },
-        std::cmp::Ordering::Equal => of_verdict("False"),
-        std::cmp::Ordering::Greater => {
-            Answer { status: "True", reason: Reason::StageProven, message: format!("the {name} works") }
-        }
-    }
+/// Returns whether the node is ready, as the status of its GpuNode says. Nothing is known of a node that is away, or whose probe has not
+/// reported since its boot, unless its GPUs are allocatable.
+fn ready(member: &Member<'_>, status: &GpuNodeStatus, now: Timestamp) -> Option<OwnCondition> {
+    let is_ready = |condition: &&Condition| condition.type_ == NodeConditionType::Ready.as_str();
+    let Condition { reason, message, .. } = status.conditions.iter().find(is_ready)?;
+    let is_unknown = status.reason().is_some_and(Reason::is_away) || member.report.is_none();
+    let written = match (status.is_ready(), is_unknown) {
+        (true, _) => "True",
+        (false, true) => "Unknown",
+        (false, false) => "False",
+    };
+    let before = member.node.own_conditions.get(keys::READY_CONDITION).filter(|before| before.status == written);
+    let since = before.and_then(|before| before.since).unwrap_or(now);
+    Some(OwnCondition {
+        status: written.to_owned(),
+        reason: reason.clone(),
+        message: message.clone(),
+        since: Some(since),
+    })
 }

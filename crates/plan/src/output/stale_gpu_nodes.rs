@@ -20,7 +20,7 @@ use crate::{
 
 /// Adds the deletions of GpuNodes that have neither an owner nor a Node, or that belong to an earlier Node of the same name. While one
 /// may belong to an earlier Node, the plan writes nothing that would become part of it, and so no labels, which it has to record. It
-/// does not change the Node's condition and taint either, because the health in such a report may be that of another machine, and no
+/// does not change the Node's conditions and taints either, because the health in such a report may be that of another machine, and no
 /// record would name the policy whose finalizer waits for their removal.
 ///
 /// The times of [`NODE_GRACE`] are counted from the creation of the GpuNode by the API server's clock. If that clock differs from this
@@ -59,7 +59,7 @@ pub fn remove(plan: &mut Plan, world: &World, now: Timestamp) {
         }
     }
     let is_part_of_it = |body: &Body| matches!(body, Body::Spec(_) | Body::Status(_) | Body::Labels(_));
-    let is_health = |body: &Body| matches!(body, Body::Condition(_) | Body::Taint(_));
+    let is_health = |body: &Body| matches!(body, Body::Conditions(_) | Body::Taints(_));
     let depends_on_it = |body: &Body| is_part_of_it(body) || is_health(body);
     plan.writes.retain(|write| !(depends_on_it(&write.body) && uncertain.contains(write.target.name.as_str())));
 }

@@ -6,8 +6,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    body::Body, cordon, gpu_node, leavers::Leavers, node_health, node_labels, plan::Plan, presence::Presence,
-    write::Write,
+    body::Body, cordon, gpu_node, leavers::Leavers, node_conditions, node_labels, node_taints, plan::Plan,
+    presence::Presence, write::Write,
 };
 use crate::{
     assess::AssessedFleet,
@@ -26,7 +26,10 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
     for unmanaged in &fleet.unmanaged {
         let node = unmanaged.node;
         // A key that another manager keeps setting is removed as well, but must not block the deletion of a policy.
-        let is_clean = node.owned_labels.is_empty() && node_health::is_clean(node) && !node.own_cordon;
+        let is_clean = node.owned_labels.is_empty()
+            && node_conditions::is_clean(node)
+            && node_taints::is_clean(node)
+            && !node.own_cordon;
         let leaving = Leaving::of(world, unmanaged, is_clean, now);
         if leaving == Leaving::Unknown {
             plan.questions.gpu_pods.insert(node.name.clone());
@@ -49,7 +52,8 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
             if leaving.stays() { node_labels::restored(node, &keeps) } else { node_labels::none(node, &keeps) };
         plan.writes.extend(labels.write.map(|write| Write::new(&node.name, Body::Labels(write))));
         if !leaving.stays() {
-            plan.writes.extend(node_health::removal(node));
+            plan.writes.extend(node_conditions::removal(node));
+            plan.writes.extend(node_taints::removal(node));
         }
         plan.writes.extend(cordon::of(node, false));
         if let Some(status) = status {

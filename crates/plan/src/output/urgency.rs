@@ -3,6 +3,7 @@
 use gpu_operator_crd::{ClusterGpuPolicyStatus, GpuNodeStatus, Phase, gpunode::GpuCounts, reason::Reason};
 
 use super::write::Urgency;
+use crate::world::OwnCondition;
 
 /// Returns the urgency of the change of a policy's status.
 #[must_use]
@@ -54,12 +55,29 @@ pub fn of_node(before: &GpuNodeStatus, after: &GpuNodeStatus) -> Urgency {
     if state(before) == state(after) { Urgency::Detail } else { Urgency::Progress }
 }
 
+/// Returns the urgency of the change of a Node's condition.
+#[must_use]
+pub fn of_condition(before: Option<&OwnCondition>, after: Option<&OwnCondition>) -> Urgency {
+    let (Some(before), Some(after)) = (before, after) else { return Urgency::Prompt };
+    let transient = |condition: &OwnCondition| {
+        let reason: Option<Reason> = condition.reason.parse().ok();
+        condition.status == "False" && reason.is_some_and(is_underway)
+    };
+    match transient(before) && transient(after) {
+        false => Urgency::Prompt,
+        true if before.reason != after.reason => Urgency::Progress,
+        true => Urgency::Detail,
+    }
+}
+
 /// Returns whether a phase is transient, without a problem.
 #[must_use]
 pub fn is_transient(phase: Phase, reason: Reason) -> bool {
-    let is_away = matches!(reason, Reason::NodeNotReady | Reason::NodeDeleting);
-    let underway = !reason.is_failure() && !reason.counts_apart() && !is_away;
-    underway && !matches!(phase, Phase::Ready | Phase::Unmanaged)
+    is_underway(reason) && !matches!(phase, Phase::Ready | Phase::Unmanaged)
+}
+
+fn is_underway(reason: Reason) -> bool {
+    !reason.is_failure() && !reason.counts_apart() && !reason.is_away()
 }
 
 /// Returns whether two statuses store the same facts. Facts that later plans depend on, and that are stored nowhere else, are written
@@ -127,5 +145,23 @@ mod tests {
         assert_eq!(then(&status(Phase::Driver, Reason::DriverInUse, 0)), Urgency::Prompt);
         assert_eq!(then(&status(Phase::Driver, Reason::DriverInstalling, 1)), Urgency::Prompt);
         assert_eq!(then(&GpuNodeStatus { message: "other".into(), ..installing.clone() }), Urgency::Detail);
+    }
+    #[test]
+    fn a_condition_is_as_urgent_as_the_status_of_a_node() {
+        let condition = |status: &str, reason: Reason, message: &str| OwnCondition {
+            status: status.into(),
+            reason: reason.as_str().into(),
+            message: message.into(),
+            since: None,
+        };
+        let installing = condition("False", Reason::DriverInstalling, "one");
+        let then = |after: &OwnCondition| of_condition(Some(&installing), Some(after));
+        assert_eq!(then(&condition("False", Reason::DriverInstalling, "two")), Urgency::Detail);
+        assert_eq!(then(&condition("False", Reason::ToolkitInstalling, "one")), Urgency::Progress);
+        assert_eq!(then(&condition("False", Reason::DriverInUse, "one")), Urgency::Prompt);
+        assert_eq!(then(&condition("True", Reason::AllGpusAllocatable, "one")), Urgency::Prompt);
+        assert_eq!(then(&condition("Unknown", Reason::NodeNotReady, "one")), Urgency::Prompt);
+        assert_eq!(of_condition(None, Some(&installing)), Urgency::Prompt);
+        assert_eq!(of_condition(Some(&installing), None), Urgency::Prompt);
     }
 }

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use gpu_operator_crd::{ClusterGpuPolicy, GROUP, GpuNode, NodeName, PolicyName, VERSION, keys, policy::Stage};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -15,7 +14,7 @@ use super::{
 use crate::{
     inventory::membership::name_of,
     revision::daemon_set_name,
-    world::{Concern, HealthCondition, PodFacts, Role},
+    world::{Concern, PodFacts, Role},
 };
 
 /// One write of a plan.
@@ -37,7 +36,7 @@ pub struct Write {
 }
 
 /// How soon a write is worth a request. What is not written yet is planned again with the facts of that time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
     /// At once: everything but a status.
     #[default]
@@ -55,6 +54,9 @@ pub enum Urgency {
 pub enum Step {
     /// A policy's finalizer is there before anything else that is created for the policy.
     AddFinalizer,
+    /// Taints of nodes, which depend on nothing: a pod may be waiting for the end of a startup taint. The labels of the same Nodes are
+    /// written later, on the condition that the Node has not changed.
+    Taints,
     /// Objects that the labels of nodes name.
     Operands,
     /// The ledgers of policies: a node gets a slot before its update begins.
@@ -62,11 +64,11 @@ pub enum Step {
     /// Specs of GpuNodes, which record why a node's labels change. The label of nodes with GPUs is also written here, because the other
     /// labels of a Node are written on the condition that the Node has not changed.
     Records,
-    /// Nodes.
+    /// The labels of nodes.
     Nodes,
     /// Cordons come after the labels of the same Nodes: each is written on the condition that the Node has not changed.
     Cordons,
-    /// Statuses of GpuNodes come after everything that they report, and deletions and tests after everything that replaces them.
+    /// Statuses of GpuNodes and conditions of Nodes come after everything that they report, and deletions and tests after everything that replaces them.
     NodeStatuses,
     /// The status of a policy summarizes its nodes.
     PolicyStatuses,
@@ -120,9 +122,10 @@ impl Write {
             Body::DaemonSet(_) | Body::RuntimeClass(_) => Step::Operands,
             Body::Ledger(_) => Step::Ledgers,
             Body::Spec(_) | Body::Presence(_) => Step::Records,
-            Body::Labels(_) | Body::Condition(_) | Body::Taint(_) => Step::Nodes,
+            Body::Taints(_) => Step::Taints,
+            Body::Labels(_) => Step::Nodes,
             Body::Cordon(_) | Body::Eviction(_) => Step::Cordons,
-            Body::Status(_) | Body::Pod(_) | Body::Delete(_) => Step::NodeStatuses,
+            Body::Conditions(_) | Body::Status(_) | Body::Pod(_) | Body::Delete(_) => Step::NodeStatuses,
             Body::PolicyStatus(_) => Step::PolicyStatuses,
             Body::Finalizer { present: false, .. } => Step::RemoveFinalizer,
         }
@@ -194,7 +197,7 @@ impl Write {
             Part::Finalizer => keys::FINALIZER_MANAGER,
             Part::Labels => keys::LABEL_MANAGER,
             Part::Presence => keys::PRESENCE_MANAGER,
-            Part::Condition | Part::Taint => keys::HEALTH_MANAGER,
+            Part::Conditions | Part::Taints => keys::HEALTH_MANAGER,
             Part::Cordon => keys::CORDON_MANAGER,
             Part::Ledger => keys::LEDGER_MANAGER,
         }
@@ -225,7 +228,7 @@ impl Write {
                 gpu_node.metadata.uid.clone_from(&write.uid);
                 return json!(gpu_node);
             }
-            Body::Presence(_) | Body::Taint(_) | Body::Cordon(_) | Body::Eviction(_) | Body::Delete(_) => {
+            Body::Presence(_) | Body::Taints(_) | Body::Cordon(_) | Body::Eviction(_) | Body::Delete(_) => {
                 return Value::Null;
             }
             Body::PolicyStatus(status) => ("status", json!(status)),
@@ -243,12 +246,9 @@ impl Write {
             Body::Labels(LabelWrite { uid, labels, .. }) => {
                 ("metadata", json!({"name": name, "uid": uid, "labels": labels}))
             }
-            Body::Condition(condition) => {
-                let condition = condition.iter().map(|HealthCondition { status, reason, message, since }| {
-                    let (kind, since) = (keys::HEALTH_CONDITION, since.map(Time));
-                    json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
-                });
-                ("status", json!({"conditions": condition.collect::<Vec<_>>()}))
+            Body::Conditions(conditions) => {
+                let conditions = conditions.iter().map(|(kind, condition)| condition.to_value(kind));
+                ("status", json!({"conditions": conditions.collect::<Vec<_>>()}))
             }
         };
         let api_version = if *kind == Kind::Node { "v1".to_owned() } else { format!("{GROUP}/{VERSION}") };

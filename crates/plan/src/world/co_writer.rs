@@ -11,8 +11,8 @@ use serde_json::Value;
 pub struct CoWriters {
     /// The labels of [`keys::NODE_LABELS`].
     pub labels: Option<Interned>,
-    /// The condition [`keys::HEALTH_CONDITION`].
-    pub condition: Option<Interned>,
+    /// The conditions of [`keys::NODE_CONDITIONS`].
+    pub conditions: Option<Interned>,
     /// The taints, which are one field.
     pub taints: Option<Interned>,
 }
@@ -22,16 +22,16 @@ impl CoWriters {
     #[must_use]
     pub fn of(managed: &[ManagedFieldsEntry]) -> Self {
         let find = |owns: &dyn Fn(&Value) -> bool| newest(managed, owns).map(Interned::from);
-        let condition = format!("k:{{\"type\":\"{}\"}}", keys::HEALTH_CONDITION);
+        let own = keys::NODE_CONDITIONS.map(|kind| format!("k:{{\"type\":\"{kind}\"}}"));
         Self {
             labels: find(&|fields| {
                 let labels = fields.get("f:metadata").and_then(|meta| meta.get("f:labels")?.as_object());
                 let mut keys = labels.into_iter().flat_map(|labels| labels.keys());
                 keys.any(|key| key.strip_prefix("f:").is_some_and(|key| keys::NODE_LABELS.contains(&key)))
             }),
-            condition: find(&|fields| {
+            conditions: find(&|fields| {
                 let conditions = fields.get("f:status").and_then(|status| status.get("f:conditions"));
-                conditions.is_some_and(|conditions| conditions.get(&condition).is_some())
+                conditions.is_some_and(|conditions| own.iter().any(|own| conditions.get(own).is_some()))
             }),
             taints: find(&|fields| fields.get("f:spec").is_some_and(|spec| spec.get("f:taints").is_some())),
         }
@@ -70,7 +70,7 @@ mod tests {
         ]);
         let managed: Vec<ManagedFieldsEntry> = serde_json::from_value(managed).unwrap();
         let found = CoWriters::of(&managed);
-        let expected = CoWriters { labels: Some("kyverno".into()), condition: Some("detector".into()), taints: None };
+        let expected = CoWriters { labels: Some("kyverno".into()), conditions: Some("detector".into()), taints: None };
         assert_eq!(found, expected);
     }
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::PodSpec};
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::world::{foreign_pod::shows_driver, node::NodeFacts, placement::Placement};
+use crate::world::{foreign_pod::shows_driver, node::NodeFacts, placement::Placement, taint::TaintFact};
 
 /// The prefix of the node labels with which NVIDIA's GPU Operator places its DaemonSets.
 const NVIDIA_OPERATOR: &str = "nvidia.com/gpu.deploy.";
@@ -79,7 +79,8 @@ impl ForeignSet {
     pub fn reaches(&self, node: &NodeFacts) -> bool {
         self.placement.as_ref().is_none_or(|placement| {
             placement.means(&node.name, |key| node.labels.get(key).map(Interned::as_str))
-                && node.untolerated(&placement.tolerations).is_none()
+                // A startup taint keeps pods away only for a time, too.
+                && node.untolerated(&placement.tolerations).all(TaintFact::is_startup)
         })
     }
 
@@ -249,11 +250,7 @@ mod tests {
             name: name.into(),
             labels: labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
             taints: taint
-                .map(|key| super::super::TaintFact {
-                    key: key.into(),
-                    value: String::new(),
-                    effect: "NoSchedule".into(),
-                })
+                .map(|key| TaintFact { key: key.into(), value: String::new(), effect: "NoSchedule".into() })
                 .into_iter()
                 .collect(),
             ..NodeFacts::default()

@@ -7,7 +7,6 @@ use gpu_operator_crd::{NodeName, keys};
 use k8s_openapi::{
     api::core::v1::{Node, NodeCondition, NodeRuntimeHandler, Taint, Toleration},
     apimachinery::pkg::api::resource::Quantity,
-    jiff::Timestamp,
 };
 use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
@@ -15,9 +14,10 @@ use serde::{Deserialize, Serialize};
 use crate::world::{
     co_writer::CoWriters,
     observed_time::ObservedTime,
+    own_condition::{self, OwnConditions},
     partial::Partial,
     resources::Resources,
-    taint::{self, TaintFact},
+    taint::{self, TaintFact, TaintWrite},
 };
 
 /// The labels of a node.
@@ -63,11 +63,12 @@ impl TrimmedNode {
         self.spec.unschedulable
     }
 
-    /// Returns its taints with `replaced`, if it records this one, replaced by another one or removed.
+    /// Returns its taints after a write.
     #[must_use]
-    pub fn taints_with(&self, own: Option<&TaintFact>, replaced: Option<&TaintFact>) -> Vec<Taint> {
-        let recorded = taint::recorded(self.annotations()).filter(|recorded| Some(recorded) == replaced);
-        taint::with_own(&self.spec.taints, recorded.as_ref(), own)
+    pub fn taints_after(&self, write: &TaintWrite) -> Vec<Taint> {
+        let uid = self.uid().unwrap_or_default();
+        let write = write.clone().on(&uid, &self.status.node_info.boot_id);
+        write.applied_to(&self.spec.taints, taint::recorded(self.annotations()).as_ref())
     }
 }
 
@@ -100,8 +101,8 @@ pub struct NodeFacts {
     /// The taint that this operator has set, according to the annotation [`keys::OWN_TAINT`], which kubelet can write as well: a plan
     /// sees it only if a policy confirms its key.
     pub own_taint: Option<TaintFact>,
-    /// Its condition [`keys::HEALTH_CONDITION`], if present.
-    pub health_condition: Option<HealthCondition>,
+    /// Its conditions that this operator sets.
+    pub own_conditions: OwnConditions,
     /// The value of its annotation [`keys::GPU_COUNT`].
     pub gpu_count: Option<String>,
     /// Allocatable GPUs and parts of GPUs, by resource name.
@@ -120,27 +121,6 @@ pub struct NodeFacts {
     pub runtime_handlers: BTreeSet<Interned>,
     /// Kubelet's version, such as `v1.34.1+k3s1`.
     pub kubelet: Interned,
-}
-
-/// A Node's condition about the health of its GPUs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct HealthCondition {
-    /// `True`, `False` or `Unknown`.
-    pub status: String,
-    /// The reason, a single word.
-    pub reason: String,
-    /// The message.
-    pub message: String,
-    /// The time of the last change of the status.
-    pub since: Option<Timestamp>,
-}
-
-impl HealthCondition {
-    /// Returns whether another condition is the same except for its time.
-    #[must_use]
-    pub fn says(&self, other: &Self) -> bool {
-        (&self.status, &self.reason, &self.message) == (&other.status, &other.reason, &other.message)
-    }
 }
 
 /// The labels of nodes without a host on which the chart's DaemonSet of the probe could run.
@@ -194,14 +174,7 @@ impl NodeFacts {
             created: node.creation_timestamp().map(|time| time.0.into()),
             taints: taint::lasting(&node.spec.taints).collect(),
             own_taint: taint::recorded(node.annotations()),
-            health_condition: conditions.iter().find(|condition| condition.type_ == keys::HEALTH_CONDITION).map(
-                |condition| HealthCondition {
-                    status: condition.status.clone(),
-                    reason: condition.reason.clone().unwrap_or_default(),
-                    message: condition.message.clone().unwrap_or_default(),
-                    since: condition.last_transition_time.as_ref().map(|time| time.0),
-                },
-            ),
+            own_conditions: own_condition::own(conditions),
             gpu_count: node.annotations().get(keys::GPU_COUNT).cloned(),
             labels: node.labels().iter().map(|(key, value)| (Interned::from(key), Interned::from(value))).collect(),
             co_writers: CoWriters::of(node.managed_fields()),
@@ -232,11 +205,10 @@ impl NodeFacts {
         taint.is_own(self.own_taint.as_ref())
     }
 
-    /// Returns the first taint that keeps pods with these tolerations away. This operator's own does so only for a time.
-    #[must_use]
-    pub fn untolerated(&self, tolerations: &[Toleration]) -> Option<&TaintFact> {
+    /// Returns the taints that keep pods with these tolerations away. This operator's own does so only for a time.
+    pub fn untolerated(&self, tolerations: &[Toleration]) -> impl Iterator<Item = &TaintFact> {
         let tolerated = |taint: &TaintFact| tolerations.iter().any(|toleration| taint.tolerated_by(toleration));
-        self.taints.iter().find(|taint| taint.keeps_pods_away() && !self.owns(taint) && !tolerated(taint))
+        self.taints.iter().filter(move |taint| taint.keeps_pods_away() && !self.owns(taint) && !tolerated(taint))
     }
 
     /// Returns whether the node can be expected to serve pods. Nodes that cannot are counted separately.

@@ -1,5 +1,5 @@
-//! Taints of nodes, and how this operator recognizes its own one: by the annotation [`keys::OWN_TAINT`], which is written together
-//! with the taint, or by the default key.
+//! Taints of nodes, what this operator makes of them, and how it recognizes its own one: by the annotation [`keys::OWN_TAINT`], which
+//! is written together with the taint, or by the default key.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -35,6 +35,12 @@ impl TaintFact {
     #[must_use]
     pub fn is_own(&self, recorded: Option<&Self>) -> bool {
         self.key == keys::UNHEALTHY_TAINT || recorded.is_some_and(|recorded| self.same(recorded))
+    }
+
+    /// Returns whether its key is that of a startup taint, regardless of policies, which may name another one.
+    #[must_use]
+    pub fn is_startup(&self) -> bool {
+        self.key == keys::STARTUP_TAINT || self.key.starts_with(keys::AUTOSCALER_STARTUP_PREFIX)
     }
 
     /// Returns whether a toleration tolerates it.
@@ -87,12 +93,64 @@ pub fn recorded(annotations: &BTreeMap<String, String>) -> Option<TaintFact> {
     Some(TaintFact { key: key.to_owned(), value: String::new(), effect: effect.to_owned() })
 }
 
-/// Returns the taints of a Node after this operator's own, which is recorded, has been replaced by another one or removed.
-#[must_use]
-pub fn with_own(taints: &[Taint], recorded: Option<&TaintFact>, own: Option<&TaintFact>) -> Vec<Taint> {
-    let others = taints.iter().filter(|taint| !TaintFact::from(*taint).is_own(recorded));
-    let own = own.map(|own| Taint { key: own.key.clone(), effect: own.effect.clone(), ..Taint::default() });
-    others.cloned().chain(own).collect()
+/// One write of a Node's taints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TaintWrite {
+    /// The change of this operator's own taint, if it changes.
+    pub own: Option<OwnTaint>,
+    /// The startup taints that are removed, if any. None is ever added.
+    pub lifted: Option<Lift>,
+}
+
+/// The removal of startup taints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Lift {
+    /// Their key.
+    pub key: String,
+    /// The UID of the Node, because the Node may have been deleted and created again by the same name.
+    #[serde(skip)]
+    pub uid: String,
+    /// The boot on which the Node was found ready, because it may have been rebooted since.
+    #[serde(skip)]
+    pub boot_id: Box<str>,
+}
+
+/// The change of this operator's own taint: that of unhealthy GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OwnTaint {
+    /// The taint that the Node gets, if any.
+    pub wanted: Option<TaintFact>,
+    /// The taint that this replaces, if the Node records it.
+    pub replaced: Option<TaintFact>,
+}
+
+impl TaintWrite {
+    /// Returns the write for a Node with this uid and boot: without what was decided for another one.
+    #[must_use]
+    pub fn on(mut self, uid: &str, boot_id: &str) -> Self {
+        self.lifted.take_if(|lift| (&*lift.uid, &*lift.boot_id) != (uid, boot_id));
+        self
+    }
+
+    /// Returns whether it removes a taint of a Node that records this taint.
+    #[must_use]
+    pub fn removes(&self, taint: &TaintFact, recorded: Option<&TaintFact>) -> bool {
+        let is_own = self.own.as_ref().is_some_and(|own| {
+            let recorded = recorded.filter(|recorded| Some(*recorded) == own.replaced.as_ref());
+            taint.is_own(recorded)
+        });
+        let is_lifted = self.lifted.as_ref().is_some_and(|lift| lift.key == taint.key && !taint.is_own(recorded));
+        is_own || is_lifted
+    }
+
+    /// Returns the taints of a Node, which records the taint of this operator, after the write.
+    #[must_use]
+    pub fn applied_to(&self, taints: &[Taint], recorded: Option<&TaintFact>) -> Vec<Taint> {
+        let others = taints.iter().filter(|taint| !self.removes(&TaintFact::from(*taint), recorded));
+        let own = self.own.as_ref().and_then(|own| own.wanted.as_ref());
+        let own = own.map(|own| Taint { key: own.key.clone(), effect: own.effect.clone(), ..Taint::default() });
+        others.cloned().chain(own).collect()
+    }
 }
 
 #[cfg(test)]
@@ -115,9 +173,43 @@ mod tests {
             let recorded = recorded(&annotations.into_iter().collect());
             let present: Vec<Taint> = present.into_iter().cloned().collect();
             let own = own.map(|key| TaintFact::from(&UnhealthyTaint { key: Some(key.into()), effect: None }));
-            let taints = with_own(&present, recorded.as_ref(), own.as_ref());
+            let own = Some(OwnTaint { wanted: own, replaced: recorded.clone() });
+            let write = TaintWrite { own, lifted: None };
+            let taints = write.applied_to(&present, recorded.as_ref());
             let taints: Vec<_> = taints.iter().map(|taint| TaintFact::from(taint).to_string()).collect();
             assert_eq!(taints.join(" "), expected, "{record:?}");
+        }
+    }
+    #[test]
+    fn startup_taints_are_removed_whatever_their_effect_and_value() {
+        let taint = |key: &str, effect: &str, value: Option<&str>| Taint {
+            key: key.into(),
+            effect: effect.into(),
+            value: value.map(Into::into),
+            ..Taint::default()
+        };
+        let present = [
+            taint("a/x", "NoExecute", None),
+            taint("a/x", "NoSchedule", Some("value")),
+            taint("a/y", "NoSchedule", None),
+            taint(keys::UNHEALTHY_TAINT, "NoSchedule", None),
+        ];
+        let recorded = TaintFact::from(&present[1]);
+        let all = "a/y:NoSchedule gpu.nodestack.dev/unhealthy:NoSchedule";
+        for (lifted, recorded, expected) in [
+            ("a/x", None, all.to_owned()),
+            // That of unhealthy GPUs is not a startup taint, whatever its key.
+            ("a/x", Some(&recorded), format!("a/x=value:NoSchedule {all}")),
+            (keys::UNHEALTHY_TAINT, None, format!("a/x:NoExecute a/x=value:NoSchedule {all}")),
+        ] {
+            let lift = Lift { key: lifted.into(), uid: "u".into(), boot_id: "b".into() };
+            let write = TaintWrite { own: None, lifted: Some(lift) };
+            for (uid, boot_id) in [("v", "b"), ("u", "c")] {
+                assert_eq!(write.clone().on(uid, boot_id).applied_to(&present, recorded), present, "{uid} {boot_id}");
+            }
+            let taints = write.on("u", "b").applied_to(&present, recorded);
+            let taints: Vec<_> = taints.iter().map(|taint| TaintFact::from(taint).to_string()).collect();
+            assert_eq!(taints.join(" "), expected, "{lifted}");
         }
     }
 }

@@ -60,9 +60,9 @@ fn an_unhealthy_gpu_is_allowed_only_by_min_healthy_gpus() {
         let status = sim.policy_status("all");
         assert_eq!((status.gpus.unhealthy, status.attention[0].node.as_str()), (1, "a"));
         assert_eq!(sim.status("a").health, Some(HealthState::Unhealthy));
-        let condition = sim.node("a").health_condition.clone().expect("a condition");
+        let condition = sim.node("a").own_conditions[keys::HEALTH_CONDITION].clone();
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "GpuUnhealthy"));
-        assert!(sim.node("b").health_condition.is_none(), "a healthy node gets no condition");
+        assert!(sim.node("b").own_conditions.is_empty(), "a healthy node gets no condition");
     }
 }
 
@@ -111,7 +111,7 @@ fn the_taint_changes_only_on_proof_and_goes_with_the_policy() {
     assert_eq!(reported(&sim).1, Reason::HealthUnknown);
     sim.delete_policy("all");
     sim.settle();
-    assert!(!tainted(&sim) && sim.node("a").health_condition.is_none(), "{:?}", sim.node("a"));
+    assert!(!tainted(&sim) && sim.node("a").own_conditions.is_empty(), "{:?}", sim.node("a"));
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn each_node_gets_the_health_rules_of_its_pool() {
 fn missing_gpus_are_named_in_the_condition() {
     let mut sim = Sim::new().gpu_node("a", "2330", 6).policy("all", "{pools: [{name: p, gpusPerNode: 8}]}");
     sim.settle();
-    let condition = sim.node("a").health_condition.clone().expect("a condition");
+    let condition = sim.node("a").own_conditions[keys::HEALTH_CONDITION].clone();
     let said = (condition.reason.as_str(), condition.message.as_str());
     assert_eq!(said, ("GpuUnhealthy", "2 GPUs are missing from the PCI bus"));
 }

@@ -14,7 +14,7 @@ use gpu_operator_plan::{
         body::{Body, Kind, LabelWrite, LedgerWrite, SpecWrite},
         write::Write,
     },
-    world::{NodeFacts, PodFacts, PodOwner, Role},
+    world::{NodeFacts, PodFacts, PodOwner, Role, TaintWrite},
 };
 use kube::ResourceExt;
 
@@ -46,6 +46,7 @@ pub fn holds_late(sim: &Sim, write: &Write) -> Lawful {
     let name = write.target.name.as_str();
     match (&write.body, write.target.kind) {
         (Body::Labels(write), _) => driver_stays(sim, &name.into(), write),
+        (Body::Taints(write), _) => only_served_nodes_start(sim, &name.into(), write),
         (Body::Eviction(_), _) => is_its_turn(sim, name),
         (Body::Delete(_), Kind::DaemonSet) => nothing_uses(sim, name),
         (Body::Delete(_), Kind::Pod) => may_be_recreated(sim, name),
@@ -54,6 +55,18 @@ pub fn holds_late(sim: &Sim, write: &Write) -> Lawful {
         (Body::Ledger(write), _) => ledger_is_within_limits(sim, &name.into(), write),
         _ => Ok(()),
     }
+}
+
+/// No startup taint is added, and one is removed only if its policy names the key, and from a Node that has served GPUs on this boot.
+fn only_served_nodes_start(sim: &Sim, name: &NodeName, write: &TaintWrite) -> Lawful {
+    let Some(node) = sim.nodes.get(name) else { return Ok(()) };
+    let added = write.own.iter().filter_map(|own| own.wanted.as_ref()).find(|taint| taint.is_startup());
+    if let Some(added) = added {
+        return Err(format!("{name} gets taint {added}"));
+    }
+    let Some(lift) = write.clone().on(&node.uid, &node.boot_id).lifted else { return Ok(()) };
+    let has_served = sim.served_on.contains(&(node.uid.clone(), node.boot_id.clone()));
+    if has_served { Ok(()) } else { Err(format!("{name} loses taint {} before it is ready", lift.key)) }
 }
 
 /// The Node that a write of labels is for, if it still exists.
@@ -174,7 +187,7 @@ fn is_clean(node: &NodeFacts) -> Lawful {
     let label =
         node.owned_labels.iter().find(|key| node.labels.get(key.as_str()).is_none_or(|value| !value.is_empty()));
     let taint = node.own_taint.as_ref().or(node.taints.iter().find(|taint| node.owns(taint)));
-    match (label, &node.health_condition, taint, node.own_cordon) {
+    match (label, node.own_conditions.first_key_value(), taint, node.own_cordon) {
         (None, None, None, false) => Ok(()),
         left => Err(format!("{left:?}")),
     }

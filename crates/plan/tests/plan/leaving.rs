@@ -232,9 +232,9 @@ fn the_finalizer_stays_while_a_node_has_a_taint_of_the_operator() {
     sim.faults.insert("a".into(), Faults { publishes: Some(7), ..Faults::default() });
     crate::health::set_health(&mut sim, 0, gpu_operator_crd::health::HealthState::Unhealthy);
     sim.run(60);
-    assert!(sim.node("a").own_taint.is_some() && sim.node("a").health_condition.is_some());
+    assert!(sim.node("a").own_taint.is_some() && sim.node("a").own_conditions.contains_key(keys::HEALTH_CONDITION));
     sim.delete_policy("all");
-    let is_health = |write: &Write| matches!(write.body, Body::Taint(_) | Body::Condition(_));
+    let is_health = |write: &Write| matches!(write.body, Body::Taints(_) | Body::Conditions(_));
     // The API server rejects these writes for five minutes.
     for _ in 0..300 {
         let mut plan = sim.plan();
@@ -246,7 +246,7 @@ fn the_finalizer_stays_while_a_node_has_a_taint_of_the_operator() {
     }
     assert!(sim.policies.contains_key(&"all".into()), "the taint would stay");
     sim.run(60);
-    assert!(sim.node("a").taints.is_empty() && sim.node("a").health_condition.is_none());
+    assert!(sim.node("a").taints.is_empty() && sim.node("a").own_conditions.is_empty());
     assert!(sim.policies.is_empty());
 }
 

@@ -48,6 +48,7 @@ mod schema_sweep;
 mod schemas;
 mod sharing;
 mod sources;
+mod startup;
 mod states;
 mod stray_labels;
 mod toolkit;

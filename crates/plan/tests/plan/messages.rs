@@ -14,7 +14,7 @@ use crate::{
     schemas,
     sim::{Faults, Sim},
 };
-use gpu_operator_crd::{NodeName, keys, reason::Reason};
+use gpu_operator_crd::{NodeName, reason::Reason};
 use gpu_operator_plan::{Plan, output::events::Subject, world::World};
 use strum::IntoEnumIterator;
 
@@ -126,8 +126,8 @@ fn entry(plan: &Plan, reason: Reason, place: Place) -> Option<String> {
         }
         NodeCondition(node) => {
             let written = plan.conditions().remove(&NodeName::from(node))?;
-            let found = written.filter(|found| found.reason == reason.as_str())?;
-            (format!("Node, condition {}={}", keys::HEALTH_CONDITION, found.status), found.message.clone())
+            let (kind, found) = written.iter().find(|(_, found)| found.reason == reason.as_str())?;
+            (format!("Node, condition {kind}={}", found.status), found.message.clone())
         }
     };
     Some(format!("{reason} ({origin}): {}", without_hash(&message).replace('\n', "\n    ")))

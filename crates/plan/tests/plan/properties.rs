@@ -313,7 +313,7 @@ fn end(sim: &Sim) -> String {
     // What is known of a node that left its policy, or is offered there, depends on how far it had come.
     let has_policy = |name: &NodeName| sim.gpu_nodes.get(name).is_some_and(|gpu_node| gpu_node.spec.policy.is_some());
     for mut node in sim.nodes.values().cloned() {
-        node.health_condition.iter_mut().for_each(|condition| condition.since = None);
+        node.own_conditions.values_mut().for_each(|condition| condition.since = None);
         // Kubelet lists what a device plugin has offered earlier, with amount zero.
         for amounts in [&mut node.allocatable, &mut node.withheld] {
             *amounts = amounts.without(&Resources::default());
@@ -321,7 +321,7 @@ fn end(sim: &Sim) -> String {
         if has_policy(&node.name) {
             add(&node);
         } else {
-            add(&(&node.name, &node.labels, &node.taints, &node.own_taint, &node.health_condition));
+            add(&(&node.name, &node.labels, &node.taints, &node.own_taint, &node.own_conditions));
         }
     }
     for mut gpu_node in sim.gpu_nodes.values().cloned() {

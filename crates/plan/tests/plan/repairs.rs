@@ -69,8 +69,8 @@ fn remove_published_label(sim: &mut Sim) {
 fn contradict_condition(sim: &mut Sim) {
     let now = sim.now;
     let node = sim.node_mut("a");
-    node.co_writers.condition = Some("detector".into());
-    let condition = node.health_condition.as_mut().expect("a condition");
+    node.co_writers.conditions = Some("detector".into());
+    let condition = node.own_conditions.get_mut(keys::HEALTH_CONDITION).expect("a condition");
     if condition.status != "True" {
         (condition.status, condition.since) = ("True".into(), Some(now));
     }
@@ -129,8 +129,8 @@ fn repairs_against_another_manager_become_rare() {
         ("apply this operator's labels of node a", "\"kyverno\"", healthy, take_label),
         ("apply this operator's labels of node a", "\"kyverno\"", healthy, take_stage_label),
         ("apply this operator's labels of node a", unknown, healthy, remove_published_label),
-        ("apply condition gpu.nodestack.dev/GpuHealthy of node a", "\"detector\"", unhealthy, contradict_condition),
-        ("apply this operator's taint of node a", "\"autoscaler\"", unhealthy, remove_taint),
+        ("apply this operator's conditions of node a", "\"detector\"", unhealthy, contradict_condition),
+        ("apply the taints of node a", "\"autoscaler\"", unhealthy, remove_taint),
     ];
     for (of, manager, build, flip) in cases {
         let mut fight = Fight::new(build(), of);

@@ -13,6 +13,7 @@ mod store;
 use cluster::Cluster;
 use event::{Event, POLICY, any_event};
 use gpu_operator_crd::policy::Stage;
+use gpu_operator_plan::world::{NodeFacts, TaintFact};
 use proptest::{collection::vec, prelude::*};
 use search::{Explored, explore};
 use step::Allowed;
@@ -36,6 +37,15 @@ fn all_ready(cluster: &Cluster) -> Result<(), String> {
 fn settled(cluster: &Cluster) -> Result<(), String> {
     let writes = cluster.left_to_do();
     if writes.is_empty() { law::of_records(&cluster.sim) } else { Err(format!("something is left to do: {writes:#?}")) }
+}
+
+/// Returns an error if a node has a startup taint.
+fn has_no_startup_taint(cluster: &Cluster) -> Result<(), String> {
+    let is_tainted = |node: &&NodeFacts| node.taints.iter().any(TaintFact::is_startup);
+    match cluster.sim.nodes.values().find(is_tainted) {
+        Some(node) => Err(format!("{} is ready and has a startup taint: {:?}", node.name, node.taints)),
+        None => Ok(()),
+    }
 }
 
 /// Takes all orders of all steps until everything is done.
@@ -76,6 +86,28 @@ proptest! {
         }
         let cluster = Cluster::new(sim, &Kind::ALL, allowed(), &[Event::Reboot("a"); 3]);
         let end = random::run(cluster, &choices).and_then(|cluster| all_ready(&cluster));
+        prop_assert!(end.is_ok(), "{}", end.unwrap_err());
+    }
+
+    #[test]
+    fn in_random_orders_startup_taints_wait_for_ready(choices in vec(any::<u16>(), 0..500)) {
+        use Event::{Delete, Join, Leave, Readiness, Reboot, StartupTaint};
+        let mut sim = Sim::new().policy("all", POLICY);
+        for node in ["a", "b"] {
+            sim.join(node, "2330", 8);
+        }
+        let events = [
+            StartupTaint("a"), StartupTaint("b"), Readiness(true), Reboot("b"), Reboot("a"), StartupTaint("a"), Leave("b"),
+            Join("b"), StartupTaint("b"), Reboot("a"), Readiness(false), Readiness(true), StartupTaint("a"), Reboot("a"),
+        ];
+        let cluster = Cluster::new(sim, &Kind::ALL, allowed(), &events);
+        let end = random::run(cluster, &choices).and_then(|cluster| {
+            all_ready(&cluster)?;
+            has_no_startup_taint(&cluster)?;
+            let mut cluster = cluster;
+            Delete.happen(&mut cluster.sim);
+            random::uninstalled(cluster)
+        });
         prop_assert!(end.is_ok(), "{}", end.unwrap_err());
     }
 

@@ -13,8 +13,7 @@ use std::{
 
 use crate::sim::Sim;
 use fields::Field;
-use gpu_operator_crd::GpuNodeSpec;
-use gpu_operator_crd::health::HealthState;
+use gpu_operator_crd::{GpuNodeSpec, health::HealthState, keys};
 use k8s_openapi::jiff::Timestamp;
 use kube::core::cel;
 use serde::Serialize;
@@ -55,9 +54,11 @@ fn observed(sim: &Sim) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     let mut add = |name: String, object: Value| flatten(&name, &object, &mut lines);
     for (name, node) in &sim.nodes {
-        // A condition is only written once a GPU has had a problem.
-        let condition = node.health_condition.as_ref().filter(|condition| condition.status != "True");
-        add(format!("Node {name}"), json!({"labels": node.labels, "taints": node.taints, "condition": condition}));
+        // The condition of its health is only written once a GPU has had a problem.
+        let is_shown = |kind: &str, status: &str| kind != keys::HEALTH_CONDITION || status != "True";
+        let conditions = node.own_conditions.iter().filter(|(kind, condition)| is_shown(kind, &condition.status));
+        let conditions: BTreeMap<_, _> = conditions.collect();
+        add(format!("Node {name}"), json!({"labels": node.labels, "taints": node.taints, "conditions": conditions}));
     }
     sim.sets.iter().for_each(|(name, set)| add(format!("DaemonSet {name}"), value(set)));
     for (name, class) in &sim.runtime_classes {

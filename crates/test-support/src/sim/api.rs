@@ -10,13 +10,12 @@ use gpu_operator_plan::{
     Plan,
     carry::LoopState,
     output::{
-        body::{Body, DaemonSetWrite, Kind, LabelWrite, Part, SpecWrite, TaintWrite, Target},
+        body::{Body, DaemonSetWrite, Kind, Part, SpecWrite, Target},
         write::{Urgency, Write},
     },
     pass::Pass,
-    revision,
     time::Uptime,
-    world::{HealthCondition, PodFacts, RuntimeClassFacts, World},
+    world::{PodFacts, RuntimeClassFacts, World},
 };
 use k8s_openapi::{
     api::{core::v1::Pod, node::v1::RuntimeClass},
@@ -81,8 +80,8 @@ impl Sim {
             Body::Status(status) => self.apply_status_of(&node(), status),
             Body::Labels(write) => self.apply_labels(&node(), write),
             Body::Presence(is_present) => self.apply_presence(&node(), *is_present),
-            Body::Condition(condition) => self.apply_condition(&node(), condition.as_ref()),
-            Body::Taint(taint) => self.apply_taint(&node(), taint),
+            Body::Conditions(conditions) => self.apply_conditions(&node(), conditions),
+            Body::Taints(write) => self.apply_taints(&node(), write),
             Body::Pod(pod) => self.make_pod(name, pod),
             Body::Eviction(uid) => self.evict(name, uid),
             Body::Delete(uid) => self.delete(*kind, name, uid.as_deref()),
@@ -90,7 +89,7 @@ impl Sim {
         if answer.is_ok() {
             let of = match (kind, part) {
                 (Kind::ClusterGpuPolicy, _) => "policy".to_owned(),
-                (_, Part::Condition | Part::Taint) => "health".to_owned(),
+                (_, Part::Conditions | Part::Taints) => "health".to_owned(),
                 (_, Part::Cordon) => "cordon".to_owned(),
                 (_, Part::Presence) => "presence".to_owned(),
                 (_, Part::Eviction) => "eviction".to_owned(),
@@ -209,34 +208,6 @@ impl Sim {
         Ok(true)
     }
 
-    fn apply_presence(&mut self, name: &NodeName, is_present: bool) -> Answer {
-        // What the operator has seen of the probe is stored.
-        if self.nodes.contains_key(name) {
-            self.write_report(name);
-        }
-        let node = self.nodes.get_mut(name).ok_or_else(|| missing(name))?;
-        let value = Interned::from(if is_present { "true" } else { "false" });
-        let before = node.labels.insert(keys::PRESENT.into(), value.clone());
-        Ok(before != Some(value))
-    }
-
-    fn apply_condition(&mut self, name: &NodeName, condition: Option<&HealthCondition>) -> Answer {
-        let node = self.nodes.get_mut(name).ok_or_else(|| missing(name))?;
-        let before = std::mem::replace(&mut node.health_condition, condition.cloned());
-        Ok(before != node.health_condition)
-    }
-
-    fn apply_taint(&mut self, name: &NodeName, TaintWrite { own, replaced }: &TaintWrite) -> Answer {
-        let node = self.nodes.get_mut(name).ok_or_else(|| missing(name))?;
-        let before = node.clone();
-        let recorded = before.own_taint.as_ref().filter(|recorded| Some(*recorded) == replaced.as_ref());
-        node.taints.retain(|taint| !taint.is_own(recorded));
-        assert!(!node.taints.iter().any(|taint| own.as_ref().is_some_and(|own| own.same(taint))), "422: {own:?}");
-        node.taints.extend(own.clone());
-        node.own_taint.clone_from(own);
-        Ok(before != *node)
-    }
-
     fn apply_status_of(&mut self, name: &NodeName, status: &GpuNodeStatus) -> Answer {
         let gpu_node = self.gpu_nodes.get_mut(name).ok_or_else(|| missing(name))?;
         let before = gpu_node.status.clone();
@@ -244,39 +215,6 @@ impl Sim {
         gpu_node.status = Some(GpuNodeStatus { report, ..status.clone() });
         kstatus::check_gpu_node(gpu_node);
         Ok(before != gpu_node.status)
-    }
-
-    /// Server-side apply of a node's labels: a label that is no longer applied is removed unless another manager owns
-    /// it as well, and a label that another manager has set to another value is a conflict unless the write is forced.
-    fn apply_labels(&mut self, name: &NodeName, write: &LabelWrite) -> Answer {
-        let node = self.nodes.get_mut(name).filter(|node| node.uid == write.uid);
-        let node = node.ok_or_else(|| "409: another Node of this name, or none".to_owned())?;
-        if revision::node_groups(node) != write.seen {
-            return Err(format!("409: the labels of {name} have changed"));
-        }
-        let is_taken = |(key, value): &(&String, &String)| {
-            let owned = node.owned_labels.contains(key.as_str());
-            !owned && !write.force && node.labels.get(key.as_str()).is_some_and(|present| *present != value.as_str())
-        };
-        if let Some((key, _)) = write.labels.iter().find(is_taken) {
-            return Err(format!("409: label {key} of {name}"));
-        }
-        let before = node.clone();
-        let users = self.user_labels.entry(name.clone()).or_default();
-        for key in std::mem::take(&mut node.owned_labels) {
-            if !users.contains_key(&key) {
-                node.labels.remove(&key);
-            }
-        }
-        for (key, value) in &write.labels {
-            if users.get(key.as_str()).is_some_and(|third_party| third_party != value) {
-                assert!(key.starts_with(keys::PREFIX), "label {key} of {name} is taken from another manager");
-                users.remove(key.as_str());
-            }
-            node.labels.insert(key.into(), value.into());
-            node.owned_labels.insert(key.into());
-        }
-        Ok(before != *node)
     }
 }
 

@@ -57,6 +57,7 @@ impl Sim {
     pub fn run_kubelet(&mut self, node: &NodeName) {
         if self.nodes[node].ready {
             self.run_node(node);
+            self.note_service(node);
         }
         self.templates.retain(|name, _| self.pods.contains_key(name));
     }
@@ -66,6 +67,17 @@ impl Sim {
         if self.nodes[node].ready {
             self.detect(node);
             self.write_report(node);
+            self.note_service(node);
+        }
+    }
+
+    /// Records the boot of a node that offers GPUs and whose probe has reported on this boot.
+    fn note_service(&mut self, name: &NodeName) {
+        let Some(node) = self.nodes.get(name) else { return };
+        let report = self.gpu_nodes.get(name).and_then(|gpu_node| self.with_report(name, gpu_node).status?.report);
+        let has_reported = report.is_some_and(|report| *report.boot_id == *node.boot_id);
+        if has_reported && node.allocatable.names().any(|name| node.allocatable.amount(name) > 0) {
+            self.served_on.insert((node.uid.clone(), node.boot_id.clone()));
         }
     }
 

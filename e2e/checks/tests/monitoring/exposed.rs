@@ -21,10 +21,8 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     Plan,
-    output::{
-        body::{Body, TaintWrite},
-        write::Write,
-    },
+    output::{body::Body, write::Write},
+    world::TaintWrite,
 };
 use nvml_probe::{
     agent::metrics::Metrics as ProbeMetrics,
@@ -72,7 +70,7 @@ fn operator() -> String {
     }
     let refused = Err(Error::NoAnswer { what: "write".to_owned() });
     metrics.count_event("Published");
-    let write = Arc::new(Write::new("a", Body::Taint(TaintWrite::default())));
+    let write = Arc::new(Write::new("a", Body::Taints(TaintWrite::default())));
     metrics.count(&[Written { write: Arc::clone(&write), result: Ok(()) }, Written { write, result: refused }]);
     metrics.text().expect("a text")
 }

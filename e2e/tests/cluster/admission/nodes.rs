@@ -15,7 +15,11 @@ use crate::support::{HOSTNAME, test};
 /// The beginning of the denials, for other fields, other keys and other conditions.
 const FIELDS: &str = "the operator may only write labels, annotations, taints, unschedulable and conditions, not ";
 const KEYS: &str = "the operator may write no labels of kubernetes.io and k8s.io to a Node, and only annotations of ";
-const CONDITIONS: &str = "of a Node's conditions the operator may only write gpu.nodestack.dev/GpuHealthy";
+const CONDITIONS: &str =
+    "of a Node's conditions the operator may only write gpu.nodestack.dev/GpuHealthy and gpu.nodestack.dev/GpuReady";
+const STARTUP: &str = "the operator may add no startup taint to a Node, only remove those that are there: ";
+const RESERVED: &str =
+    "the operator may neither add nor remove taints of kubernetes.io and k8s.io, except startup taints: ";
 
 /// The API of Nodes for the operator's account. All writes are dry runs.
 struct Nodes {
@@ -55,7 +59,9 @@ fn the_operator_writes_only_its_own_fields_of_a_node() {
         ] {
             nodes.merge(&patch).await.context(what)?;
         }
-        nodes.apply_condition(keys::HEALTH_CONDITION).await.context("its condition")?;
+        for condition in keys::NODE_CONDITIONS {
+            nodes.apply_condition(condition).await.context(condition)?;
+        }
 
         let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}]);
         for (what, patch, words) in [
@@ -79,5 +85,44 @@ fn the_operator_writes_only_its_own_fields_of_a_node() {
         let own = json!([{"type": keys::HEALTH_CONDITION, "status": "True"}]);
         let only_own = json!({"status": {"conditions": own}});
         denied("removed conditions", nodes.merge_status(&only_own).await, CONDITIONS)
+    });
+}
+
+/// Returns a patch of a Node's taints, which are one list.
+fn taints(keys: &[&str]) -> Value {
+    let taints: Vec<_> = keys.iter().map(|key| json!({"key": key, "effect": "NoSchedule"})).collect();
+    json!({"spec": {"taints": taints}})
+}
+
+#[test]
+fn the_operator_removes_startup_taints_and_adds_none() {
+    test(async |f| {
+        let node = f.host.name();
+        let (by_admin, nodes) = (Api::<Node>::all(f.cluster.client()), Api::all(account(&f, OPERATOR).await?));
+        let nodes = Nodes { api: nodes, node: node.clone() };
+        let autoscaler = format!("{}other", keys::AUTOSCALER_STARTUP_PREFIX);
+        let (own, foreign) = ("example.com/gpu", "node.kubernetes.io/example");
+        let [startup, autoscaler] = [keys::STARTUP_TAINT, autoscaler.as_str()];
+        for added in [startup, autoscaler] {
+            denied(added, nodes.merge(&taints(&[added])).await, STARTUP)?;
+        }
+        denied("a taint of Kubernetes", nodes.merge(&taints(&[foreign])).await, RESERVED)?;
+
+        let set = async |patch: Value| by_admin.patch(&node, &PatchParams::default(), &Patch::Merge(patch)).await;
+        set(taints(&[startup, autoscaler, foreign])).await?;
+        let outcome = async {
+            nodes.merge(&taints(&[foreign])).await.context("both startup taints are removed")?;
+            nodes
+                .merge(&taints(&[foreign, autoscaler, own]))
+                .await
+                .context("one is removed, and another taint is added")?;
+            denied("a removed taint", nodes.merge(&taints(&[startup, autoscaler])).await, RESERVED)?;
+            let mut changed = taints(&[startup, autoscaler, foreign]);
+            changed["spec"]["taints"][0]["value"] = json!("changed");
+            denied("a changed value", nodes.merge(&changed).await, STARTUP)
+        };
+        let outcome = outcome.await;
+        set(json!({"spec": {"taints": null}})).await?;
+        outcome
     });
 }

@@ -5,8 +5,7 @@ use gpu_operator_crd::NodeName;
 use super::*;
 use crate::{
     carry::failure::Class,
-    output::body::TaintWrite,
-    world::{HealthCondition, NodeFacts},
+    world::{NodeFacts, OwnCondition, TaintWrite},
 };
 
 const HOUR: u64 = 3600;
@@ -20,8 +19,8 @@ fn made(retry: &mut Retry, seconds: std::ops::Range<u64>, planned: impl Fn(u64) 
         let Some(message) = planned(second) else { continue };
         let now = Uptime::from_secs(second);
         let since = jiff::Timestamp::from_second(second.cast_signed()).ok();
-        let condition = HealthCondition { message: message.into(), since, ..HealthCondition::default() };
-        let write = Write::new(&name, Body::Condition(Some(condition)));
+        let condition = OwnCondition { message: message.into(), since, ..OwnCondition::default() };
+        let write = Write::new(&name, Body::Conditions([(keys::HEALTH_CONDITION, condition)].into()));
         retry.note(&write, &world, now);
         if !retry.holds(&write, now) {
             retry.succeeded(&write, now);
@@ -83,7 +82,7 @@ fn a_fight_ends_when_no_repair_has_been_needed_for_ten_minutes() {
 #[test]
 fn the_pause_of_a_failure_doubles_until_it_is_resolved() {
     let forbidden = || Failure { class: Class::Forbidden, message: "failed to label node a: no".into() };
-    let [a, b] = ["a", "b"].map(|node| Write::new(node, Body::Taint(TaintWrite::default())));
+    let [a, b] = ["a", "b"].map(|node| Write::new(node, Body::Taints(TaintWrite::default())));
     let (mut retry, mut now) = (Retry::default(), Uptime::ZERO);
     let mut pauses = Vec::new();
     for _ in 0..6 {

@@ -1,7 +1,7 @@
 //! The events of a fleet, as data, so that a failure shrinks to the few events that cause it.
 
 use gpu_operator_crd::{NodeName, Report, keys, policy::Stage};
-use gpu_operator_plan::world::{Bystander, Role, TaintFact, TrimmedPod};
+use gpu_operator_plan::world::{Bystander, NodeFacts, Role, TaintFact, TrimmedPod};
 use kube::ResourceExt;
 use proptest::{option, prelude::*, sample::select};
 
@@ -50,6 +50,8 @@ pub enum OnNode {
     /// A user other than this operator sets or removes a label.
     Labelled(&'static str, Option<&'static str>),
     Tainted(bool),
+    /// The node gets a startup taint with this key and effect, as if it had just registered.
+    GetsStartupTaint(&'static str, &'static str),
     GpuCount(Option<&'static str>),
     GetsHostDriver,
     /// The packages of the host's driver are upgraded while the earlier module is loaded.
@@ -119,6 +121,12 @@ fn label() -> BoxedStrategy<(&'static str, Option<&'static str>)> {
     (labels, any::<bool>()).prop_map(|((key, value), on)| (key, on.then_some(value))).boxed()
 }
 
+/// Returns the key and the effect of a startup taint.
+pub fn startup_taint() -> BoxedStrategy<(&'static str, &'static str)> {
+    let keys = [keys::STARTUP_TAINT, keys::AUTOSCALER_STARTUP_TAINT];
+    (select(keys.to_vec()), select(vec!["NoSchedule", "NoExecute", "PreferNoSchedule"])).boxed()
+}
+
 pub fn on_node() -> BoxedStrategy<OnNode> {
     let fault = select(vec![
         Fault::MissingImages,
@@ -144,6 +152,7 @@ pub fn on_node() -> BoxedStrategy<OnNode> {
         1 => Just(OnNode::IsBeingDeleted),
         5 => label().prop_map(|(key, value)| OnNode::Labelled(key, value)),
         1 => any::<bool>().prop_map(OnNode::Tainted),
+        2 => startup_taint().prop_map(|(key, effect)| OnNode::GetsStartupTaint(key, effect)),
         1 => count.prop_map(OnNode::GpuCount),
         1 => Just(OnNode::GetsHostDriver),
         1 => Just(OnNode::UpgradesPackages),
@@ -287,6 +296,7 @@ pub fn apply_to_node(sim: &mut Sim, name: &NodeName, what: &OnNode) {
             let taint = TaintFact { key: "dedicated".into(), value: "ml".into(), effect: "NoSchedule".into() };
             node.taints = if *on { vec![taint] } else { vec![] };
         }
+        OnNode::GetsStartupTaint(key, effect) => taint_at_start(node, key, effect),
         OnNode::GpuCount(count) => node.gpu_count = count.map(Into::into),
         OnNode::GetsHostDriver if has_gpus && !node.labels.contains_key(keys::DRIVER) => {
             sim.host_driver(name, "550.1.1", true);
@@ -328,6 +338,14 @@ pub fn apply_to_node(sim: &mut Sim, name: &NodeName, what: &OnNode) {
         | OnNode::LosesGpu
         | OnNode::GetsGpuPod
         | OnNode::StartsProgram(_) => {}
+    }
+}
+
+/// Adds a startup taint to a node.
+pub fn taint_at_start(node: &mut NodeFacts, key: &str, effect: &str) {
+    let taint = TaintFact { key: key.into(), value: "true".into(), effect: effect.into() };
+    if !node.taints.iter().any(|present| present.same(&taint)) {
+        node.taints.push(taint);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Random machines: models, operating systems, runtimes, host drivers, labels, and probes that report or do not report.
 
 use gpu_operator_crd::NodeName;
-use proptest::{prelude::*, sample::select};
+use proptest::{option, prelude::*, sample::select};
 
+use super::events::{startup_taint, taint_at_start};
 use crate::sim::{Faults, Sim};
 
 /// PCI ids of H100, T4, K80, P100, V100, both A100, L4 and B200, and of an unknown model.
@@ -34,6 +35,8 @@ pub struct Machine {
     /// `None` if the host has no driver, otherwise whether the driver is loaded.
     host_driver: Option<bool>,
     labels: Vec<(&'static str, &'static str)>,
+    /// The key and the effect of the startup taint with which it registers.
+    startup_taint: Option<(&'static str, &'static str)>,
     probe: Probe,
 }
 
@@ -58,6 +61,9 @@ impl Machine {
         }
         let node = sim.node_mut(name);
         (node.arch, node.runtime) = (self.arch.into(), self.runtime.into());
+        if let Some((key, effect)) = self.startup_taint {
+            taint_at_start(node, key, effect);
+        }
         for (key, value) in &self.labels {
             sim.label(name, key, Some(value));
         }
@@ -110,14 +116,16 @@ pub fn machine() -> BoxedStrategy<Machine> {
     let host_driver = prop_oneof![8 => Just(None), 1 => Just(Some(true)), 1 => Just(Some(false))];
     let probe = prop_oneof![12 => Just(Probe::Reports), 1 => Just(Probe::Mute), 1 => Just(Probe::Absent)];
     let labels = prop::collection::vec(label(), 0..3);
-    (gpus(), os, arch, runtime, host_driver, labels, probe)
-        .prop_map(|(gpus, os, arch, runtime, host_driver, labels, probe)| Machine {
+    let startup_taint = option::weighted(0.3, startup_taint());
+    (gpus(), os, arch, runtime, host_driver, labels, startup_taint, probe)
+        .prop_map(|(gpus, os, arch, runtime, host_driver, labels, startup_taint, probe)| Machine {
             gpus,
             os,
             arch,
             runtime,
             host_driver,
             labels,
+            startup_taint,
             probe,
         })
         .boxed()

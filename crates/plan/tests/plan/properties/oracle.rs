@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
-    ClusterGpuPolicy, NodeName, Revision, keys,
+    ClusterGpuPolicy, GpuNodeStatus, NodeName, Revision, keys,
     policy::{Sharing, Stage},
     report::NvmlState,
 };
@@ -205,6 +205,7 @@ pub fn check(sim: &Sim, plan: &Plan) {
     only_named_keys_are_written(sim, plan);
     discovered_labels_are_kept_without_a_report(sim, plan);
     nothing_starts_beside_a_foreign_pod(sim, plan);
+    ready_nodes_lose_their_startup_taints(sim, plan);
     for (name, status) in &plan.statuses {
         let count = count(sim, plan, name);
         let enough = count.able + count.updating >= count.required;
@@ -234,6 +235,22 @@ fn nothing_starts_beside_a_foreign_pod(sim: &Sim, plan: &Plan) {
             "{name}: {write:?} starts beside another driver"
         );
         assert!(had(Stage::Driver) || !gets(Stage::Driver), "{name}: a driver starts beside another");
+    }
+}
+
+/// The plan that finds a node ready removes its startup taints.
+fn ready_nodes_lose_their_startup_taints(sim: &Sim, plan: &Plan) {
+    let (statuses, taints) = (plan.node_statuses(), plan.taints());
+    for (name, node) in &sim.nodes {
+        let policy = governing(sim, name);
+        let key = policy.and_then(|policy| Some(policy.spec.readiness.startup_taint.as_ref()?.key().to_owned()));
+        let is_tainted = |key: &String| node.taints.iter().any(|taint| taint.key == *key);
+        let Some(key) = key.filter(is_tainted) else { continue };
+        let written = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.status.as_ref());
+        let is_ready = statuses.get(name).copied().or(written).is_some_and(GpuNodeStatus::is_ready);
+        let serves = sim.served_on.contains(&(node.uid.clone(), node.boot_id.clone())) && is_complete(sim, name);
+        let lifted = taints.get(name).and_then(|write| Some(&write.lifted.as_ref()?.key));
+        assert!(!is_ready || !serves || lifted == Some(&key), "{name} is ready and keeps taint {key}: {plan:#?}");
     }
 }
 

@@ -9,7 +9,7 @@ use gpu_operator_crd::{
         Compatibility, CompatibleLabels, Defaults, DeletionPolicy, DevicePlugin, Driver, DriverSource, Health, Image,
         Images, Injection, KernelModule, Mig, MigLayoutEntry, MigMode, MigProfile, MigStrategy, Mps, NodeLabel,
         Operand, PodMetadata, Pool, PoolMatch, Proxy, PullSecret, Readiness, RolloutStrategy, Selector, Sharing,
-        SharingMode, TimeSlicing, Toolkit, Validation, ValidationMode,
+        SharingMode, StartupTaint, StartupTaintPreset, TimeSlicing, Toolkit, Validation, ValidationMode,
     },
     selector::{Operator, Requirement},
 };
@@ -284,11 +284,20 @@ fn readiness() -> BoxedStrategy<Readiness> {
     let least = prop_oneof![3 => Just(None), 1 => percent.prop_map(Some), 1 => (0..5).prop_map(|least| Some(IntOrString::Int(least)))];
     let deadline = prop_oneof![3 => Just(None), 1 => Just(Some("1m"))];
     let validation = option::weighted(0.4, select(vec![ValidationMode::OnInstall, ValidationMode::OnUpgrade]));
-    (least, deadline, validation)
-        .prop_map(|(min_ready_nodes, deadline, mode)| Readiness {
+    (least, deadline, validation, any::<bool>(), startup_taint())
+        .prop_map(|(min_ready_nodes, deadline, mode, node_condition, startup_taint)| Readiness {
             min_ready_nodes,
             progress_deadline: deadline.map(|deadline| deadline.parse().expect("a duration")),
             validation: Validation { mode, ..Validation::default() },
+            node_condition,
+            startup_taint,
         })
         .boxed()
+}
+
+fn startup_taint() -> BoxedStrategy<Option<StartupTaint>> {
+    let preset = |preset| StartupTaint { preset, key: None };
+    let named = StartupTaint { key: Some("dedicated".into()), ..StartupTaint::default() };
+    let presets = [StartupTaintPreset::Own, StartupTaintPreset::ClusterAutoscaler].map(preset);
+    prop_oneof![2 => Just(None), 2 => select(presets.to_vec()).prop_map(Some), 1 => Just(Some(named))].boxed()
 }

@@ -1,10 +1,13 @@
 //! What users, administrators, other controllers and machines do.
 
-use gpu_operator_crd::{ClusterGpuPolicySpec, NodeName, keys, policy::Stage};
+use gpu_operator_crd::{
+    ClusterGpuPolicySpec, NodeName, keys,
+    policy::{Readiness, Stage, StartupTaint},
+};
 use gpu_operator_plan::world::PodFacts;
 use proptest::{prelude::*, sample::select};
 
-use crate::{sim::Sim, truth::pod};
+use crate::{properties::events::taint_at_start, sim::Sim, truth::pod};
 
 /// The policy `all` and its other revision. Both select all nodes without the label [`OUT`].
 pub const POLICY: &str = "{nodeSelector: {matchExpressions: [{key: out, operator: DoesNotExist}]}}";
@@ -34,6 +37,10 @@ pub enum Event {
     LeaveUncollected(&'static str),
     /// A node of a name that may have been there before.
     Join(&'static str),
+    /// A node gets a startup taint, as if it had just registered.
+    StartupTaint(&'static str),
+    /// The policy has startup taints and conditions of Nodes, or none.
+    Readiness(bool),
     /// A machine is rebooted, which its kubelet reports before its probe does.
     Reboot(&'static str),
     /// A GPU pod starts where it does most harm: on a node that is being updated.
@@ -83,6 +90,15 @@ impl Event {
             Self::PolicyUnparsable(is) => set(&mut sim.unparsable_policies, "all".into(), is),
             Self::GpuNodeUnparsable(node, is) => set(&mut sim.unparsable_gpu_nodes, node.into(), is),
             Self::GpuNodeDeleted(node) => drop(sim.gpu_nodes.remove(&NodeName::from(node))),
+            Self::StartupTaint(node) if has(sim, node) => {
+                taint_at_start(sim.node_mut(node), keys::STARTUP_TAINT, "NoSchedule");
+            }
+            Self::Readiness(is) => {
+                if let Some(policy) = sim.policies.get(&"all".into()) {
+                    let spec = ClusterGpuPolicySpec { readiness: readiness(is), ..policy.spec.clone() };
+                    sim.apply_spec("all", spec);
+                }
+            }
             Self::Reboot(node) if has(sim, node) => sim.reboot(node, 0),
             Self::PodRuns(node) if has(sim, node) => start_gpu_pod(sim, &node.into()),
             Self::Stray(node, stage, value) if has(sim, node) => sim.label(node, stage.key(), value),
@@ -94,10 +110,18 @@ impl Event {
     }
 }
 
-/// Applies a spec to policy `all`, which keeps its strategy.
+/// Applies a spec to policy `all`, which keeps its strategy, and how schedulers learn that a node is ready.
 fn apply(sim: &mut Sim, spec: &str) {
-    let rollout = sim.policies.get(&"all".into()).map(|policy| policy.spec.rollout.clone()).unwrap_or_default();
-    sim.apply_spec("all", ClusterGpuPolicySpec { rollout, ..serde_yaml::from_str(spec).expect("a policy's spec") });
+    let before = sim.policies.get(&"all".into()).map(|policy| policy.spec.clone()).unwrap_or_default();
+    let ClusterGpuPolicySpec { rollout, readiness, .. } = before;
+    let spec = serde_yaml::from_str(spec).expect("a policy's spec");
+    sim.apply_spec("all", ClusterGpuPolicySpec { rollout, readiness, ..spec });
+}
+
+/// Returns the settings with startup taints and conditions of Nodes, or with none.
+fn readiness(is: bool) -> Readiness {
+    let startup_taint = is.then(StartupTaint::default);
+    Readiness { node_condition: is, startup_taint, ..Readiness::default() }
 }
 
 fn delete(sim: &mut Sim, policy: &'static str, delete: impl FnOnce(&mut Sim, &'static str)) {
@@ -137,10 +161,12 @@ pub fn any_event() -> impl Strategy<Value = Event> {
         Event::PodStarts,
         Event::PodsEnd,
         Event::PolicyUnparsable(true),
+        Event::Readiness(true),
+        Event::Readiness(false),
         Event::PolicyUnparsable(false),
     ]);
     let value = select(vec![None, Some("x")]);
-    let on_node = (select(vec!["a", "b"]), select(Stage::ALL.to_vec()), value, any::<bool>(), 0..10_u8);
+    let on_node = (select(vec!["a", "b"]), select(Stage::ALL.to_vec()), value, any::<bool>(), 0..12_u8);
     let on_node = on_node.prop_map(|(node, stage, value, is, which)| match which {
         0 => Event::Leave(node),
         1 => Event::LeaveUncollected(node),
@@ -151,6 +177,7 @@ pub fn any_event() -> impl Strategy<Value = Event> {
         6 => Event::Selected(node, is),
         7 => Event::Managed(node, is),
         8 => Event::Cordoned(node, is),
+        9 | 10 => Event::StartupTaint(node),
         _ => {
             if is {
                 Event::GpuNodeDeleted(node)

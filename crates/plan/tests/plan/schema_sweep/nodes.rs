@@ -1,15 +1,19 @@
 //! The nodes on which the effects of fields are visible.
 
-use gpu_operator_crd::health::{Cause, CauseKind, GpuHealth, HealthState, Severity};
+use gpu_operator_crd::{
+    health::{Cause, CauseKind, GpuHealth, HealthState, Severity},
+    keys,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::{
     coexistence::static_plugin,
+    properties::events::taint_at_start,
     sim::{Faults, Sim, faults::Test},
 };
 
 /// The kinds of nodes: name, PCI id of its two GPUs, container runtime, operating system.
-const KINDS: [(&str, &str, &str, (&str, &str)); 12] = [
+const KINDS: [(&str, &str, &str, (&str, &str)); 13] = [
     ("cdi", "2330", "containerd://2.1.4", ("ubuntu", "22.04")),
     ("runtime", "1eb8", "containerd://1.7.27", ("ubuntu", "24.04")),
     ("k3s", "27b8", "containerd://1.7.27-k3s1", ("ubuntu", "22.04")),
@@ -22,6 +26,7 @@ const KINDS: [(&str, &str, &str, (&str, &str)); 12] = [
     ("named-by-cloud", "fff1", "containerd://2.1.4", ("ubuntu", "22.04")),
     ("waiting", "2330", "containerd://2.1.4", ("ubuntu", "22.04")),
     ("failing", "2330", "containerd://2.1.4", ("ubuntu", "22.04")),
+    ("starting", "2330", "containerd://2.1.4", ("ubuntu", "22.04")),
 ];
 
 /// Returns a fleet of these nodes.
@@ -41,6 +46,12 @@ pub fn fleet(names: &[&str]) -> Sim {
 fn add_traits(sim: &mut Sim, name: &str) {
     let faulty = match name {
         "cos" | "gke-ubuntu" => return sim.label(name, "cloud.google.com/gke-nodepool", Some("gpus")),
+        "starting" => {
+            for key in [keys::STARTUP_TAINT, keys::AUTOSCALER_STARTUP_TAINT, "example.com/startup"] {
+                taint_at_start(sim.node_mut(name), key, "NoSchedule");
+            }
+            return;
+        }
         "cdi" => return sim.label(name, "zone", Some("a")),
         "k3s" => return sim.node_mut(name).kubelet = "v1.33.1+k3s1".into(),
         "third-party" => {

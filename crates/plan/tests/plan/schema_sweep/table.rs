@@ -34,6 +34,7 @@ const LAYOUT: &str = "{mig: {strategy: Mixed, layout: [{profiles: [{profile: 1g.
 const DURING_UPDATES: &str = "it acts during updates; see budgets.rs, canary.rs and eviction.rs";
 const WHEN_UPDATES_BEGIN: &str = "it decides when updates begin; see windows.rs";
 const EVICTS: &str = "{rollout: {gpuPods: {mode: Evict}}}";
+const LIFTED: &str = "a startup taint that has been removed is not set again";
 const TESTED: &str = "{readiness: {validation: {mode: OnInstall}}}";
 
 /// The row with the longest path that matches a field applies; if there are several of them, each one applies.
@@ -242,6 +243,26 @@ const ROWS: &[Row] = &[
         ..ANY
     },
     Row { at: "readiness.minReadyNodes", values: &["100%", "0", "0%"], ..UNHEALTHY },
+    Row {
+        at: "readiness.startupTaint.preset",
+        values: &["Own", "ClusterAutoscaler"],
+        nodes: &["starting"],
+        stays: Some(LIFTED),
+        ..ANY
+    },
+    Row {
+        at: "readiness.startupTaint.preset",
+        values: &["Karpenter"],
+        no_effect: Some("Karpenter takes the key of Own"),
+        ..ANY
+    },
+    Row {
+        at: "readiness.startupTaint.key",
+        values: &["example.com/startup"],
+        nodes: &["starting"],
+        stays: Some(LIFTED),
+        ..ANY
+    },
     Row { at: "readiness.progressDeadline", values: &["30m", "40s"], nodes: &["waiting"], ..ANY },
     Row { at: "readiness.validation.mode", nodes: &["failing"], ..ANY },
     Row { at: "readiness.validation.image.repository", with: TESTED, nodes: &["failing"], ..ANY },

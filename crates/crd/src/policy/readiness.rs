@@ -1,0 +1,85 @@
+//! When a policy counts as ready, and how schedulers learn that a node is.
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::{KubeSchema, core::Duration};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Validation;
+use crate::{keys, schema::StartupTaintKey, skip::is_default};
+
+/// The criteria by which a policy counts as ready, and how schedulers learn that a node is.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Readiness {
+    /// The maximum duration of each phase of a node, after which the node counts as failed. Defaults to 30m.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = (
+        "self.matches('^([0-9]{1,6}(h|m|s)){1,3}$') && self.matches('[1-9]')",
+        "write a duration above zero in hours, minutes and seconds, such as 30m or 1h30m"
+    ))]
+    pub progress_deadline: Option<Duration>,
+    /// The number of nodes that must be ready, as a number or as a percentage of the eligible nodes, which are those
+    /// that are not NotReady, cordoned or being deleted. A node that is being updated counts as ready. Defaults to 100%.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = (
+        "string(self).matches('^([0-9]|[1-9][0-9]|100)%$') || self != string(self) && string(self).matches('^[0-9]{1,6}$')",
+        "write a number of nodes, such as 3, or a percentage from \"0%\" to \"100%\""
+    ))]
+    pub min_ready_nodes: Option<IntOrString>,
+    /// Validation of nodes by a short test on a GPU.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub validation: Validation,
+    /// Whether each node has the condition `gpu.nodestack.dev/GpuReady`, which repeats the condition `Ready` of its GpuNode and costs
+    /// writes of the Node. Defaults to false.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub node_condition: bool,
+    /// The taint with which new nodes register, and which the operator removes once the node is ready. Defaults to none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub startup_taint: Option<StartupTaint>,
+}
+
+/// The taint with which new nodes register. The operator removes every taint with its key once the node is ready, and never adds one.
+/// The operator's pods tolerate it.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct StartupTaint {
+    /// What the key follows. Defaults to `Own`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub preset: StartupTaintPreset,
+    /// The key. Defaults to that of the preset. Keys of kubernetes.io and k8s.io are reserved, except those that begin with
+    /// `startup-taint.cluster-autoscaler.kubernetes.io/`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<StartupTaintKey>")]
+    pub key: Option<String>,
+}
+
+impl StartupTaint {
+    /// Returns the key.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.key.as_deref().unwrap_or_else(|| self.preset.key())
+    }
+}
+
+/// What the key of a startup taint follows.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StartupTaintPreset {
+    /// No autoscaler: `gpu.nodestack.dev/startup`.
+    #[default]
+    Own,
+    /// Cluster Autoscaler, also as part of GKE and AKS: `startup-taint.cluster-autoscaler.kubernetes.io/gpu-nodestack`.
+    ClusterAutoscaler,
+    /// Karpenter, whose `NodePool` names the key in `startupTaints`: `gpu.nodestack.dev/startup`.
+    Karpenter,
+}
+
+impl StartupTaintPreset {
+    fn key(self) -> &'static str {
+        match self {
+            Self::Own | Self::Karpenter => keys::STARTUP_TAINT,
+            Self::ClusterAutoscaler => keys::AUTOSCALER_STARTUP_TAINT,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The taints of a node that this operator changes: that of unhealthy GPUs, which it sets and removes, and startup taints, which it only
+//! removes.
+
+use gpu_operator_crd::{GpuNodeStatus, health::HealthState, policy::StartupTaint};
+
+use crate::{
+    assess::member::Member,
+    inventory::taint_records,
+    output::{body::Body, write::Write},
+    world::{Lift, NodeFacts, OwnTaint, TaintFact, TaintWrite},
+};
+
+/// Returns whether the node has no taint of this operator.
+#[must_use]
+pub fn is_clean(node: &NodeFacts) -> bool {
+    has_only(node, None)
+}
+
+/// Returns the write that removes the taint of this operator, if there is one.
+#[must_use]
+pub fn removal(node: &NodeFacts) -> Option<Write> {
+    (!is_clean(node))
+        .then(|| own(node, None))
+        .and_then(|own| write_of(node, TaintWrite { own: Some(own), lifted: None }))
+}
+
+/// Returns the write for a node of a policy, given the status of its GpuNode.
+#[must_use]
+pub fn write(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Write> {
+    let node = member.node;
+    let wanted = wanted(member);
+    // Until its key is listed in the policy's status, which is written first, the node's taint stays.
+    let may_change = wanted.as_ref().is_none_or(|taint| taint_records::is_published(member.policy, &taint.key));
+    let changes = may_change && !has_only(node, wanted.as_ref());
+    let own = changes.then(|| own(node, wanted));
+    write_of(node, TaintWrite { own, lifted: lifted(member, status) })
+}
+
+fn write_of(node: &NodeFacts, write: TaintWrite) -> Option<Write> {
+    (write != TaintWrite::default()).then(|| Write::new(&node.name, Body::Taints(write)))
+}
+
+fn own(node: &NodeFacts, wanted: Option<TaintFact>) -> OwnTaint {
+    OwnTaint { wanted, replaced: node.own_taint.clone() }
+}
+
+/// Returns the removal of the node's startup taints, if it has any and is ready: by what the probe has reported and what runs since its
+/// boot, and not only by a status that may be older.
+fn lifted(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Lift> {
+    let node = member.node;
+    let key = member.policy.spec.readiness.startup_taint.as_ref().map(StartupTaint::key)?;
+    let is_tainted = node.taints.iter().any(|taint| taint.key == key && !node.owns(taint));
+    let is_ready = status.is_ready() && member.report.is_some() && member.is_proven();
+    (is_tainted && is_ready).then(|| Lift { key: key.to_owned(), uid: node.uid.clone(), boot_id: node.boot_id.clone() })
+}
+
+/// Returns the taint that the node should have from this operator.
+fn wanted(member: &Member<'_>) -> Option<TaintFact> {
+    let wanted = TaintFact::from(member.health_policy.on_unhealthy.taint()?);
+    let taints = &member.node.taints;
+    let applies = match member.health.state {
+        Some(HealthState::Unhealthy) => true,
+        Some(HealthState::Healthy | HealthState::Degraded) => false,
+        // While the health is uncertain, a tainted node stays tainted.
+        Some(HealthState::Recovering | HealthState::Unknown) | None => {
+            taints.iter().any(|taint| member.node.owns(taint))
+        }
+    };
+    // A taint of another writer with the same key and effect stays that writer's.
+    let is_set = taints.iter().any(|taint| taint.same(&wanted) && !member.node.owns(taint));
+    (applies && !is_set).then_some(wanted)
+}
+
+/// Returns whether the node has this taint from this operator, and no other.
+fn has_only(node: &NodeFacts, taint: Option<&TaintFact>) -> bool {
+    node.own_taint.as_ref() == taint && node.taints.iter().filter(|present| node.owns(present)).eq(taint)
+}
