@@ -65,7 +65,7 @@ const KUBERNETES_OLDEST: Tool = Tool {
     module: "kubernetes-oldest",
     flags: &[
         "-ldflags",
-        "-s -w -X k8s.io/component-base/version.gitVersion=v1.33.13 -X k8s.io/client-go/pkg/version.gitVersion=v1.33.13",
+        "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 -X k8s.io/client-go/pkg/version.gitVersion=v1.34.4",
     ],
     package: "tool",
     folder: Paths::kubernetes_oldest,
