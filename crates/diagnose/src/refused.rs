@@ -104,7 +104,7 @@ impl RefusedPods {
 }
 
 impl Fault {
-    /// Parses an error of the API server. The texts are those of validation and admission in Kubernetes 1.36.
+    /// Parses an error of the API server. The texts are those of validation and admission in Kubernetes 1.34 to 1.37.
     fn read(message: &str) -> Option<Self> {
         if let Some((_, rest)) = message.split_once("RuntimeClass \"") {
             let (name, rest) = rest.split_once('"')?;

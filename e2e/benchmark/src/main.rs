@@ -47,6 +47,7 @@ use harness::{
     outln,
     paths::Paths,
     progress::heading,
+    tools::Kubernetes,
 };
 use kube::core::Duration as Time;
 
@@ -256,7 +257,7 @@ fn on_fleet<T>(
 /// Measures in a new cluster that has only the chart, with release builds of `packages`.
 fn on_new_cluster<T>(paths: &Paths, packages: &[&str], measure: impl AsyncFnOnce(&Cluster) -> Result<T>) -> Result<T> {
     lifecycle::down(paths)?;
-    lifecycle::up(paths, Purpose::Test, Extent::Chart, Nodes::Kwok)?;
+    lifecycle::up(paths, Purpose::Test, Extent::Chart, Nodes::Kwok(Kubernetes::Newest))?;
     if !packages.is_empty() {
         build_release(paths, packages)?;
     }

@@ -1,19 +1,27 @@
 //! kubectl and helm for the running cluster.
 
-use std::{env, process::Command};
+use std::{env, path::PathBuf, process::Command};
 
 use anyhow::Result;
-use harness::{paths::Paths, process::output};
+use harness::{paths::Paths, process::output, tools::Kubernetes};
+
+use super::state::State;
+
+/// Returns the folder of the cluster's kubectl, which is of the same release as its API server.
+pub fn folder(paths: &Paths) -> PathBuf {
+    let kubernetes = State::load(paths).map_or(Kubernetes::default(), |state| state.nodes.kubernetes());
+    kubernetes.folder(paths)
+}
 
 /// Runs kubectl and returns its standard output.
 pub fn kubectl(paths: &Paths, args: &[&str]) -> Result<String> {
-    output(Command::new(paths.tool("kubectl")).arg("--kubeconfig").arg(paths.kubeconfig()).args(args))
+    output(Command::new(folder(paths).join("kubectl")).arg("--kubeconfig").arg(paths.kubeconfig()).args(args))
 }
 
 /// Returns the command of a shell script of this checkout, which finds kubectl.
 pub fn script(paths: &Paths, script: &str) -> Result<Command> {
     let others = env::var_os("PATH").unwrap_or_default();
-    let folders = env::join_paths([paths.bin()].into_iter().chain(env::split_paths(&others)))?;
+    let folders = env::join_paths([folder(paths)].into_iter().chain(env::split_paths(&others)))?;
     let mut command = Command::new("/bin/sh");
     command.arg(paths.root.join(script)).env("KUBECONFIG", paths.kubeconfig()).env("PATH", folders);
     Ok(command)

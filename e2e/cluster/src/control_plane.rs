@@ -20,8 +20,9 @@ use super::{
 };
 
 const GRACE: Duration = Duration::from_secs(3);
+const ETCD: &str = "etcd";
 /// The components, in the order in which they start.
-const NAMES: [&str; 4] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
+const NAMES: [&str; 4] = [ETCD, "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
 
 /// Starts an empty control plane and writes `target/e2e/kubeconfig`.
 pub fn start(paths: &Paths, purpose: Purpose, nodes: Nodes) -> Result<State> {
@@ -56,7 +57,7 @@ pub fn start(paths: &Paths, purpose: Purpose, nodes: Nodes) -> Result<State> {
         network::start(paths, &state)?;
     }
 
-    spawn(paths, &state, "etcd", &etcd(&state, &dir))?;
+    spawn(paths, &state, ETCD, &etcd(&state, &dir))?;
     spawn(paths, &state, "kube-apiserver", &apiserver(&state, &dir, paths))?;
     wait_ready(paths)?;
     spawn(paths, &state, "kube-controller-manager", &controller_manager(&state, &pki, paths))?;
@@ -91,15 +92,16 @@ pub fn is_running(paths: &Paths, state: &State) -> bool {
 }
 
 fn spawn(paths: &Paths, state: &State, name: &str, args: &[String]) -> Result<()> {
+    let program = if name == ETCD { paths.tool(name) } else { state.nodes.kubernetes().folder(paths).join(name) };
     let mut command =
-        if state.nodes.is_real() { network::inside(paths, state, name)? } else { Command::new(paths.tool(name)) };
+        if state.nodes.is_real() { network::inside(paths, state, &program)? } else { Command::new(program) };
     records(paths).spawn(name, command.args(args), &paths.log(name))
 }
 
 fn wait_ready(paths: &Paths) -> Result<()> {
     let records = records(paths);
     poll("the API server's readiness", Duration::from_secs(90), || {
-        for name in ["etcd", "kube-apiserver"] {
+        for name in [ETCD, "kube-apiserver"] {
             if records.alive(name).is_none() {
                 anyhow::bail!("{name} ended; the end of its log:\n{}", tail(&paths.log(name), 3_000));
             }

@@ -13,7 +13,7 @@ use harness::{
     paths::Paths,
     progress::{Step, heading},
     records::records,
-    tools,
+    tools::{self, Kubernetes},
 };
 use nix::unistd::Uid;
 
@@ -38,7 +38,7 @@ pub enum Extent {
 /// Returns `count` real nodes if this user can run them; otherwise, and for a count of zero, the single kwok node.
 pub fn choose_nodes(count: u8) -> Nodes {
     if count == 0 {
-        Nodes::Kwok
+        Nodes::Kwok(Kubernetes::Newest)
     } else if Uid::effective().is_root() {
         Nodes::Real(count)
     } else {
@@ -46,7 +46,7 @@ pub fn choose_nodes(count: u8) -> Nodes {
             "! not root: containerd and kubelet cannot run, so the cluster gets one kwok node instead of real GPU nodes.\n\
              ! Containers do not run on it, so no policy becomes Ready. Run as root for real nodes."
         );
-        Nodes::Kwok
+        Nodes::Kwok(Kubernetes::Newest)
     }
 }
 
@@ -55,7 +55,7 @@ pub fn prepare(paths: &Paths, purpose: Purpose, nodes: Nodes) -> Result<()> {
     let real = nodes.is_real();
     packages::install(paths, real)?;
     // Tests and people may add a fleet of simulated nodes to the real ones; the demo does not.
-    tools::build(paths, real, !real || purpose != Purpose::Demo)
+    tools::build(paths, nodes.kubernetes(), real, !real || purpose != Purpose::Demo)
 }
 
 /// Starts the cluster up to `extent`. A running cluster is kept.
@@ -104,7 +104,7 @@ fn refresh(paths: &Paths, state: &State, extent: Extent) -> Result<()> {
 
 fn create(paths: &Paths, purpose: Purpose, nodes: Nodes, extent: Extent) -> Result<State> {
     let state = control_plane::start(paths, purpose, nodes)?;
-    if nodes == Nodes::Kwok {
+    if !nodes.is_real() {
         kwok::start(paths)?;
         return Ok(state);
     }
@@ -136,7 +136,7 @@ pub fn running(paths: &Paths) -> Option<State> {
     let state = State::load(paths)?;
     let nodes = match state.nodes {
         Nodes::Real(_) => state.nodes.real().all(|node| control::is_running(paths, node)),
-        Nodes::Kwok => kwok::is_running(paths),
+        Nodes::Kwok(_) => kwok::is_running(paths),
     };
     (nodes && control_plane::is_running(paths, &state)).then_some(state)
 }

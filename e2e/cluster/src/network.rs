@@ -8,7 +8,7 @@ use std::{
     fs,
     net::{Ipv4Addr, TcpListener as HostListener},
     os::unix::process::CommandExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
@@ -64,10 +64,10 @@ pub fn holder(paths: &Paths) -> Result<u32> {
     records(paths).alive(HOLDER).context("the cluster's network is not running")
 }
 
-/// Returns a command that runs a tool in the namespace, under its own process id.
-pub fn inside(paths: &Paths, state: &State, program: &str) -> Result<Command> {
+/// Returns a command that runs a program in the namespace, under its own process id.
+pub fn inside(paths: &Paths, state: &State, program: &Path) -> Result<Command> {
     let mut command = Command::new(&state.program);
-    command.args(["network-exec", "--holder", &holder(paths)?.to_string(), "--"]).arg(paths.tool(program));
+    command.args(["network-exec", "--holder", &holder(paths)?.to_string(), "--"]).arg(program);
     Ok(command)
 }
 

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context, Result};
-use harness::{node_id::NodeId, paths::Paths};
+use harness::{node_id::NodeId, paths::Paths, tools::Kubernetes};
 use serde::{Deserialize, Serialize};
 
 /// The purpose for which a cluster was started.
@@ -22,8 +22,8 @@ pub enum Purpose {
 pub enum Nodes {
     /// This number of nodes, each with containerd and kubelet.
     Real(u8),
-    /// One Node object that kwok keeps Ready; containers never run.
-    Kwok,
+    /// One Node object that kwok keeps Ready; containers never run. Only here is there a choice, because only the newest kubelet is built.
+    Kwok(Kubernetes),
 }
 
 /// The running cluster.
@@ -57,8 +57,16 @@ impl Nodes {
     pub fn real(self) -> impl Iterator<Item = NodeId> {
         NodeId::first(match self {
             Self::Real(count) => count,
-            Self::Kwok => 0,
+            Self::Kwok(_) => 0,
         })
+    }
+
+    /// Returns the release of Kubernetes of the control plane, and of kubelet.
+    pub fn kubernetes(self) -> Kubernetes {
+        match self {
+            Self::Real(_) => Kubernetes::Newest,
+            Self::Kwok(kubernetes) => kubernetes,
+        }
     }
 }
 

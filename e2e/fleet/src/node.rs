@@ -120,7 +120,7 @@ impl FleetNode {
             arch: "amd64".to_owned(),
             runtime: "containerd://2.1.4".to_owned(),
             kernel: "6.8.0-60-generic".to_owned(),
-            kubelet: "v1.36.3".to_owned(),
+            kubelet: "v1.37.2".to_owned(),
             labels: BTreeMap::new(),
             taints: Vec::new(),
             host_driver: HostDriver::Absent,

@@ -26,6 +26,10 @@ impl Paths {
     pub fn bin(&self) -> PathBuf {
         self.base.join("bin")
     }
+    /// Returns the folder of the oldest supported Kubernetes.
+    pub fn kubernetes_oldest(&self) -> PathBuf {
+        self.base.join("kubernetes-oldest")
+    }
     /// Returns the folder of NVIDIA's container toolkit.
     pub fn nvidia(&self) -> PathBuf {
         self.base.join("nvidia")

@@ -3,6 +3,7 @@
 use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -23,6 +24,30 @@ struct Tool {
     programs: &'static [&'static str],
 }
 
+/// A release of Kubernetes that the cluster can run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kubernetes {
+    /// The release of all tests.
+    #[default]
+    Newest,
+    /// The oldest release that the chart supports, without kubelet: for clusters of simulated nodes.
+    Oldest,
+}
+
+impl Kubernetes {
+    /// Returns the folder of its programs.
+    pub fn folder(self, paths: &Paths) -> PathBuf {
+        (self.tool().folder)(paths)
+    }
+
+    fn tool(self) -> &'static Tool {
+        match self {
+            Self::Newest => &KUBERNETES,
+            Self::Oldest => &KUBERNETES_OLDEST,
+        }
+    }
+}
+
 const STRIP: &[&str] = &["-ldflags", "-s -w"];
 
 const KUBERNETES: Tool = Tool {
@@ -30,11 +55,21 @@ const KUBERNETES: Tool = Tool {
     // Without these flags the server reports version v0.0.0, from which clients draw wrong conclusions.
     flags: &[
         "-ldflags",
-        "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3",
+        "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.2 -X k8s.io/client-go/pkg/version.gitVersion=v1.37.2",
     ],
     package: "tool",
     folder: Paths::bin,
     programs: &["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"],
+};
+const KUBERNETES_OLDEST: Tool = Tool {
+    module: "kubernetes-oldest",
+    flags: &[
+        "-ldflags",
+        "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 -X k8s.io/client-go/pkg/version.gitVersion=v1.34.4",
+    ],
+    package: "tool",
+    folder: Paths::kubernetes_oldest,
+    programs: &["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"],
 };
 const ETCD: Tool = Tool {
     module: "etcd",
@@ -125,8 +160,8 @@ pub fn actionlint() -> Result<PathBuf> {
 }
 
 /// Builds missing and outdated programs; with `real` also those for real nodes, with `simulated` those for simulated nodes.
-pub fn build(paths: &Paths, real: bool, simulated: bool) -> Result<()> {
-    let mut tools = vec![&KUBERNETES, &ETCD, &HELM];
+pub fn build(paths: &Paths, kubernetes: Kubernetes, real: bool, simulated: bool) -> Result<()> {
+    let mut tools = vec![kubernetes.tool(), &ETCD, &HELM];
     if real {
         tools.extend([&CONTAINERD, &CONTAINERD_1, &RUNC, &NVIDIA, &NVIDIA_PLUGIN]);
     }
@@ -208,34 +243,54 @@ impl Tool {
 mod tests {
     use super::*;
 
-    /// Returns the major and minor version of a Go module that a tool's module requires.
-    fn minor(tool: &Tool, module: &str) -> String {
+    /// Returns the version of a Go module that a tool's module requires.
+    fn version(tool: &Tool, module: &str) -> String {
         let file = Paths::new().root.join("e2e/tools").join(tool.module).join("go.mod");
         let text = fs::read_to_string(file).unwrap();
-        let version = text.lines().find_map(|line| line.trim().strip_prefix(module)?.strip_prefix(" v")).unwrap();
-        version.split('.').take(2).collect::<Vec<_>>().join(".")
+        let rest = text.lines().find_map(|line| line.trim().strip_prefix(module)?.strip_prefix(" v")).unwrap();
+        rest.split(' ').next().unwrap().to_owned()
+    }
+
+    /// Returns the major and minor part of this version.
+    fn minor(tool: &Tool, module: &str) -> String {
+        version(tool, module).split('.').take(2).collect::<Vec<_>>().join(".")
+    }
+
+    #[test]
+    fn kubernetes_reports_the_version_of_its_module() {
+        for tool in [&KUBERNETES, &KUBERNETES_OLDEST] {
+            let flag = format!("version.gitVersion=v{}", version(tool, "k8s.io/kubernetes"));
+            let words: Vec<_> = tool.flags[1].split(' ').filter(|word| word.ends_with(&flag)).collect();
+            assert_eq!(words.len(), 2, "{}: {:?} lacks {flag}", tool.module, tool.flags);
+        }
+    }
+
+    #[test]
+    fn the_oldest_kubernetes_is_that_of_the_chart() {
+        let chart = fs::read_to_string(Paths::new().root.join("charts/gpu-operator/Chart.yaml")).unwrap();
+        let oldest = minor(&KUBERNETES_OLDEST, "k8s.io/kubernetes");
+        assert!(chart.contains(&format!("kubeVersion: \">={oldest}.0-0\"")), "Chart.yaml does not require {oldest}");
     }
 
     #[test]
     fn the_documentation_names_the_versions_that_the_tests_use() {
         let read = |path: &str| fs::read_to_string(Paths::new().root.join("docs/operate").join(path)).unwrap();
         let (versions, matrix) = (read("versions.md"), read("support-matrix.md"));
-        let kubernetes = minor(&KUBERNETES, "k8s.io/kubernetes");
-        assert!(KUBERNETES.flags[1].contains(&format!("version.gitVersion=v{kubernetes}.")));
+        let [kubernetes, oldest] = [&KUBERNETES, &KUBERNETES_OLDEST].map(|tool| minor(tool, "k8s.io/kubernetes"));
         let [helm, containerd, older] = [
             minor(&HELM, "helm.sh/helm/v4"),
             minor(&CONTAINERD, "github.com/containerd/containerd/v2"),
             minor(&CONTAINERD_1, "github.com/containerd/containerd"),
         ];
         for (row, part) in [
-            ("| Kubernetes |", format!("Tested with {kubernetes} |")),
+            ("| Kubernetes |", format!("Tested with {kubernetes}, and with {oldest} on simulated nodes |")),
             ("| Helm |", format!("tested with {helm};")),
             ("| Container runtimes |", format!("Tested with containerd {containerd} and {older} |")),
         ] {
             let line = versions.lines().find(|line| line.starts_with(row)).unwrap();
             assert!(line.contains(&part), "docs/operate/versions.md: {line} lacks {part}");
         }
-        let row = format!("| Kubernetes | {kubernetes} |");
+        let row = format!("| Kubernetes | {kubernetes} | {oldest} |");
         assert!(matrix.contains(&row), "docs/operate/support-matrix.md lacks {row}");
     }
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use cluster::{
+    clients,
     hidden::Hidden,
     lifecycle::{self, Extent},
     state::{Nodes, Purpose},
@@ -16,6 +17,7 @@ use harness::{
     node_id::{DEFAULT_NODES, MAX_NODES},
     outln,
     paths::Paths,
+    tools::Kubernetes,
 };
 
 use super::{demo, release, simulate, test_run};
@@ -41,6 +43,9 @@ enum Task {
         /// The number of real nodes.
         #[arg(long, default_value_t = DEFAULT_NODES, value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_NODES)))]
         nodes: u8,
+        /// Use the oldest supported Kubernetes, with one kwok node.
+        #[arg(long, conflicts_with = "nodes")]
+        oldest_kubernetes: bool,
     },
     /// Stop the cluster and remove everything except build results.
     Down,
@@ -50,6 +55,9 @@ enum Task {
     Test {
         /// Run only end-to-end tests whose names contain this.
         filter: Option<String>,
+        /// Run only the end-to-end tests on simulated nodes, in a cluster of the oldest supported Kubernetes.
+        #[arg(long)]
+        oldest_kubernetes: bool,
     },
     /// Write the files that are generated from the sources, and print those that changed.
     Generate,
@@ -89,10 +97,10 @@ fn run(task: Task) -> Result<ExitCode> {
             catch_interrupts()?;
             demo::run(&paths, &options)?;
         }
-        Task::Test { filter } => {
+        Task::Test { filter, oldest_kubernetes } => {
             let _lock = Lock::take(&paths, "test")?;
             catch_interrupts()?;
-            test_run::run(&paths, filter.as_deref())?;
+            test_run::run(&paths, filter.as_deref(), oldest_kubernetes)?;
         }
         // Programs of their own, so that a change of what they use does not rebuild this one.
         Task::Generate => cargo::exec(&paths, "generated", &[])?,
@@ -106,11 +114,16 @@ fn run(task: Task) -> Result<ExitCode> {
             catch_interrupts()?;
             simulate::run(&paths, &options)?;
         }
-        Task::Up { no_chart, kwok, nodes } => {
+        Task::Up { no_chart, kwok, nodes, oldest_kubernetes } => {
             let _lock = Lock::take(&paths, "up")?;
             catch_interrupts()?;
             let extent = if no_chart { Extent::Bare } else { Extent::Policy };
-            up(&paths, extent, lifecycle::choose_nodes(if kwok { 0 } else { nodes }))?;
+            let nodes = if oldest_kubernetes {
+                Nodes::Kwok(Kubernetes::Oldest)
+            } else {
+                lifecycle::choose_nodes(if kwok { 0 } else { nodes })
+            };
+            up(&paths, extent, nodes)?;
         }
         Task::Down => {
             let _lock = Lock::take(&paths, "down")?;
@@ -134,7 +147,7 @@ fn up(paths: &Paths, extent: Extent, nodes: Nodes) -> Result<()> {
     }
     outln!("\nThe cluster is running. In your shell:\n");
     outln!("  export KUBECONFIG={}", paths.kubeconfig().display());
-    outln!("  export PATH={}:$PATH", paths.bin().display());
+    outln!("  export PATH={}:$PATH", clients::folder(paths).display());
     outln!("\nStop it with: cargo xtask down");
     Ok(())
 }

@@ -25,6 +25,7 @@ use harness::{
     paths::Paths,
     process::wait_for,
     progress::{elapsed, heading},
+    tools::Kubernetes,
 };
 
 use super::{leftovers::DevicesBefore, simulate, test_failures};
@@ -35,6 +36,9 @@ const NODES: u8 = 6;
 
 /// The package of the end-to-end tests.
 const END_TO_END: &str = "e2e";
+
+/// The end-to-end tests on simulated nodes, which need no real ones.
+const SIMULATED: &str = "fleet";
 
 /// The end-to-end test that runs after all others.
 const PERMISSIONS: &str = "permissions";
@@ -89,10 +93,11 @@ impl Run {
     }
 }
 
-/// Runs the stages. With `filter` only end-to-end tests run whose names contain it.
-pub(super) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
+/// Runs the stages. With `filter` only end-to-end tests run whose names contain it, and with `oldest_kubernetes` only those on simulated
+/// nodes.
+pub(super) fn run(paths: &Paths, filter: Option<&str>, oldest_kubernetes: bool) -> Result<()> {
     lifecycle::remove_leftover(paths)?;
-    let nodes = lifecycle::choose_nodes(NODES);
+    let nodes = if oldest_kubernetes { Nodes::Kwok(Kubernetes::Oldest) } else { lifecycle::choose_nodes(NODES) };
     let devices = DevicesBefore::list()?;
     let mut run = Run::default();
     let built = run.stage("tools", || lifecycle::prepare(paths, Purpose::Test, nodes))
@@ -101,7 +106,7 @@ pub(super) fn run(paths: &Paths, filter: Option<&str>) -> Result<()> {
             if nodes.is_real() { images::build(paths, true) } else { Ok(()) }
         });
     if built {
-        if filter.is_none() {
+        if filter.is_none() && !oldest_kubernetes {
             run.stage("unit tests", || unit_tests(paths));
         }
         if run.stage("cluster up", || lifecycle::up(paths, Purpose::Test, Extent::Chart, nodes).map(drop)) {
@@ -130,14 +135,10 @@ fn unit_tests(paths: &Paths) -> Result<()> {
     cargo_test(paths, "unit-tests", &["--lib", "--bins"], &tests, &[])
 }
 
-/// Runs the end-to-end tests in the running cluster.
+/// Runs the end-to-end tests in the running cluster; without real nodes, only those on simulated nodes.
 fn e2e_tests(paths: &Paths, nodes: Nodes, filter: Option<&str>) -> Result<()> {
-    if !nodes.is_real() {
-        outln!("skipped: they need real nodes, and so root");
-        return Ok(());
-    }
     let mut tests = cargo::test_targets(&paths.root, |package| package == END_TO_END)?;
-    tests.retain(|name| name != PERMISSIONS);
+    tests.retain(|name| if nodes.is_real() { name != PERMISSIONS } else { name == SIMULATED });
     // Every test waits for the nodes that it needs, so all of them can start at once.
     let mut args = vec!["--test-threads=200"];
     args.extend(filter);

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The oldest minor version of Kubernetes, as in the chart.
-const OLDEST: u32 = 33;
+const OLDEST: u32 = 34;
 
 /// Checks the version of Kubernetes.
 pub fn kubernetes_version(facts: &Facts) -> Judged<'_> {

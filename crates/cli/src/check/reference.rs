@@ -22,7 +22,7 @@ impl Check {
         match self {
             Self::KubernetesVersion => text(
                 "The version of the API server.",
-                "The admission policies and the client library require Kubernetes 1.33; Helm does not install the chart on older clusters.",
+                "The rules of the CRDs require Kubernetes 1.34; Helm does not install the chart on older clusters.",
                 "Upgrade the control plane.",
             ),
             Self::InstallRights => text(

@@ -26,7 +26,7 @@ fn kubeadm_with_containerd_and_cri_o() {
 fn k3s_with_its_own_containerd() {
     test(|f| async move {
         let mut node = with_runtime(node("k3s", T4, 1, ("ubuntu", "22.04")), "containerd://2.1.4-k3s1");
-        node.kubelet = "v1.36.3+k3s1".into();
+        node.kubelet = "v1.37.2+k3s1".into();
         let s = System::ready(f, "k3s", vec![node]).await?;
         let sets = &s.stages().await?["toolkit"];
         ensure!(sets.len() == 1 && !text(&sets[0])?.contains("containerd.sock"), "{sets:?}");
@@ -48,7 +48,7 @@ fn k3s_with_its_own_containerd() {
 fn rke2_with_cdi() {
     test(|f| async move {
         let mut node = with_runtime(node("rke2", T4, 1, ("rhel", "9.4")), "containerd://2.1.4-k3s1");
-        node.kubelet = "v1.36.3+rke2r1".into();
+        node.kubelet = "v1.37.2+rke2r1".into();
         let s = System::ready(f, "rke2", vec![node]).await?;
         ensure!(!text(&s.stages().await?["toolkit"][0])?.contains("containerd.sock"));
         s.end().await

@@ -19,7 +19,7 @@ use crate::{
 
 /// The name of the file of NVIDIA's plugin.
 pub const NVIDIA_FILE: &str = "nvidia.json";
-/// Where kubelet listens for plugins; plugins and kubelet have it built in, whatever kubelet's `--root-dir` is (Kubernetes 1.36,
+/// Where kubelet listens for plugins; plugins and kubelet have it built in, whatever kubelet's `--root-dir` is (Kubernetes 1.37,
 /// `pkg/kubelet/cm/devicemanager/manager.go`).
 pub const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
 /// The volume of the file.
