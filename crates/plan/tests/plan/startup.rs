@@ -94,6 +94,17 @@ fn both_conditions_are_one_write() {
 }
 
 #[test]
+fn a_condition_stays_while_nothing_is_known_of_the_gpus() {
+    for policy in ["{health: {minHealthyGpus: 1}}", "{health: {minHealthyGpus: 1}, readiness: {nodeCondition: true}}"] {
+        let mut sim = Sim::settled_fleet(policy, &["a"]);
+        set_health(&mut sim, 0, HealthState::Unhealthy);
+        sim.settle();
+        sim.gpu_nodes.clear();
+        assert!(sim.plan().conditions().is_empty(), "{policy}: {:?}", sim.plan().conditions());
+    }
+}
+
+#[test]
 fn the_transition_of_ready_is_that_of_its_status() {
     let mut sim = Sim::settled_fleet(CONDITION, &["a"]);
     let was_ready = since(&sim, keys::READY_CONDITION);
