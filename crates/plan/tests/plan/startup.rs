@@ -1,6 +1,6 @@
 //! How schedulers learn that a node is ready: the startup taint, and the conditions of the Node.
 
-use gpu_operator_crd::{Phase, health::HealthState, keys};
+use gpu_operator_crd::{Phase, Reason, health::HealthState, keys};
 use gpu_operator_plan::{
     carry::LoopState,
     output::body::Body,
@@ -237,7 +237,7 @@ fn nodes_with_other_stacks_lose_their_startup_taint_as_well() {
         sim.apply_policy("all", TAINT);
         sim.settle();
         let status = sim.status("a");
-        assert_eq!((status.phase, status.reason().map(|reason| reason.as_str())), (Phase::Ready, Some(reason)));
+        assert_eq!((status.phase, status.reason().map(Reason::as_str)), (Phase::Ready, Some(reason)));
         assert_eq!(taints(&sim, "a"), "", "{reason}");
     }
 }
