@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 /// How long a Lease is valid after it was last renewed.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// How long its holder writes after it last renewed it. The rest of [`LEASE_DURATION`] is for requests on their way.
+/// How long its holder writes after it last renewed it. The rest of [`LEASE_DURATION`] is for requests in progress.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The Lease as it was last seen.
@@ -131,7 +131,7 @@ impl Candidate {
         Some(self.with(spec))
     }
 
-    /// Returns the Lease with another spec, to be written only if nobody else has written it.
+    /// Returns the Lease with another spec, to be written only if it is still as it was seen.
     fn with(&self, spec: LeaseSpec) -> Lease {
         let metadata = self.seen.as_ref().map(|seen| seen.lease.metadata.clone());
         let new = || ObjectMeta { name: Some(self.lease.clone()), ..ObjectMeta::default() };

@@ -51,7 +51,7 @@ impl Leadership {
     }
 }
 
-/// Waits for the next decision; for ever if the election is over.
+/// Waits for the next decision; indefinitely if the election is over.
 async fn changed(term: &mut watch::Receiver<Option<Instant>>) {
     if term.changed().await.is_err() {
         std::future::pending::<()>().await;
