@@ -271,7 +271,7 @@ mod tests {
         lease.spec.as_mut().unwrap().strategy = Some("OldestEmulationVersion".to_owned());
         sim.version += 1;
         sim.stored.as_mut().unwrap().metadata.resource_version = Some(sim.version.to_string());
-        // The renewal fails, because somebody else has written.
+        // The renewal fails, because another user has written.
         assert!(sim.attempt(&mut a, 2) && a.leads_until() == Some(sim.at(10)));
         assert!(sim.attempt(&mut a, 4) && a.leads_until() == Some(sim.at(14)));
         assert!(sim.spec().strategy.is_some() && sim.stored.unwrap().metadata.labels.is_some());
