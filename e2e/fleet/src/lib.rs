@@ -99,15 +99,7 @@ impl Fleet {
             let (api, name) = (api.clone(), node.name.clone());
             let object = node.object(Timestamp::now());
             self.add_slot(node);
-            async move {
-                api.create(&PostParams::default(), &object).await.with_context(|| format!("creating node {name}"))?;
-                // Only what kubelet writes after it has registered the Node is its own, so that no other manager can remove it.
-                let heartbeat = json!({"status": {"conditions": node::heartbeat(Timestamp::now())}});
-                let patch = Patch::Strategic(heartbeat);
-                api.patch_status(&name, &PatchParams::default(), &patch)
-                    .await
-                    .with_context(|| format!("the first heartbeat of node {name}"))
-            }
+            async move { api.create(&PostParams::default(), &object).await.with_context(|| format!("creating node {name}")) }
         };
         stream::iter(nodes)
             .map(create)

@@ -13,9 +13,8 @@ use k8s_openapi::{
         api::resource::Quantity,
         apis::meta::v1::{ObjectMeta, Time},
     },
-    jiff::{SignedDuration, Timestamp},
+    jiff::Timestamp,
 };
-use serde_json::{Value, json};
 
 /// The label of nodes whose leases kwok renews.
 const KWOK_LABEL: (&str, &str) = ("type", "kwok");
@@ -220,16 +219,6 @@ pub fn os(id: &str, version_id: &str) -> OsRelease {
     OsRelease { id: id.to_owned(), version_id: version_id.to_owned() }
 }
 
-/// The types of the conditions, each with its status on a healthy node.
-const CONDITIONS: [(&str, &str); 4] =
-    [("MemoryPressure", "False"), ("DiskPressure", "False"), ("PIDPressure", "False"), ("Ready", "True")];
-
-/// Returns the patch of conditions by which kubelet shows that it is alive.
-pub(super) fn heartbeat(now: Timestamp) -> Vec<Value> {
-    let later = now + SignedDuration::from_secs(1);
-    CONDITIONS.iter().map(|(kind, _)| json!({"type": kind, "lastHeartbeatTime": later})).collect()
-}
-
 /// Returns a node's conditions: with `alive` as its kubelet posts them, otherwise as the controller manager sets them when
 /// kubelet has stopped.
 pub(super) fn conditions(alive: bool, now: Timestamp) -> Vec<NodeCondition> {
@@ -241,7 +230,11 @@ pub(super) fn conditions(alive: bool, now: Timestamp) -> Vec<NodeCondition> {
         last_heartbeat_time: Some(Time(now)),
         last_transition_time: Some(Time(now)),
     };
-    CONDITIONS.into_iter().map(|(kind, healthy)| condition(kind, healthy)).collect()
+    ["MemoryPressure", "DiskPressure", "PIDPressure"]
+        .into_iter()
+        .map(|kind| condition(kind, "False"))
+        .chain([condition("Ready", "True")])
+        .collect()
 }
 
 fn image(index: usize) -> ContainerImage {

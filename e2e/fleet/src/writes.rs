@@ -4,7 +4,11 @@ use std::time::Instant;
 
 use anyhow::Result;
 use gpu_operator_crd::Report;
-use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
+use k8s_openapi::{
+    api::core::v1::{Node, Pod, PodStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::Timestamp,
+};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
@@ -82,8 +86,12 @@ pub(super) async fn send(client: &Client, write: &Write) -> Result<Written> {
     }
 }
 
-async fn patch_node(client: &Client, name: &str, patch: Value) -> kube::Result<PartialObjectMeta<Node>> {
+/// Writes the status of a Node with a heartbeat, as kubelet does. By that kubelet owns its conditions: if the only owned condition of a
+/// Node is removed by server-side apply, the API server removes those without an owner as well.
+async fn patch_node(client: &Client, name: &str, mut patch: Value) -> kube::Result<PartialObjectMeta<Node>> {
     let nodes = Api::<PartialObjectMeta<Node>>::all(client.clone());
+    let (message, now) = ("kubelet is posting ready status", Time(Timestamp::now()));
+    patch["status"]["conditions"] = json!([{"type": "Ready", "message": message, "lastHeartbeatTime": now}]);
     nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await
 }
 

@@ -5,7 +5,7 @@ use kube::{KubeSchema, core::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Validation;
+use super::validation::Validation;
 use crate::{keys, schema::StartupTaintKey, skip::is_default};
 
 /// The criteria by which a policy counts as ready, and how schedulers learn that a node is.
