@@ -4,7 +4,10 @@ use anyhow::{Context, Result, bail, ensure};
 use gpu_operator_crd::policy::Stage;
 use harness::wait::eventually;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::{Api, ResourceExt, api::EvictParams};
+use kube::{
+    Api, ResourceExt,
+    api::{EvictParams, ListParams},
+};
 
 use crate::support::{DEFAULT_DRIVER, Fixture, GPUS, PLAIN_STAGES, READY, alone, long_test, test};
 
@@ -102,23 +105,30 @@ async fn leader(f: &Fixture, before: &str) -> Result<String> {
     let leases = Api::<Lease>::namespaced(f.cluster.client(), f.cluster.namespace());
     eventually(READY, "the next leader", || async {
         let holder = leases.get("nodestack-gpu-operator").await?.spec.and_then(|spec| spec.holder_identity);
-        holder.filter(|holder| !holder.is_empty() && holder != before).context("no leader")
+        let holder = holder.filter(|holder| !holder.is_empty() && holder != before).context("no leader")?;
+        // A pod that was killed holds the Lease until it expires.
+        f.pods(f.cluster.namespace()).get(&holder).await?;
+        Ok(holder)
     })
     .await
 }
 
-/// Evicts the leader of two replicas, and then the one that follows it.
+/// Evicts the leader of two replicas, and waits until the other one leads.
 async fn hand_over(f: &Fixture) -> Result<()> {
     scale(f, 2)?;
     let pods = f.pods(f.cluster.namespace());
     let first = leader(f, "").await?;
+    let operators = ListParams::default().labels("app.kubernetes.io/name=nodestack-gpu-operator");
+    let names = pods.list(&operators).await?.into_iter().map(|pod| pod.name_any());
+    let second = names.into_iter().find(|name| *name != first).context("one replica only")?;
     pods.evict(&first, &EvictParams::default()).await?;
-    let second = leader(f, &first).await?;
-    // As long as the first one's successor is not ready, a drain of the second one's node waits.
+    // Until the first one's successor is ready, a drain of the second one's node waits.
     match pods.evict(&second, &EvictParams::default()).await {
         Err(kube::Error::Api(status)) if status.code == 429 => {}
         evicted => bail!("{second} was evicted although it was the only replica: {evicted:?}"),
     }
+    // That is the second one, or the successor.
+    leader(f, &first).await?;
     f.wait_until_ready().await
 }
 
