@@ -65,8 +65,7 @@ fn only_served_nodes_start(sim: &Sim, name: &NodeName, write: &TaintWrite) -> La
         return Err(format!("{name} gets taint {added}"));
     }
     let Some(lift) = write.clone().on(&node.uid, &node.boot_id).lifted else { return Ok(()) };
-    let has_served = sim.served_on.contains(&(node.uid.clone(), node.boot_id.clone()));
-    if has_served { Ok(()) } else { Err(format!("{name} loses taint {} before it is ready", lift.key)) }
+    if sim.has_served(name) { Ok(()) } else { Err(format!("{name} loses taint {} before it is ready", lift.key)) }
 }
 
 /// The Node that a write of labels is for, if it still exists.

@@ -248,7 +248,7 @@ fn ready_nodes_lose_their_startup_taints(sim: &Sim, plan: &Plan) {
         let Some(key) = key.filter(is_tainted) else { continue };
         let written = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.status.as_ref());
         let is_ready = statuses.get(name).copied().or(written).is_some_and(GpuNodeStatus::is_ready);
-        let serves = sim.served_on.contains(&(node.uid.clone(), node.boot_id.clone())) && is_complete(sim, name);
+        let serves = sim.has_served(name) && is_complete(sim, name);
         let lifted = taints.get(name).and_then(|write| Some(&write.lifted.as_ref()?.key));
         assert!(!is_ready || !serves || lifted == Some(&key), "{name} is ready and keeps taint {key}: {plan:#?}");
     }
