@@ -27,6 +27,9 @@ kubectl get runtimeclasses --output jsonpath="$applied" | while read -r class; d
     kubectl delete runtimeclass "$class"
 done
 
+# The Lease of the operator's replicas.
+kubectl delete leases --namespace "$namespace" --selector app.kubernetes.io/name=nodestack-gpu-operator
+
 # The label of nodes with GPUs.
 kubectl label nodes --all gpu.nodestack.dev/present-
 

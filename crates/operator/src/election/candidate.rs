@@ -10,6 +10,8 @@ use k8s_openapi::{
 use kube::api::ObjectMeta;
 use tokio::time::Instant;
 
+/// The label of a Lease that the operator creates, as of its other objects.
+const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "nodestack-gpu-operator");
 /// How long a Lease is valid after it was last renewed.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// How long its holder writes after it last renewed it. The rest of [`LEASE_DURATION`] is for requests in progress.
@@ -134,7 +136,9 @@ impl Candidate {
     /// Returns the Lease with another spec, to be written only if it is still as it was seen.
     fn with(&self, spec: LeaseSpec) -> Lease {
         let metadata = self.seen.as_ref().map(|seen| seen.lease.metadata.clone());
-        let new = || ObjectMeta { name: Some(self.lease.clone()), ..ObjectMeta::default() };
+        // By the label it is found when the operator is removed.
+        let labels = Some([(NAME_LABEL.0.to_owned(), NAME_LABEL.1.to_owned())].into());
+        let new = || ObjectMeta { name: Some(self.lease.clone()), labels, ..ObjectMeta::default() };
         Lease { metadata: metadata.unwrap_or_else(new), spec: Some(spec) }
     }
 }

@@ -261,6 +261,7 @@ fn is_independent_of_time(event: &Event) -> bool {
         | OnNode::UpgradesPackages
         | OnNode::PassesThrough(_)
         | OnNode::GetsForeignPod
+        | OnNode::GetsStartupTaint(..)
         | OnNode::LosesGpu
         | OnNode::IsBeingDeleted => true,
         OnNode::Reboots(lost) | OnNode::RebootsWith(_, lost) => *lost > 0,

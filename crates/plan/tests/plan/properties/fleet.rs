@@ -69,9 +69,10 @@ impl Machine {
         }
     }
 
-    /// Returns whether it can fail for good: its host's driver may never work, and there is no driver for its operating system.
+    /// Returns whether it can fail for good: its host's driver may never work, there is no driver for its operating system, or no policy
+    /// names its startup taint.
     pub fn may_fail(&self) -> bool {
-        self.host_driver.is_some() || self.os == PLAN_9
+        self.host_driver.is_some() || self.os == PLAN_9 || self.startup_taint.is_some()
     }
 
     /// Returns the machine without a host driver.
