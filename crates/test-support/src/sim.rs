@@ -12,6 +12,7 @@ mod node_writes;
 mod passes;
 mod plugin;
 pub mod pod;
+mod service;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

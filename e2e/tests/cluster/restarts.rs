@@ -116,6 +116,9 @@ async fn leader(f: &Fixture, before: &str) -> Result<String> {
 /// Evicts the leader of two replicas, and waits until the other one leads.
 async fn hand_over(f: &Fixture) -> Result<()> {
     scale(f, 2)?;
+    // Both are ready, and the budget knows it.
+    let budget = ["wait", "poddisruptionbudget/nodestack-gpu-operator", "--for=jsonpath={.status.currentHealthy}=2"];
+    f.cluster.kubectl(&[&budget[..], &["-n", f.cluster.namespace(), "--timeout=60s"]].concat())?;
     let pods = f.pods(f.cluster.namespace());
     let first = leader(f, "").await?;
     let operators = ListParams::default().labels("app.kubernetes.io/name=nodestack-gpu-operator");

@@ -71,28 +71,6 @@ impl Sim {
         }
     }
 
-    /// Records the boot of a node that serves GPUs.
-    fn note_service(&mut self, name: &NodeName) {
-        if self.serves(name) {
-            let node = &self.nodes[name];
-            self.served_on.insert((node.uid.clone(), node.boot_id.clone()));
-        }
-    }
-
-    /// Returns whether a node offers GPUs, and its probe has reported on this boot.
-    fn serves(&self, name: &NodeName) -> bool {
-        let Some(node) = self.nodes.get(name) else { return false };
-        let report = self.gpu_nodes.get(name).and_then(|gpu_node| self.with_report(name, gpu_node).status?.report);
-        let has_reported = report.is_some_and(|report| *report.boot_id == *node.boot_id);
-        has_reported && node.allocatable.names().any(|name| node.allocatable.amount(name) > 0)
-    }
-
-    /// Returns whether a node serves GPUs, or has on this boot.
-    pub fn has_served(&self, name: &NodeName) -> bool {
-        let Some(node) = self.nodes.get(name) else { return false };
-        self.serves(name) || self.served_on.contains(&(node.uid.clone(), node.boot_id.clone()))
-    }
-
     fn faults_of(&self, node: &NodeName) -> Faults {
         self.faults.get(node).cloned().unwrap_or_default()
     }
