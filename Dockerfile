@@ -1,7 +1,7 @@
 # The images of the operator and the probe, built from source:
 #
-#   docker build --target gpu-operator --tag registry.example.com/gpu/gpu-operator:0.1.0 .
-#   docker build --target nvml-probe --tag registry.example.com/gpu/nvml-probe:0.1.0 .
+#   docker build --target gpu-operator --tag registry.example.com/gpu/gpu-operator:0.2.0 .
+#   docker build --target nvml-probe --tag registry.example.com/gpu/nvml-probe:0.2.0 .
 #
 # `docker buildx build --platform linux/amd64,linux/arm64` builds both architectures: the compiler runs on the architecture of the
 # build machine. podman build and buildah bud take the same arguments. `cargo xtask release` builds both images for both
@@ -18,7 +18,7 @@ ARG BASE=gcr.io/distroless/cc-debian12
 
 # What all images have in common.
 FROM ${BASE} AS base
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.description="Part of the gpu-operator, which manages the NVIDIA GPU nodes of a Kubernetes cluster." \
       org.opencontainers.image.version=${VERSION} \

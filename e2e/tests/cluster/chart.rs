@@ -91,7 +91,7 @@ fn every_image_of_the_chart_comes_from_the_given_registry() {
             }
         }
         found.sort();
-        let [operator, probe] = ["gpu-operator", "nvml-probe"].map(|name| format!("{repository}/{name}:0.1.0"));
+        let [operator, probe] = ["gpu-operator", "nvml-probe"].map(|name| format!("{repository}/{name}:0.2.0"));
         let expected = [operator.clone(), operator, probe.clone(), probe.clone(), probe];
         assert_eq!(found, expected, "operator, test, probe, detector and gates with {set}");
     }

@@ -260,7 +260,7 @@ fn gpu_node(name: &NodeName, index: usize) -> GpuNode {
         ..Gpu::default()
     });
     let report = Report {
-        probe_version: "0.1.0".to_owned(),
+        probe_version: "0.2.0".to_owned(),
         boot_id: format!("boot-{name}"),
         // The last driver branch for Kepler has no image for a newer Ubuntu.
         os: OsRelease {
