@@ -17,6 +17,7 @@ pub mod policy_status;
 pub mod reason;
 pub mod report;
 mod schema;
+pub mod schema_revision;
 pub mod selector;
 mod skip;
 pub mod stage;
@@ -27,6 +28,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomR
 use kube::CustomResourceExt;
 use serde_json::json;
 
+use schema_revision::SCHEMA_REVISION;
 use structural::field;
 
 pub use gpunode::{GpuNode, GpuNodeSpec, GpuNodeStatus};
@@ -38,6 +40,7 @@ pub use policy::{ClusterGpuPolicy, ClusterGpuPolicySpec};
 pub use policy_status::ClusterGpuPolicyStatus;
 pub use reason::{ConditionType, NodeConditionType, Reason};
 pub use report::Report;
+pub use schema_revision::SchemaMismatch;
 
 /// The API group of both kinds.
 pub const GROUP: &str = "gpu.nodestack.dev";
@@ -55,6 +58,8 @@ pub fn crds() -> Vec<(&'static str, CustomResourceDefinition)> {
         // The status until the operator writes it. Without it, kstatus considers a new object current.
         let initial = Some(JSON(json!({"observedGeneration": -1})));
         field(crd, "status").for_each(|status| status.default.clone_from(&initial));
+        let revision = (schema_revision::ANNOTATION.to_owned(), SCHEMA_REVISION.to_string());
+        crd.metadata.annotations = Some([revision].into());
     }
     vec![("clustergpupolicies.yaml", policy), ("gpunodes.yaml", node)]
 }

@@ -1,7 +1,9 @@
 //! The CRDs describe every field, and are not too large.
 #![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
+use gpu_operator_crd::schema_revision::SCHEMA_REVISION;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 /// The maximum size of a CRD. Client-side apply stores the object as JSON in an annotation, which is limited to this size.
 const MAX_CRD_BYTES: usize = 256 * 1024;
@@ -87,6 +89,38 @@ fn every_string_list_and_map_is_bounded() {
             unbounded.extend(is_unbounded.then(|| path.to_owned()));
         });
         assert_eq!(unbounded, Vec::<String>::new(), "{file}");
+    }
+}
+
+/// The digest of the schemas of each revision. A change of the schemas needs a new [`SCHEMA_REVISION`], and a new row here: operators
+/// recognize CRDs of other versions by it.
+const DIGESTS: &[(u32, &str)] = &[(1, "97eb527fb866c238")];
+
+#[test]
+fn other_schemas_have_another_revision() {
+    let schemas: Vec<Value> = gpu_operator_crd::crds()
+        .into_iter()
+        .map(|(_, crd)| {
+            let mut schema = serde_json::to_value(&crd.spec.versions[0].schema).expect("JSON");
+            remove_descriptions(&mut schema);
+            schema
+        })
+        .collect();
+    let digest = Sha256::digest(serde_json::to_vec(&schemas).expect("JSON"));
+    let digest = format!("{:016x}", u64::from_be_bytes(*digest.first_chunk().expect("a digest")));
+    assert_eq!(DIGESTS.last(), Some(&(SCHEMA_REVISION, digest.as_str())), "increase SCHEMA_REVISION, and add a row");
+    assert!(DIGESTS.is_sorted_by(|(earlier, _), (later, _)| earlier < later), "each revision has one row");
+}
+
+/// Removes the descriptions of fields, which change nothing of what is stored. A field of that name has a schema, and no string.
+fn remove_descriptions(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            fields.retain(|key, value| key != "description" || !value.is_string());
+            fields.values_mut().for_each(remove_descriptions);
+        }
+        Value::Array(list) => list.iter_mut().for_each(remove_descriptions),
+        _ => {}
     }
 }
 

@@ -10,20 +10,10 @@ use k8s_openapi::{
 use strum::IntoStaticStr;
 use tokio::time::Instant;
 
+use crate::watch::Known;
+
 /// How long a fault lasts before it is logged: while the chart is installed or upgraded, objects may be missing.
 const GRACE: Duration = Duration::from_mins(1);
-
-/// What is known of an object.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Known<T> {
-    /// It has not been read, or may not be read.
-    #[default]
-    Unknown,
-    /// It does not exist.
-    Absent,
-    /// It exists.
-    Present(T),
-}
 
 /// The facts of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,24 +1,17 @@
 //! The watches of the chart's ValidatingAdmissionPolicies and their bindings, each by name: the operator may read no others. They
 //! make no requests while nothing changes, and wake nothing.
 
-use std::{fmt::Debug, sync::Arc};
+use std::sync::Arc;
 
-use futures::{StreamExt, future::BoxFuture, stream::BoxStream};
+use futures::{StreamExt, future::BoxFuture};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
-use kube::{
-    Api, Client, Resource,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, watch_object},
-    },
-};
-use serde::de::DeserializeOwned;
+use kube::Client;
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    admission::{Binding, Journal, Known, Policy, State},
+    admission::{Binding, Journal, Policy, State},
     metrics::Metrics,
-    watch::Pauses,
+    watch::{Known, watch_named},
 };
 
 /// Watches these policies and their bindings, until the returned futures are dropped, and reports by metrics and log whether they
@@ -30,8 +23,9 @@ pub fn follow_all(client: &Client, names: Vec<String>, metrics: &Arc<Metrics>) -
 }
 
 async fn follow(client: Client, name: String, metrics: Arc<Metrics>) {
-    let mut policies = watch::<ValidatingAdmissionPolicy, Policy>(&client, &name);
-    let mut bindings = watch::<ValidatingAdmissionPolicyBinding, Binding>(&client, &name);
+    let consequence = "it is not known whether the policy is enforced";
+    let mut policies = watch_named::<ValidatingAdmissionPolicy, Policy>(&client, &name, consequence);
+    let mut bindings = watch_named::<ValidatingAdmissionPolicyBinding, Binding>(&client, &name, consequence);
     let (mut policy, mut binding) = (Known::Unknown, Known::Unknown);
     let mut journal = Journal::new(Instant::now());
     loop {
@@ -46,44 +40,6 @@ async fn follow(client: Client, name: String, metrics: Arc<Metrics>) {
             Some(known) = bindings.next() => binding = known,
             () = until(journal.due()) => {}
         }
-    }
-}
-
-/// Watches one object. Returns what is known of it whenever that may have changed.
-fn watch<K, T>(client: &Client, name: &str) -> BoxStream<'static, Known<T>>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
-    T: for<'k> From<&'k K> + Send + 'static,
-{
-    let watched = name.to_owned();
-    let mut rejected = false;
-    let known = move |item: watcher::Result<Option<K>>| match item {
-        Ok(object) => {
-            rejected = false;
-            Some(object.as_ref().map_or(Known::Absent, |object| Known::Present(T::from(object))))
-        }
-        Err(error) if is_rejection(&error) => {
-            if !std::mem::replace(&mut rejected, true) {
-                let kind = K::kind(&());
-                tracing::warn!(%error, "cannot watch {kind} {watched}: it is not known whether the policy is enforced");
-            }
-            Some(Known::Unknown)
-        }
-        // The API server cannot be reached, which the other watches log. What was known remains known.
-        Err(_) => None,
-    };
-    let objects = watch_object(Api::<K>::all(client.clone()), name).backoff(Pauses::default());
-    objects.map(known).filter_map(std::future::ready).boxed()
-}
-
-/// Returns whether the API server does not serve the kind, or denies the request.
-fn is_rejection(error: &watcher::Error) -> bool {
-    use watcher::Error::{InitialListFailed, WatchStartFailed};
-    match error {
-        InitialListFailed(kube::Error::Api(status)) | WatchStartFailed(kube::Error::Api(status)) => {
-            status.is_forbidden() || status.is_not_found()
-        }
-        _ => false,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, schema_revision::crd_names};
 use gpu_operator_plan::assess::pod_failure::PROBE_DAEMON_SET;
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
@@ -13,14 +13,16 @@ use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use serde::de::DeserializeOwned;
 
 use crate::{
-    admission::{Binding, Known, Policy, State},
+    admission::{Binding, Policy, State},
     error::{Error, request},
+    schema::{Crd, CrdMetadata},
+    watch::Known,
 };
 
 /// The label of the operator's pod in the chart.
 const OPERATOR: &str = "app.kubernetes.io/name=nodestack-gpu-operator";
 
-/// Returns what does not work: the API of the CRDs, the operator's pod, the probes, or the admission policies of these names. Empty if all
+/// Returns what does not work: the CRDs, the operator's pod, the probes, or the admission policies of these names. Empty if all
 /// of them work.
 ///
 /// # Errors
@@ -42,6 +44,11 @@ pub async fn faults(client: &Client, namespace: &str, admission_policies: &[Stri
     let (ready, wanted) = (status.number_ready, status.desired_number_scheduled);
     if ready < wanted || wanted == 0 {
         faults.push(format!("{ready} of {wanted} pods of DaemonSet {PROBE_DAEMON_SET} are ready"));
+    }
+    for name in crd_names() {
+        if let Known::Present(Crd { mismatch: Some(mismatch) }) = known::<CrdMetadata, Crd>(client, name).await? {
+            faults.push(format!("{mismatch}: {}", mismatch.remedy()));
+        }
     }
     for name in admission_policies {
         let policy = known::<ValidatingAdmissionPolicy, Policy>(client, name).await?;

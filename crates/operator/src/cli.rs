@@ -30,6 +30,7 @@ use crate::{
     metrics::Metrics,
     progress::Progress,
     reconcile::Loop,
+    schema_watch,
     watch::{self, Mirrors},
 };
 
@@ -48,7 +49,7 @@ pub struct Cli {
 enum Command {
     /// Run the operator.
     Run(Run),
-    /// Check whether operator and probes of the installed chart are ready, and its admission policies enforced.
+    /// Check whether operator and probes of the installed chart are ready, its CRDs of this version, and its admission policies enforced.
     Check {
         /// Namespace of the operator.
         #[arg(long, env = "POD_NAMESPACE")]
@@ -150,7 +151,9 @@ impl Cli {
                 if !faults.is_empty() {
                     return Err(CliError::Faults(faults));
                 }
-                tracing::info!("operator and probes are ready, and the admission policies are enforced");
+                tracing::info!(
+                    "operator and probes are ready, the CRDs are of this version, and the admission policies are enforced"
+                );
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -192,6 +195,7 @@ impl Run {
         let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
         let mut follow = watch::follow_all(&client, &namespace, &mirrors, &wake);
         follow.push(Box::pin(publishing));
+        follow.extend(schema_watch::follow_all(&client, &mirrors, &metrics, &wake));
         follow.extend(admission_watch::follow_all(&client, admission_policies, &metrics));
         let elect = |(lease, identity): (String, String)| Election::new(client.clone(), &namespace, &lease, &identity);
         let mut election = lease.zip(identity).map(elect);

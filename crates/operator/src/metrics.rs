@@ -1,6 +1,9 @@
 //! Metrics of the fleet, by policy and pool, and of the operator itself. Label values are bounded: no node names.
 
-use std::sync::{Mutex, PoisonError, atomic::AtomicU64};
+use std::{
+    hash::Hash,
+    sync::{Mutex, PoisonError, atomic::AtomicU64},
+};
 
 use gpu_operator_common::build_info;
 use gpu_operator_crd::policy_status::{PoolStatus, RolloutStatus};
@@ -14,7 +17,7 @@ use prometheus_client::{
 
 use strum::IntoEnumIterator;
 
-use crate::{admission::State, drive::Written};
+use crate::{admission::State, drive::Written, schema::SchemaState};
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
 struct ConditionLabels {
@@ -55,6 +58,12 @@ struct AdmissionLabels {
 }
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
+struct SchemaLabels {
+    crd: &'static str,
+    state: &'static str,
+}
+
+#[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
 struct EventLabels {
     result: &'static str,
 }
@@ -80,6 +89,7 @@ pub struct Metrics {
     gpus_with_problems: Family<StateLabels, Gauge>,
     pod_findings: Family<FindingLabels, Gauge>,
     admission_policies: Family<AdmissionLabels, Gauge>,
+    schemas: Family<SchemaLabels, Gauge>,
     writes: Family<WriteLabels, Counter>,
     events: Family<EventLabels, Counter>,
     passes: Counter,
@@ -101,6 +111,7 @@ impl Default for Metrics {
             gpus_with_problems: Family::default(),
             pod_findings: Family::default(),
             admission_policies: Family::default(),
+            schemas: Family::default(),
             writes: Family::default(),
             events: Family::default(),
             passes: Counter::default(),
@@ -163,6 +174,11 @@ impl Metrics {
             "admission_policy_state",
             "Whether a ValidatingAdmissionPolicy of the chart is enforced, by its state. Always 1",
             self.admission_policies.clone(),
+        );
+        registry.register(
+            "crd_state",
+            "Whether a CRD is of this operator's version, by its state. Always 1",
+            self.schemas.clone(),
         );
         registry.register("writes", "Number of writes to the API server, by kind and result", self.writes.clone());
         registry.register("events", "Number of Events, by result", self.events.clone());
@@ -253,15 +269,23 @@ impl Metrics {
 
     /// Sets the state of a ValidatingAdmissionPolicy.
     pub fn show_admission_policy(&self, name: &str, state: State) {
+        let labels = |state: State| AdmissionLabels { admission_policy: name.to_owned(), state: state.as_str() };
+        self.show_only(&self.admission_policies, &labels(state), State::ALL.map(labels));
+    }
+
+    /// Sets the version of a CRD, compared with this operator's.
+    pub fn show_schema(&self, crd: &'static str, state: SchemaState) {
+        let labels = |state: SchemaState| SchemaLabels { crd, state: state.into() };
+        self.show_only(&self.schemas, &labels(state), SchemaState::iter().map(labels));
+    }
+
+    /// Sets one series of a family to 1, and removes these other ones.
+    fn show_only<L: Clone + Eq + Hash>(&self, family: &Family<L, Gauge>, shown: &L, all: impl IntoIterator<Item = L>) {
         let _no_scrape = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        for other in State::ALL {
-            let labels = AdmissionLabels { admission_policy: name.to_owned(), state: other.as_str() };
-            if other == state {
-                self.admission_policies.get_or_create(&labels).set(1);
-            } else {
-                self.admission_policies.remove(&labels);
-            }
+        for other in all.into_iter().filter(|other| other != shown) {
+            family.remove(&other);
         }
+        family.get_or_create(shown).set(1);
     }
 
     /// Counts writes by kind and result.

@@ -7,7 +7,9 @@ mod event_watch;
 mod fact;
 mod follow;
 mod mirrors;
+mod named;
 mod pods;
+mod schemas;
 
 use std::sync::Arc;
 
@@ -19,8 +21,8 @@ use kube::{Api, Client, runtime::watcher};
 use tokio::sync::Notify;
 
 pub use fact::MAX_ELEMENTS;
-pub use follow::Pauses;
 pub use mirrors::{Answer, Mirrors};
+pub use named::{Known, watch_named};
 pub use pods::follow_pods;
 
 /// Watches all kinds that the plan reads, until the returned futures are dropped.

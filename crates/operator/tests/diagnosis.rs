@@ -17,6 +17,7 @@ use gpu_operator::{
     election::Leadership,
     events::Publisher,
     metrics::Metrics,
+    schema_watch,
     watch::{self, Mirrors},
 };
 use gpu_operator_diagnose::Mistake;
@@ -108,7 +109,9 @@ impl Scene {
         });
         let client = Client::new(service, "default");
         let (mirrors, metrics) = (Arc::<Mirrors>::default(), Arc::<Metrics>::default());
-        let mut tasks = watch::follow_all(&client, "gpu-operator", &mirrors, &Arc::<Notify>::default());
+        let wake = Arc::<Notify>::default();
+        let mut tasks = watch::follow_all(&client, "gpu-operator", &mirrors, &wake);
+        tasks.extend(schema_watch::follow_all(&client, &mirrors, &metrics, &wake));
         tasks.extend(watch::follow_pods(&client, "gpu-operator", &mirrors));
         let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
         let adviser =
@@ -246,7 +249,9 @@ async fn without_diagnosis_other_namespaces_show_only_foreign_drivers() {
     });
     let mirrors = Arc::<Mirrors>::default();
     let wake = Arc::<Notify>::default();
-    let tasks = watch::follow_all(&Client::new(service, "default"), "gpu-operator", &mirrors, &wake);
+    let client = Client::new(service, "default");
+    let mut tasks = watch::follow_all(&client, "gpu-operator", &mirrors, &wake);
+    tasks.extend(schema_watch::follow_all(&client, &mirrors, &Arc::default(), &wake));
     scene.tasks = tasks.into_iter().map(tokio::spawn).collect();
     while !mirrors.missing().is_empty() {
         tokio::time::timeout(PATIENCE, wake.notified()).await.expect("a list");

@@ -70,6 +70,9 @@ pub fn assemble<'f>(
     plan.writes.extend(validation_pods::to_delete(fleet));
     plan.writes.extend(preflight_pods::to_delete(rollout, world));
     plan.writes.extend(recreate_pods::pods_to_recreate(world, now).map(Write::delete_pod));
+    if world.other_schema.is_some() {
+        plan.writes.retain(|write| !write.prunes());
+    }
     plan.sort();
     plan
 }

@@ -9,6 +9,7 @@ mod gpu_pods;
 mod held;
 mod node;
 mod observed_time;
+mod other_schema;
 mod own_condition;
 mod partial;
 mod placement;
@@ -33,6 +34,7 @@ pub use gpu_pods::{Bystander, GpuPod, GpuPods, GpuRequests, PodOwner, offers_gpu
 pub use held::{Concern, HeldWrite};
 pub use node::{NodeFacts, NodeLabels, TrimmedNode};
 pub use observed_time::ObservedTime;
+pub use other_schema::OtherSchema;
 pub use own_condition::{OwnCondition, OwnConditions};
 pub use partial::Partial;
 pub use placement::Placement;
@@ -81,6 +83,8 @@ pub struct World {
     pub unreadable_policies: BTreeSet<PolicyName>,
     /// GpuNodes that exist but cannot be parsed. Their nodes are left unchanged.
     pub unreadable_gpu_nodes: BTreeSet<NodeName>,
+    /// A CRD of another version than the operator's, if there is one. Nothing is removed then, and no update begins.
+    pub other_schema: Option<OtherSchema>,
 }
 
 impl World {

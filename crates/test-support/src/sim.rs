@@ -30,7 +30,7 @@ use gpu_operator_plan::{
     output::write::Write,
     settings::Settings,
     world::{
-        DaemonSetFacts, ForeignPod, ForeignSet, GpuPod, NodeFacts, NodeLabels, PodFacts, Refusal, Role,
+        DaemonSetFacts, ForeignPod, ForeignSet, GpuPod, NodeFacts, NodeLabels, OtherSchema, PodFacts, Refusal, Role,
         RuntimeClassFacts, TrimmedPod, World,
     },
 };
@@ -95,6 +95,8 @@ pub struct Sim {
     /// Policies and GpuNodes that another version of the API has written, and that the operator cannot parse.
     pub unparsable_policies: BTreeSet<PolicyName>,
     pub unparsable_gpu_nodes: BTreeSet<NodeName>,
+    /// A CRD of another version than the operator's.
+    pub other_schema: Option<OtherSchema>,
     /// What must hold before every write of a plan. A violation is a panic.
     pub law: Option<Law>,
     /// Writes so far, by object.
@@ -149,6 +151,7 @@ impl Sim {
             faults: BTreeMap::new(),
             unparsable_policies: BTreeSet::new(),
             unparsable_gpu_nodes: BTreeSet::new(),
+            other_schema: None,
             law: None,
             writes: BTreeMap::new(),
             plans: vec![],
@@ -252,6 +255,7 @@ impl Sim {
             refusals: arcs(&self.refusals),
             unreadable_policies,
             unreadable_gpu_nodes,
+            other_schema: self.other_schema.clone(),
             refused_evictions: self.refused_evictions.clone(),
             ..World::default()
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpu_operator_crd::{ClusterGpuPolicy, GROUP, GpuNode, VERSION, crds};
+use gpu_operator_crd::{ClusterGpuPolicy, GROUP, GpuNode, SchemaMismatch, VERSION, crds};
 use gpu_operator_plan::{assess::pod_failure::PROBE_DAEMON_SET, world::NodeFacts};
 use k8s_openapi::{
     api::{
@@ -53,13 +53,18 @@ fn is_established(crd: &CustomResourceDefinition) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Established" && condition.status == "True")
 }
 
-/// Checks the fields of the CRDs.
+/// Checks the versions and the fields of the CRDs.
 pub fn crd_schema(facts: &Facts) -> Judged<'_> {
     let found = facts.crds.as_ref()?;
     let mut faults = Vec::new();
+    let mut remedy = "update the CRDs with helm upgrade, or kubectl apply --server-side -f config/crd";
     for (_, wanted) in crds() {
         let name = wanted.name_any();
         let Some(crd) = found.iter().find(|crd| crd.name_any() == name) else { continue };
+        if let Some(mismatch) = SchemaMismatch::of(&name, crd.annotations()) {
+            remedy = mismatch.remedy();
+            faults.push(mismatch.to_string());
+        }
         let missing = schema::missing(&wanted, crd, VERSION);
         if !missing.is_empty() {
             faults.push(format!("CRD {name} lacks {}", listed(&missing)));
@@ -71,10 +76,7 @@ pub fn crd_schema(facts: &Facts) -> Judged<'_> {
         }
     }
     if !faults.is_empty() {
-        return bad(
-            faults.join("; "),
-            "update the CRDs with helm upgrade, or kubectl apply --server-side -f config/crd",
-        );
+        return bad(faults.join("; "), remedy);
     }
     if found.is_empty() { skipped("no CRD exists") } else { good("as in this version") }
 }

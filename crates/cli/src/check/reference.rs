@@ -123,9 +123,9 @@ impl Check {
                 "Install the chart with `crds.enabled`, or apply `config/crd`.",
             ),
             Self::CrdSchema => text(
-                "The fields of the installed CRDs, compared with those of this program's version, and the stored versions.",
-                "The API server drops fields that its CRDs do not have, and rejects policies with them.",
-                "Update the CRDs before operator and probe: [Versions and skew](../operate/versions.md).",
+                "The schema revisions and the fields of the installed CRDs, compared with those of this program's version, and the stored versions.",
+                "The API server drops fields that its CRDs do not have, and rejects policies with them; the operator removes nothing and begins no update.",
+                "Update the CRDs before operator and probe: [CRDs of another version](../operate/upgrade.md#crds-of-another-version).",
             ),
             Self::OperatorAvailable => text(
                 "The operator's Deployment.",

@@ -6,7 +6,7 @@ use std::{
 };
 
 use gpu_operator_common::mirror::{Facts, Mirror, Version};
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, SchemaMismatch};
 use gpu_operator_diagnose::{PendingPod, RefusedPods, Symptoms};
 use gpu_operator_plan::{
     output::{body::Body, write::Write},
@@ -23,7 +23,10 @@ use k8s_openapi::{
 use kube::{ResourceExt, core::DeserializeGuard};
 use tokio::sync::Notify;
 
-use super::fact::{Fact, Readable, observe};
+use super::{
+    fact::{Fact, Readable, observe},
+    schemas::Schemas,
+};
 
 /// Returns the resource version of an object.
 pub fn version(object: &impl ResourceExt) -> Version {
@@ -85,6 +88,7 @@ pub struct Mirrors {
     pub(super) pods: Shared<PodFacts>,
     pub(super) refusals: Shared<Refusal>,
     pub(super) runtime_classes: Shared<RuntimeClassFacts>,
+    schemas: Schemas,
     /// Pending pods of all namespaces that involve GPUs, used only by diagnosis.
     pub(super) pending: Shared<PendingPod>,
     /// Rejections of pods of all namespaces, used only by diagnosis.
@@ -120,6 +124,7 @@ impl Mirrors {
             ("Pod", self.pods.read().synced() && self.foreign_pods.read().synced()),
             ("Event", self.refusals.read().synced()),
             ("RuntimeClass", self.runtime_classes.read().synced()),
+            ("CustomResourceDefinition", self.schemas.answered()),
         ];
         synced.into_iter().filter(|(_, synced)| !synced).map(|(kind, _)| kind).collect()
     }
@@ -141,6 +146,16 @@ impl Mirrors {
         }
     }
 
+    /// Sets how a CRD differs from this operator's version, if it is known to. Returns whether that changed.
+    #[must_use]
+    pub fn learn_schema(&self, crd: &'static str, mismatch: Option<SchemaMismatch>) -> bool {
+        let changed = self.schemas.put(crd, mismatch, self.now());
+        if changed {
+            self.changed.notify_one();
+        }
+        changed
+    }
+
     /// Updates a mirror from the answer to a write, and returns whether a fact changed.
     fn answered<F: Fact>(&self, mirror: &Shared<F>, object: F::Object) -> bool {
         let version = version(&object);
@@ -156,6 +171,9 @@ impl Mirrors {
     /// Returns the world as the mirrors show it, or `None` until all kinds have been listed.
     #[must_use]
     pub fn world(&self) -> Option<World> {
+        if !self.schemas.answered() {
+            return None;
+        }
         let (policies, unreadable_policies) = readable(self.policies.read().facts()?);
         let (gpu_nodes, unreadable_gpu_nodes) = readable(self.gpu_nodes.read().facts()?);
         Some(World {
@@ -170,6 +188,7 @@ impl Mirrors {
             pods: self.pods.read().facts()?,
             refusals: self.refusals.read().facts()?,
             runtime_classes: self.runtime_classes.read().facts()?,
+            other_schema: self.schemas.other(),
             ..World::default()
         })
     }

@@ -2,12 +2,14 @@
 
 use axum::http::StatusCode;
 use gpu_operator::check::faults;
+use gpu_operator_crd::schema_revision::SCHEMA_REVISION;
 use serde_json::json;
 
 use crate::{
     admission::{BINDINGS, POLICIES, bind, install},
     api::{Api, Fault},
     cluster::{PODS, SETS},
+    schema::{GPU_NODES, set_revision},
 };
 
 /// Creates the operator's pod with this state, and the probe's DaemonSet.
@@ -39,6 +41,25 @@ async fn operator_and_all_probes_must_be_ready() {
     ] {
         components(&api, operator, ready, wanted);
         assert_eq!(faults(&client, "gpu-operator", &[]).await.expect("an answer"), expected);
+    }
+}
+
+#[tokio::test]
+async fn the_crds_must_be_of_this_version() {
+    let api = Api::new();
+    components(&api, "True", 1, 1);
+    let client = api.client();
+    for (revision, expected) in [
+        (Some(SCHEMA_REVISION), &[][..]),
+        (None, &["has no schema revision"]),
+        (Some(SCHEMA_REVISION + 1), &["upgrade the operator"]),
+    ] {
+        set_revision(&api, GPU_NODES, revision);
+        let found = faults(&client, "gpu-operator", &[]).await.expect("an answer");
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        assert!(
+            found.iter().zip(expected).all(|(found, words)| found.contains("CRD gpunodes.") && found.contains(words))
+        );
     }
 }
 

@@ -10,6 +10,7 @@ use gpu_operator::{
     metrics::Metrics,
     progress::Progress,
     reconcile::Loop,
+    schema_watch,
     watch::{self, Mirrors},
 };
 use gpu_operator_crd::{GpuNode, NodeName, keys};
@@ -99,6 +100,9 @@ impl Cluster {
         let mirrors = Arc::new(Mirrors::new(clock));
         let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
         for follow in watch::follow_all(&client, &settings.namespace, &mirrors, &wake) {
+            self.spawn(follow);
+        }
+        for follow in schema_watch::follow_all(&client, &mirrors, &metrics, &wake) {
             self.spawn(follow);
         }
         self.spawn(publishing);

@@ -18,7 +18,7 @@ use crate::{
     inventory::pool_checks::PoolProblems,
     note::{Note, shown},
     output::counted::{Counted, by_state},
-    world::HeldWrite,
+    world::{HeldWrite, OtherSchema},
 };
 
 /// The status of a condition, its reason and its message.
@@ -39,6 +39,8 @@ pub struct Trouble<'a> {
     pub held_write: Option<&'a HeldWrite>,
     /// The API server's message on the pods of probe or detector, if it rejects them: without them no node is known.
     pub agent_refusal: Option<AgentRefusal<'a>>,
+    /// A CRD of another version than the operator's, if that lasts.
+    pub other_schema: Option<&'a OtherSchema>,
 }
 
 /// The input for the conditions.
@@ -221,8 +223,18 @@ impl Verdicts<'_> {
         }
     }
 
-    /// Returns the health of the GPUs, whether or not the nodes are ready.
+    /// Returns what does not work as it should, whether or not the nodes are ready: GPUs, or the operator with the installed CRDs.
     fn degraded(&self) -> Answer {
+        let (degraded, reason, message) = self.unhealthy();
+        match self.trouble.other_schema {
+            None => (degraded, reason, message),
+            Some(other) if degraded => (true, reason, format!("{message}; {}", other.message())),
+            Some(other) => (true, other.mismatch.reason(), other.message()),
+        }
+    }
+
+    /// Returns the health of the GPUs.
+    fn unhealthy(&self) -> Answer {
         let GpuTotals { unhealthy, degraded, unknown, .. } = *self.gpus;
         let counts = [(unhealthy, "unhealthy"), (degraded, "degraded"), (unknown, "of unknown health")];
         let counts: Vec<_> = counts

@@ -27,7 +27,7 @@ use crate::{
     },
     settings::{ASK_AGAIN, PROGRESS_DEADLINE, Settings},
     time::later,
-    world::World,
+    world::{OtherSchema, World},
 };
 
 /// What is the same for all policies.
@@ -94,6 +94,8 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     plan.writes.extend(finalizer.map(|present| write::finalizer(policy, present)));
     let is_member = |node: &NodeName| counted.iter().any(|counted| counted.node == node);
     let held_write = world.held_writes.iter().find(|held| held.concerns.is_of(&name, is_member));
+    let other_schema = world.other_schema.as_ref();
+    plan.check(other_schema.map(OtherSchema::reported_from).filter(|from| now < *from));
     let trouble = policy_conditions::Trouble {
         halted: &halted,
         waits_for: rollout.and_then(|rollout| rollout.waits_for.as_deref()),
@@ -101,6 +103,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         invalid: invalid.as_deref(),
         held_write,
         agent_refusal: pod_failure::agent_refusal(world),
+        other_schema: other_schema.filter(|other| now >= other.reported_from()),
     };
     let others = policy::Others {
         opted_out: members.opted_out,

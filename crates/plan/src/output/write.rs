@@ -114,6 +114,13 @@ impl Write {
         Self { role, ..Self::delete(Kind::Pod, &pod.name) }
     }
 
+    /// Returns whether it deletes an object because nothing in the API needs it any more.
+    #[must_use]
+    pub fn prunes(&self) -> bool {
+        let is_pruned = matches!(self.target.kind, Kind::DaemonSet | Kind::RuntimeClass | Kind::GpuNode);
+        is_pruned && matches!(self.body, Body::Delete(_))
+    }
+
     /// Returns its place in the order of writes.
     #[must_use]
     pub fn step(&self) -> Step {

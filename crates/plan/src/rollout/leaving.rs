@@ -29,6 +29,8 @@ const CLOSING_AT_MOST: Duration = Duration::from_secs(45);
 pub enum Leaving<'w> {
     /// It keeps everything until this time, because the cause may be undone.
     InGrace(Timestamp),
+    /// It keeps everything: a CRD is of another version than the operator, so it is not known whether its policy selects it.
+    Held,
     /// It keeps everything: its pods have not been listed in this pass.
     Unknown,
     /// It keeps everything until these pods have ended.
@@ -48,10 +50,16 @@ impl<'w> Leaving<'w> {
             .is_some_and(|policy| policy.spec.deletion_policy == Some(DeletionPolicy::Now));
         // Only a report proves that a node has no GPU: without a GpuNode, nothing may be known of its GPUs.
         let has_none = unmanaged.why == Unmanaged::NoGpu && report.is_some();
-        if is_clean || has_none || at_once {
+        if is_clean || has_none {
             return Self::Removing;
         }
         let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
+        if is_held(world, unmanaged) && !status.is_some_and(removal_has_begun) {
+            return Self::Held;
+        }
+        if at_once {
+            return Self::Removing;
+        }
         if let Some(status) = status.filter(|status| !removal_has_begun(status)) {
             let until = later(since(status).unwrap_or(now), GRACE);
             if now < until {
@@ -80,7 +88,7 @@ impl<'w> Leaving<'w> {
     /// Returns whether the node keeps everything for now.
     #[must_use]
     pub fn stays(self) -> bool {
-        matches!(self, Self::InGrace(_) | Self::Unknown | Self::InUse(_))
+        matches!(self, Self::InGrace(_) | Self::Held | Self::Unknown | Self::InUse(_))
     }
 
     /// Returns when its progress has to be determined again.
@@ -89,7 +97,7 @@ impl<'w> Leaving<'w> {
         match self {
             Self::InGrace(until) => Some(until),
             Self::Unknown | Self::InUse(_) | Self::Closing => Some(later(now, ASK_AGAIN)),
-            Self::Removing => None,
+            Self::Held | Self::Removing => None,
         }
     }
 }
@@ -99,6 +107,15 @@ impl<'w> Leaving<'w> {
 pub fn former_policy<'w>(world: &'w World, unmanaged: &UnmanagedNode<'w>) -> Option<&'w ClusterGpuPolicy> {
     let name = unmanaged.gpu_node?.spec.policy.as_ref()?;
     Some(world.policies.get(name)?)
+}
+
+/// Returns whether a node may have left its policy only because the CRD of policies is of another version than the operator. A policy that
+/// is being deleted, and a label that excludes the node, are the wish of a user.
+fn is_held(world: &World, unmanaged: &UnmanagedNode<'_>) -> bool {
+    let exists = |policy: &ClusterGpuPolicy| policy.metadata.deletion_timestamp.is_none();
+    world.other_schema.is_some()
+        && unmanaged.why == Unmanaged::NoPolicy
+        && former_policy(world, unmanaged).is_some_and(exists)
 }
 
 /// Returns since when a node has been leaving, if it is.

@@ -310,8 +310,8 @@ impl<'f> PoolTurns<'f> {
 
     /// Returns why no update in the pool begins until a user or a recovery changes that, as a message.
     fn stopped(&mut self) -> Option<&'static str> {
-        if self.terms.strategy.paused == Some(true) {
-            return Some("update pending: the rollout is paused by rollout.paused");
+        if let Some(why) = self.terms.suspended() {
+            return Some(why);
         }
         if self.terms.lacks_right() {
             self.decision.halted.get_or_insert_with(|| Note::new(Reason::RolloutHalted, LACKS_RIGHT));

@@ -10,7 +10,7 @@ use gpu_operator_crd::{
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::window::Windows;
-use crate::{desired::effective_spec, settings::PROGRESS_DEADLINE, time::later};
+use crate::{desired::effective_spec, settings::PROGRESS_DEADLINE, time::later, world::World};
 
 /// The default of `gpuPods.timeout`.
 const TIMEOUT: Duration = Duration::from_hours(4);
@@ -22,6 +22,8 @@ pub struct Terms {
     pub strategy: RolloutStrategy,
     /// Whether the operator has the right to evict pods.
     may_evict: bool,
+    /// Whether a CRD is of another version than the operator's.
+    other_schema: bool,
     /// How long GPU pods are awaited on a cordoned node.
     pub timeout: Duration,
     /// How long every other step, and a preflight, may take.
@@ -35,10 +37,11 @@ pub struct Terms {
 impl Terms {
     /// Returns the terms of a pool.
     #[must_use]
-    pub fn of(policy: &ClusterGpuPolicy, pool: Option<&Pool>, may_evict: bool, now: Timestamp) -> Self {
+    pub fn of(policy: &ClusterGpuPolicy, pool: Option<&Pool>, world: &World, may_evict: bool, now: Timestamp) -> Self {
         let strategy = effective_spec::rollout(policy, pool);
         Self {
             may_evict,
+            other_schema: world.other_schema.is_some(),
             timeout: strategy.gpu_pods.timeout.map_or(TIMEOUT, Into::into),
             progress_deadline: policy.spec.readiness.progress_deadline.map_or(PROGRESS_DEADLINE, Into::into),
             windows: Windows::of(&strategy.windows, now),
@@ -63,6 +66,17 @@ impl Terms {
     #[must_use]
     pub fn lacks_right(&self) -> bool {
         self.mode() == GpuPodsMode::Evict && !self.may_evict
+    }
+
+    /// Returns why no update begins until a user changes that, as a message.
+    #[must_use]
+    pub fn suspended(&self) -> Option<&'static str> {
+        if self.other_schema {
+            return Some(
+                "update pending: a CRD is of another version than the operator; see condition Degraded of the policy",
+            );
+        }
+        (self.strategy.paused == Some(true)).then_some("update pending: the rollout is paused by rollout.paused")
     }
 
     fn mode(&self) -> GpuPodsMode {

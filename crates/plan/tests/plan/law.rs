@@ -35,6 +35,9 @@ pub fn holds(sim: &Sim, write: &Write) -> Lawful {
     if let Body::Labels(labels) = &write.body {
         names_what_exists(sim, &write.target.name.as_str().into(), labels)?;
     }
+    if sim.other_schema.is_some() {
+        leaves_what_other_versions_may_need(sim, write)?;
+    }
     holds_late(sim, write)
 }
 
@@ -55,6 +58,18 @@ pub fn holds_late(sim: &Sim, write: &Write) -> Lawful {
         (Body::Ledger(write), _) => ledger_is_within_limits(sim, &name.into(), write),
         _ => Ok(()),
     }
+}
+
+/// While a CRD is of another version than the operator's, nothing is pruned, and no update begins.
+fn leaves_what_other_versions_may_need(sim: &Sim, write: &Write) -> Lawful {
+    if write.prunes() {
+        return Err(format!("{write} with CRDs of another version"));
+    }
+    let moves = sim.gpu_nodes.get(&write.target.name.as_str().into()).is_some_and(|node| node.spec.rollout.is_some());
+    if begins_an_update(write) && !moves {
+        return Err(format!("an update of node {} begins with CRDs of another version", write.target.name));
+    }
+    Ok(())
 }
 
 /// No startup taint is added, and one is removed only if its policy names the key, and from a Node that has served GPUs on this boot.

@@ -29,6 +29,7 @@ mod messages;
 mod mig;
 mod mixed;
 mod models;
+mod other_schema;
 mod pace;
 mod passes;
 mod preflight;

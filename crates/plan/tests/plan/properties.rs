@@ -47,7 +47,7 @@ pub fn after(events: &[&[Event]]) -> (Sim, Oracle) {
 
 /// Runs until nothing changes any more, which must be reached: several nodes of a pool may one after another miss a deadline. After
 /// some more hours the plan must be empty.
-fn settle(sim: &mut Sim, oracle: &mut Oracle) {
+pub fn settle(sim: &mut Sim, oracle: &mut Oracle) {
     for round in 0..10 {
         oracle.rest(sim);
         sim.sleep(3600);

@@ -1,5 +1,6 @@
 //! What checks find, and what they do not find, in particular cases.
 
+use gpu_operator_crd::schema_revision::{ANNOTATION, SCHEMA_REVISION};
 use serde_json::{Value, json};
 
 use super::{
@@ -180,5 +181,22 @@ async fn a_daemon_set_needs_no_pods_on_nodes_that_are_down() {
         for check in [Check::DetectorReady, Check::ProbeReady] {
             assert_eq!(passes(check, &facts), is_good, "{down} {ready}: {:?}", judge(check, &facts));
         }
+    }
+}
+
+#[tokio::test]
+async fn a_crd_of_another_version_is_found_by_its_revision() {
+    for (revision, words) in [
+        (Some(SCHEMA_REVISION), None),
+        (None, Some("update the CRDs with helm upgrade")),
+        (Some(SCHEMA_REVISION + 1), Some("upgrade the operator to the version of the CRDs")),
+    ] {
+        let mut facts = healthy(false).await;
+        let annotations = revision.map(|revision| (ANNOTATION.to_owned(), revision.to_string()));
+        facts.crds.as_mut().expect("CRDs")[1].metadata.annotations = Some(annotations.into_iter().collect());
+        let judged = judge(Check::CrdSchema, &facts).expect("facts");
+        let fix = if let Judgement::Bad { fix, .. } = judged { Some(fix) } else { None };
+        assert_eq!(fix.is_some(), words.is_some(), "{revision:?}");
+        assert!(words.is_none_or(|words| fix.is_some_and(|fix| fix.contains(words))), "{revision:?}");
     }
 }
