@@ -33,4 +33,5 @@ mod side_by_side;
 mod support;
 mod systems;
 mod uninstall;
+mod upgrade;
 mod validation;
