@@ -9,6 +9,7 @@ mod election;
 mod faults;
 mod observe;
 mod plan;
+mod uninstall;
 mod writes;
 
 use test_support::sim;
