@@ -17,13 +17,27 @@ nodestack-nvml-probe
 nodestack-gpu-detector
 {{- end }}
 
-{{/* The label that selects the pods of operator, probe, detector or test. It does not depend on values. Argument: part. */}}
+{{/* The label that selects the pods of a part. It does not depend on values. Argument: part. */}}
 {{- define "nodestack.selector" -}}
-app.kubernetes.io/name: {{ get (dict "operator" "nodestack-gpu-operator" "probe" "nvml-probe" "detector" "gpu-detector" "test" "nodestack-test") .part }}
+{{- $names := dict "operator" "nodestack-gpu-operator" "probe" "nvml-probe" "detector" "gpu-detector" -}}
+app.kubernetes.io/name: {{ get $names .part | default (printf "nodestack-%s" .part) }}
 {{- end }}
 
 {{- define "nodestack.test" -}}
 {{ include "nodestack.operator" . }}-test
+{{- end }}
+
+{{- define "nodestack.uninstall" -}}
+{{ include "nodestack.operator" . }}-uninstall
+{{- end }}
+
+{{/* The annotations of an object of the hook for helm uninstall. Argument: weight, by which objects are created in order. */}}
+{{- define "nodestack.uninstallHook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+# Helm prints why the hook failed.
+helm.sh/hook-output-log-policy: hook-failed
+helm.sh/hook-weight: {{ .weight | quote }}
 {{- end }}
 
 {{/* The label selector of operator and probe, which serve metrics. */}}
@@ -78,10 +92,13 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* What the specs of all pods have in common. Arguments: root, part, nodeSelector (added to that of the values; optional). */}}
+{{/*
+What the specs of all pods have in common. Arguments: root, part; and, if they apply, nodeSelector (added to that of the values), account (the
+part whose service account it has, if it is another one).
+*/}}
 {{- define "nodestack.podSpec" -}}
 {{- $values := merge (dict "nodeSelector" (.nodeSelector | default dict)) (index .root.Values .part) -}}
-serviceAccountName: {{ include (printf "nodestack.%s" .part) .root }}
+serviceAccountName: {{ include (printf "nodestack.%s" (.account | default .part)) .root }}
 automountServiceAccountToken: true
 # Environment variables for the namespace's Services are not used.
 enableServiceLinks: false
@@ -249,7 +266,7 @@ readinessProbe:
 
 {{/*
 Variables of an admission policy for Nodes: the fields that an update adds or changes, such as spec.taints, those that it removes, and
-whether conditions of other types are left unchanged. Argument: condition (its type).
+whether conditions of other types are left unchanged. Argument: conditions (their types).
 */}}
 {{- define "nodestack.nodeChanges" -}}
 # dyn: compared as maps with arbitrary keys, so that fields added to the API later are covered automatically.

@@ -13,7 +13,7 @@ use gpu_operator_plan::{
     catalogue::{Catalogue, CatalogueError},
     settings::Settings,
 };
-use kube::{Client, Config};
+use kube::{Client, Config, core::Duration};
 use thiserror::Error;
 use tokio::{net::TcpListener, signal::unix};
 
@@ -31,6 +31,7 @@ use crate::{
     progress::Progress,
     reconcile::Loop,
     schema_watch,
+    uninstall::{UninstallError, uninstall},
     watch::{self, Mirrors},
 };
 
@@ -57,6 +58,19 @@ enum Command {
         /// Name of a ValidatingAdmissionPolicy of the chart and of its binding; may be repeated.
         #[arg(long = "admission-policy")]
         admission_policies: Vec<String>,
+    },
+    /// Delete all policies, and once the operator has left their nodes, the operator and what it keeps in the cluster: the chart's hook
+    /// for `helm uninstall`.
+    Uninstall {
+        /// Namespace of the operator.
+        #[arg(long, env = "POD_NAMESPACE")]
+        namespace: String,
+        /// Name of the operator's Deployment and of its Lease.
+        #[arg(long)]
+        operator: String,
+        /// How long to wait, such as 4m.
+        #[arg(long, default_value = "4m")]
+        within: Duration,
     },
     /// List the images that the nodes of policies may pull, one per line; needs no cluster.
     Images(Images),
@@ -125,6 +139,9 @@ pub enum CliError {
     /// The check found faults.
     #[error("{}", .0.join("; "))]
     Faults(Vec<String>),
+    /// The operator cannot be removed yet.
+    #[error(transparent)]
+    Uninstall(#[from] UninstallError),
     /// The images of policies cannot be listed.
     #[error(transparent)]
     Images(#[from] ImagesError),
@@ -142,6 +159,11 @@ impl Cli {
         match self.command {
             Command::Run(run) => run.run().await?,
             Command::Images(images) => images.run()?,
+            Command::Uninstall { namespace, operator, within } => {
+                let client = bounded(client().await?);
+                uninstall(&client, &namespace, &operator, within.into()).await?;
+                tracing::info!("no policy is left, and the operator has been removed");
+            }
             Command::Plan(plan) => {
                 let client = if plan.needs_cluster() { Some(client().await?) } else { None };
                 return Ok(if plan.run(client).await? { ExitCode::from(CHANGES) } else { ExitCode::SUCCESS });

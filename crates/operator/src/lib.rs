@@ -8,8 +8,8 @@
 //!
 //! [`watch`] mirrors facts and wakes the loop, which is [`reconcile`]. A [`gpu_operator_plan::pass::Pass`] decides what to read and
 //! what to write; [`drive`] carries out its requests: [`observe`] reads what no mirror holds, and [`apply`] writes. [`election`] decides
-//! which of several replicas does that. [`client`] and [`extract`] bound the memory of answers. Only this crate does I/O (`watch`, `observe`, `apply`, `events`, `advise`,
-//! `admission_watch`, `schema_watch`, `admin`, `check`); time is an argument of the pass.
+//! which of several replicas does that. [`client`] and [`extract`] bound the memory of answers. Only this crate does I/O (`watch`, `observe`,
+//! `apply`, `events`, `advise`, `admission_watch`, `schema_watch`, `admin`, `check`, `uninstall`); time is an argument of the pass.
 
 pub mod admin;
 pub mod admission;
@@ -30,4 +30,5 @@ pub mod progress;
 pub mod reconcile;
 pub mod schema;
 pub mod schema_watch;
+pub mod uninstall;
 pub mod watch;

@@ -107,6 +107,8 @@ fn values(state: &State) -> serde_json::Value {
         "probe": {"interval": "2s", "podMetrics": {"enabled": true}, "dcgmMetrics": {"enabled": true}},
         // One replica: tests look for its pod, and on its node.
         "operator": {"replicas": 1, "affinity": affinity(state), "evictPods": true},
+        // Shorter than the minute after which nodes are left, because a test waits for it to fail.
+        "uninstall": {"timeout": "20s"},
         // Everything runs under the restrictions that a cluster can have, except for digests: the images have only tags.
         "admission": {"allowedRegistries": REGISTRIES},
         "gkeHealthMonitoring": true,

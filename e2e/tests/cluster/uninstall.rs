@@ -1,69 +1,118 @@
 //! Uninstalling leaves nothing behind, and installing again works.
 
+mod inventory;
+
 use std::time::Duration;
 
-use anyhow::ensure;
-use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
+use anyhow::{Context, Result, ensure};
+use cluster::node::containerd::Containerd;
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, policy::Stage, reason::Reason};
 use harness::wait::eventually;
+use inventory::Inventory;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{
-    Api,
+    Api, CustomResourceExt, ResourceExt,
     api::{Patch, PatchParams},
 };
 
-use crate::support::{READY, alone, test};
+use crate::support::{Fixture, READY, everywhere, test};
+
+/// A label of the user, and its key.
+const KEPT: (&str, &str) = ("example.com/mine=stays", "example.com/mine");
+/// The label that the policies publish.
+const PUBLISHED: &str = "accelerator";
+
+/// Returns the node of the operator's pod, and the one with containerd 1.7.
+async fn of_both_runtimes(fixtures: &[Fixture]) -> Result<[&Fixture; 2]> {
+    let operators = fixtures.first().context("no node")?.operators_node().await?;
+    let find = |is: &dyn Fn(&Fixture) -> bool| fixtures.iter().find(|f| is(f)).context("no such node");
+    Ok([find(&|f| f.host.name() == operators)?, find(&|f| f.host.containerd() == Containerd::One)?])
+}
+
+/// Applies a policy with a published label to each node, and waits until both are ready.
+async fn serve(nodes: [&Fixture; 2], deletion: &str) -> Result<()> {
+    for f in nodes {
+        f.apply(&format!("{{deletionPolicy: {deletion}, nodeLabels: [{{key: {PUBLISHED}}}]}}")).await?;
+    }
+    for f in nodes {
+        f.wait_until_ready().await?;
+        ensure!(f.operators_labels(&[PUBLISHED]).await?.contains_key(PUBLISHED));
+    }
+    Ok(())
+}
+
+fn uninstall(f: &Fixture, more: &[&str]) -> Result<String> {
+    f.cluster.helm(&[&["uninstall", "gpu-operator", "--namespace", f.cluster.namespace(), "--wait"], more].concat())
+}
+
+/// Waits until the chart's namespace is as the API server creates it, and kubelets have removed the GPUs.
+async fn wait_until_all_is_gone(nodes: [&Fixture; 2]) -> Result<()> {
+    for f in nodes {
+        f.wait_for_allocatable(0, READY).await?;
+    }
+    let [f, _] = nodes;
+    eventually(READY, "an empty namespace", || async {
+        let kinds =
+            "daemonsets,deployments,pods,jobs,leases,serviceaccounts,roles,rolebindings,configmaps,secrets,services";
+        let left = f.cluster.kubectl(&["get", kinds, "-n", f.cluster.namespace(), "-o", "name"])?;
+        // These exist in every namespace.
+        let left: Vec<_> =
+            left.lines().filter(|name| !name.ends_with("/default") && !name.ends_with("/kube-root-ca.crt")).collect();
+        ensure!(left.is_empty(), "{left:?}");
+        Ok(())
+    })
+    .await
+}
 
 #[test]
 fn uninstalling_leaves_nothing_and_installing_again_works() {
-    alone(async |f| {
-        let keep = "example.com/mine";
-        f.cluster.kubectl(&["label", "--overwrite", "node", &f.host.name(), &format!("{keep}=stays")])?;
-        f.apply("{nodeLabels: [{key: accelerator}]}").await?;
-        f.wait_until_ready().await?;
-        ensure!(f.operators_labels(&["accelerator"]).await?.contains_key("accelerator"));
+    everywhere(async |fixtures| {
+        let nodes @ [f, _] = of_both_runtimes(&fixtures).await?;
+        f.cluster.kubectl(&["label", "--overwrite", "node", &f.host.name(), KEPT.0])?;
 
-        f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=60s"])?;
-        f.cluster.helm(&["uninstall", "gpu-operator", "--namespace", f.cluster.namespace(), "--wait"])?;
-        let left = f.operators_labels(&["accelerator"]).await?;
-        ensure!(left.is_empty(), "{left:?}");
-        ensure!(f.node().await?.metadata.labels.unwrap_or_default().contains_key(keep), "a user's label was removed");
-        ensure!(
-            f.node().await?.metadata.annotations.unwrap_or_default().keys().all(|key| !key.starts_with(keys::PREFIX))
-        );
-        eventually(READY, "an empty namespace", || async {
-            let kinds = "daemonsets,deployments,pods,serviceaccounts,roles,rolebindings,configmaps,secrets,services";
-            let left = f.cluster.kubectl(&["get", kinds, "-n", f.cluster.namespace(), "-o", "name"])?;
-            // These exist in every namespace.
-            let left: Vec<_> = left
-                .lines()
-                .filter(|name| !name.ends_with("/default") && !name.ends_with("/kube-root-ca.crt"))
-                .collect();
-            ensure!(left.is_empty(), "{left:?}");
+        // First the policies, then the chart.
+        serve(nodes, "Now").await?;
+        let policies = nodes.map(|f| f.policy.as_str());
+        f.cluster.kubectl(&[&["delete", "clustergpupolicy", "--timeout=60s"][..], &policies].concat())?;
+        uninstall(f, &[])?;
+        wait_until_all_is_gone(nodes).await?;
+        let crds = f.cluster.kubectl(&["get", "crds", "-o", "name"])?;
+        ensure!(crds.contains("clustergpupolicies.gpu.nodestack.dev"), "the CRDs were deleted");
+        f.cluster.kubectl(&["delete", "crd", ClusterGpuPolicy::crd_name(), GpuNode::crd_name()])?;
+        let before = Inventory::take(&nodes).await?;
+        before.is_bare()?;
+        ensure!(f.node().await?.labels().contains_key(KEPT.1), "a user's label was removed");
+
+        // The chart alone: the policies are deleted, and nodes are left once no pod uses their GPUs.
+        f.cluster.install_chart()?;
+        serve(nodes, "WhenIdle").await?;
+        f.run_gpu_pod("training").await?;
+        let running = f.pods(&f.users()).get("training").await?.uid();
+        eventually(READY, "the pod that uses a GPU in the hook's log", || async {
+            ensure!(uninstall(f, &[]).is_err(), "uninstalled while a pod uses a GPU");
+            let job = "job/nodestack-gpu-operator-uninstall";
+            let log = f.cluster.kubectl(&["logs", job, "-n", f.cluster.namespace()])?;
+            ensure!(log.contains(&format!("{}/training", f.users())) && log.contains("--no-hooks"), "{log}");
             Ok(())
         })
         .await?;
-        let crds = f.cluster.kubectl(&["get", "crds", "-o", "name"])?;
-        ensure!(
-            crds.contains("clustergpupolicies.gpu.nodestack.dev"),
-            "the CRDs were deleted, and with them the users' policies"
-        );
+        ensure!(f.pods(&f.users()).get("training").await?.uid() == running);
+        ensure!(!f.operands(Stage::Driver).await?.is_empty(), "the driver was removed while a pod uses a GPU");
+        f.cluster.kubectl(&["delete", "pod", "training", "-n", &f.users()])?;
+        eventually(READY, "the end of the operator", || async { uninstall(f, &[]).map(drop) }).await?;
+        wait_until_all_is_gone(nodes).await?;
+        Inventory::take(&nodes).await?.is_as(&before)?;
 
+        // The operator before the policies: the documented command removes what it created.
         f.cluster.install_chart()?;
-        f.apply("{nodeLabels: [{key: accelerator}]}").await?;
-        f.wait_until_ready().await?;
+        serve(nodes, "Now").await?;
         f.cluster.helm(&["test", "gpu-operator", "--namespace", f.cluster.namespace(), "--timeout", "2m"])?;
-
-        // Without an operator the documented command removes what it created.
-        f.cluster.helm(&["uninstall", "gpu-operator", "--namespace", f.cluster.namespace(), "--wait"])?;
+        uninstall(f, &["--no-hooks"])?;
         ensure!(!f.operands(Stage::Driver).await?.is_empty(), "the driver was removed with the operator");
         f.cluster.script("config/remove.sh", &[f.cluster.namespace()])?;
-        f.wait_for_no_operands().await?;
-        let left = f.operators_labels(&["accelerator", keys::PRESENT]).await?;
-        ensure!(left.is_empty(), "{left:?}");
-        let kinds = "clustergpupolicies,gpunodes,daemonsets";
-        let left = f.cluster.kubectl(&["get", kinds, "-n", f.cluster.namespace(), "-o", "name"])?;
-        ensure!(left.is_empty(), "{left:?}");
-        f.cluster.kubectl(&["label", "node", &f.host.name(), &format!("{keep}-")])?;
+        wait_until_all_is_gone(nodes).await?;
+        Inventory::take(&nodes).await?.is_as(&before)?;
+        f.cluster.kubectl(&["label", "node", &f.host.name(), &format!("{}-", KEPT.1)])?;
         Ok(())
     });
 }

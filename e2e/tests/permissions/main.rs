@@ -1,11 +1,11 @@
-//! The accounts of operator, probe and detector use every permission that the chart grants them, and have all that they need. Their requests in
+//! The accounts of operator, probe, detector and hook use every permission that the chart grants them, and have all that they need. Their requests in
 //! all other tests show that, so `cargo xtask test` runs this one after them.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use cluster::users::{DETECTOR, OPERATOR, PROBE};
+use cluster::users::{DETECTOR, OPERATOR, PROBE, UNINSTALL};
 use cluster_client::{
     handle::Cluster,
     permissions::{Need, Permission},
@@ -98,9 +98,12 @@ fn each_account_uses_exactly_what_the_chart_grants() -> Result<()> {
     let cluster = tokio::runtime::Runtime::new()?.block_on(Cluster::connect())?;
     let roles = roles(&cluster)?;
     let mut problems = Vec::new();
-    for (user, name) in
-        [(OPERATOR, "nodestack-gpu-operator"), (PROBE, "nodestack-nvml-probe"), (DETECTOR, "nodestack-gpu-detector")]
-    {
+    for (user, name) in [
+        (OPERATOR, "nodestack-gpu-operator"),
+        (PROBE, "nodestack-nvml-probe"),
+        (DETECTOR, "nodestack-gpu-detector"),
+        (UNINSTALL, "nodestack-gpu-operator-uninstall"),
+    ] {
         let grants = Grants::of(&roles, name, cluster.namespace())?;
         let found = grants.problems(&cluster.audit().needs(user)?);
         problems.extend(found.into_iter().map(|problem| format!("{name}: {problem}")));

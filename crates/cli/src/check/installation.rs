@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use gpu_operator_crd::{ClusterGpuPolicy, GROUP, GpuNode, SchemaMismatch, VERSION, crds};
-use gpu_operator_plan::{assess::pod_failure::PROBE_DAEMON_SET, world::NodeFacts};
+use gpu_operator_plan::{
+    assess::pod_failure::{DETECTOR_DAEMON_SET, PROBE_DAEMON_SET},
+    world::NodeFacts,
+};
 use k8s_openapi::{
     api::{
         admissionregistration::v1::ValidatingAdmissionPolicyBinding,
@@ -25,8 +28,6 @@ use crate::{
 
 /// The label of the chart's objects with their version.
 const VERSION_LABEL: &str = "app.kubernetes.io/version";
-/// The name of the detector's DaemonSet in the chart.
-const DETECTOR_DAEMON_SET: &str = "nodestack-gpu-detector";
 
 /// Checks that the CRDs exist and are served.
 pub fn crds_installed(facts: &Facts) -> Judged<'_> {

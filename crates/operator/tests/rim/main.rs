@@ -10,6 +10,7 @@ mod faults;
 mod observe;
 mod plan;
 mod schema;
+mod uninstall;
 mod writes;
 
 use test_support::sim;

@@ -20,7 +20,7 @@ use crate::{
 /// The name of the probe's DaemonSet in the chart.
 pub const PROBE_DAEMON_SET: &str = "nodestack-nvml-probe";
 /// The name of the detector's DaemonSet in the chart.
-const DETECTOR_DAEMON_SET: &str = "nodestack-gpu-detector";
+pub const DETECTOR_DAEMON_SET: &str = "nodestack-gpu-detector";
 
 /// The API server's rejection of the pods of the probe or the detector.
 #[derive(Clone, Copy, Debug)]

@@ -64,6 +64,14 @@ impl RealNode {
         control::exec(&self.paths, &self.state, self.id, command)
     }
 
+    /// Lists what the node has in addition to the machine: changed files with their checksums, device nodes, and mounts. Container
+    /// images, logs, the files of pods and the state of kubelet and containerd are left out.
+    pub fn inventory(&self) -> Result<Vec<String>> {
+        let disk = self.paths.node(self.id).join("upper").display().to_string();
+        let listed = self.exec(&["/bin/sh", "-ec", INVENTORY, "inventory", &disk])?;
+        Ok(listed.lines().map(|line| line.replace(&disk, "")).collect())
+    }
+
     /// Restarts kubelet. Pods keep running.
     pub fn restart_kubelet(&self) -> Result<()> {
         control::restart_kubelet(&self.paths, &self.state, self.id)
@@ -141,6 +149,15 @@ for folder in /home/kubernetes/bin/nvidia /opt/nvidia; do
     mount --bind \"$1\" $folder/etc/standin
   fi
 done
+";
+
+/// Argument: the folder with the changed files of the disk.
+const INVENTORY: &str = "
+find \"$1\" /run /dev /tmp /var/lib/kubelet \\
+  \\( -path \"$1/var/log\" -o -path '/run/containerd*' -o -path /run/netns -o -path '/var/lib/kubelet/pods/*' \\
+     -o -path '/var/lib/kubelet/*_state' -o -name kubelet_internal_checkpoint \\) -prune \\
+  -o -type f -exec sha256sum {} + -o -printf '%M %p %l\\n'
+cut --delimiter=' ' --fields=5 /proc/self/mountinfo | grep -v -e ^/run/containerd -e ^/run/netns -e ^/var/lib/kubelet/pods | sed 's/^/mount /'
 ";
 
 /// Arguments: the stand-in library; the version, or an empty string; `loaded`, or an empty string; the stand-in of nvidia-smi;

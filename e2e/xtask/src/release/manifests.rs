@@ -29,7 +29,7 @@ pub(super) fn make(paths: &Paths, folder: &Path, repository: &str) -> Result<()>
 pub(super) fn render(paths: &Paths, archive: &Path) -> Result<String> {
     let namespace = include_str!("namespace.yaml");
     let mut helm = helm(paths);
-    helm.args(["template", RELEASE, "--namespace", RELEASE, "--skip-tests"]).arg(archive);
+    helm.args(["template", RELEASE, "--namespace", RELEASE, "--no-hooks"]).arg(archive);
     let objects = output(&mut helm).context("rendering the chart")?;
     Ok(format!("{namespace}{objects}"))
 }

@@ -138,6 +138,15 @@ impl Store {
     }
 
     fn delete(&mut self, made: &Made) -> Answer {
+        if made.names_collection() {
+            let belongs =
+                |(path, object): &(&String, &Object)| belongs(path, &made.path) && made.selects(&object.value);
+            let found = self.objects.iter().filter(belongs).map(|(path, object)| (path.clone(), object.clone()));
+            for (path, object) in found.collect::<Vec<_>>() {
+                self.remove(&path, object);
+            }
+            return Ok(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}));
+        }
         let object = self.objects.get(&made.path).cloned().ok_or_else(|| missing(made))?;
         self.check(made, &made.body["preconditions"])?;
         self.remove(&made.path, object);
