@@ -62,10 +62,7 @@ impl Adviser {
     pub async fn run(self) {
         loop {
             self.leadership.gained().await;
-            tokio::select! {
-                () = self.passes() => {}
-                () = self.leadership.lost() => {}
-            }
+            self.leadership.while_held(self.passes()).await;
             self.metrics.show_findings(&[]);
         }
     }

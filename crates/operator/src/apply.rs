@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 
 use crate::{
     error::{Error, request},
+    extract::Guarded,
     watch::{Answer, Mirrors},
 };
 
@@ -86,7 +87,7 @@ impl Writer {
     async fn apply(&self, write: &Write, version: Option<Version>) -> Result<Answer, kube::Error> {
         Ok(match write.target.kind {
             Kind::ClusterGpuPolicy => {
-                let policy = apply::<ClusterGpuPolicy>(&self.all(), write, version).await?;
+                let policy = apply::<Guarded<ClusterGpuPolicy>>(&self.all(), write, version).await?;
                 // Removing the last finalizer may delete the policy.
                 let may_be_gone = matches!(write.body, Body::Finalizer { present: false, .. });
                 if may_be_gone { Answer::Nothing } else { Answer::Policy(policy) }

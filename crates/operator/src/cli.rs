@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, process::ExitCode, sync::Arc};
 
 use clap::{Parser, Subcommand};
-use futures::future::join_all;
+use futures::{StreamExt, stream::FuturesUnordered};
 use gpu_operator_cli::{
     images::{Images, ImagesError},
     plan::{Plan, PlanError},
@@ -256,9 +256,11 @@ impl Run {
                 None => std::future::pending().await,
             }
         };
+        // Unlike `join_all`, it polls only those that something has happened to.
+        let followed = follow.into_iter().collect::<FuturesUnordered<_>>().collect::<()>();
         // Every write is complete in itself, so stopping at any time loses nothing.
         let outcome = tokio::select! {
-            _ = join_all(follow) => Ok(()),
+            () = followed => Ok(()),
             () = reconcile.run() => Ok(()),
             () = elected => Ok(()),
             outcome = served => outcome.map_err(|error| CliError::Listen(listen, error)),

@@ -2,10 +2,12 @@
 //! times as large as its text.
 
 mod elements;
+mod guarded;
 
 use std::{borrow::Cow, fmt::Debug};
 
 use elements::Elements;
+pub use guarded::Guarded;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
@@ -17,6 +19,8 @@ pub trait Extract: Clone + Debug + Send + Sync + 'static {
     /// The maximum number of elements of an object's lists and maps that are parsed: its text may take a few bytes for an element
     /// that takes a few hundred in memory.
     const MAX_ELEMENTS: usize;
+    /// Whether the managed fields are needed, and not only their managers and times.
+    const NEEDS_FIELDS: bool = false;
 
     /// Extracts it from an object. If the object has more elements, it is parsed as if the others did not exist, and not complete.
     fn extract(object: Self::Object, is_complete: bool) -> Self;
@@ -46,7 +50,7 @@ impl<T: Extract> Extracted<T> {
 
 impl<'de, T: Extract> Deserialize<'de> for Extracted<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let elements = Elements::of_at_most(T::MAX_ELEMENTS);
+        let elements = Elements::of_at_most(T::MAX_ELEMENTS).keeping_fields(T::NEEDS_FIELDS);
         let object = T::Object::deserialize(elements.counted(deserializer))?;
         Ok(Self::of(object, elements.are_complete()))
     }

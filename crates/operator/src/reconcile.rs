@@ -44,10 +44,8 @@ impl Loop {
             self.leadership.gained().await;
             tracing::info!("this replica leads");
             self.metrics.show_leader(true);
-            tokio::select! {
-                () = self.passes() => {}
-                () = self.leadership.lost() => tracing::warn!("this replica leads no longer, and writes nothing"),
-            }
+            self.leadership.while_held(self.passes()).await;
+            tracing::warn!("this replica leads no longer, and writes nothing");
             // Only the leader knows, and reports, the state of the fleet.
             self.metrics.show(&Plan::default());
             self.progress.ended();

@@ -3,6 +3,7 @@
 
 pub mod busy;
 pub mod failure;
+pub mod overdue;
 pub mod retry;
 pub mod throttle;
 pub mod unread;
@@ -17,6 +18,7 @@ use gpu_operator_crd::NodeName;
 pub use failure::{Class, Failure};
 
 use busy::Busy;
+use overdue::Overdue;
 use retry::Retry;
 use throttle::Throttle;
 use unread::Unread;
@@ -38,6 +40,7 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LoopState {
     busy: Busy,
+    overdue: Overdue,
     retry: Retry,
     throttle: Throttle,
     unread: Unread,
@@ -82,7 +85,7 @@ impl LoopState {
     }
 
     /// Takes the writes out of a plan, without the statuses that come too soon after the last write and the repairs of existing
-    /// DaemonSets that are held.
+    /// DaemonSets that are held. The statuses of policies that several passes have not come to are among the first.
     pub fn begin(&mut self, plan: &mut Plan, world: &World, now: Uptime) -> Steps {
         self.throttle.begin(&plan.writes, now);
         self.next_status = None;
@@ -93,7 +96,9 @@ impl LoopState {
         });
         let resolved = self.retry.begin(&mut plan.writes, world, now);
         self.resolved = resolved.then_some(now);
-        plan.take_writes()
+        let mut steps = plan.take_writes();
+        self.overdue.begin(&mut steps, now);
+        steps
     }
 
     /// Returns whether a write is not to be made yet.
@@ -110,6 +115,7 @@ impl LoopState {
                     self.resolved = Some(now);
                 }
                 self.throttle.written(write, now);
+                self.overdue.written(write);
             }
             Err(failure) => {
                 self.retry.failed(write, failure, now);

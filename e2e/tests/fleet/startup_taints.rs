@@ -27,6 +27,8 @@ use tokio::task::JoinHandle;
 use crate::support::{DEADLINE, Fixture, test};
 
 const NODES: usize = 100;
+/// The number of nodes that join one after another, once the others are ready.
+const LATER_NODES: usize = 10;
 const GPUS: u32 = 8;
 /// The label of the pods that wait, one with and one without a GPU for each node.
 const WAITS: &str = "fleet.example.com/waits";
@@ -187,9 +189,31 @@ fn pods_start_once_their_node_is_ready_and_at_once() {
         // The scheduler delays its next attempt for a pod that it could not place, by up to ten seconds.
         print_seconds("from the end of the taint to a bound pod", &mut binds);
         each_node_costs_few_writes(&f, &of_nodes, &names, mark).await?;
+        let mut lifts = Vec::new();
+        for index in NODES..NODES + LATER_NODES {
+            lifts.push(lift_of_one(&f, &of_nodes, node(index)).await?);
+        }
+        print_seconds("from Ready to the end of the taint, of nodes one after another", &mut lifts);
         pods.delete_collection(&DeleteParams::default().grace_period(0), &waiting).await?;
         Ok(f)
     });
+}
+
+/// Adds a node, and returns the time from Ready to the end of its taint.
+async fn lift_of_one(f: &Fixture, nodes: &History<Node>, node: FleetNode) -> Result<Duration> {
+    let name = node.name.clone();
+    let first = |test: fn(&Node) -> bool| {
+        let named = |node: &Node| Some(node.name_any()).filter(|other| *other == name);
+        nodes.first(named, test).remove(&name)
+    };
+    f.fleet.join([node]).await?;
+    eventually(DEADLINE, "the end of the taint", || async {
+        first(|node| !is_tainted(node)).context("it is there").map(drop)
+    })
+    .await?;
+    let (ready, lift) = first(offers_all).zip(first(|node| !is_tainted(node))).context("it offers no GPUs")?;
+    ensure!(lift.0 > ready.0, "{name} lost its taint at {}, and was ready at {}", lift.0, ready.0);
+    Ok(lift.1.saturating_duration_since(ready.1))
 }
 
 fn print_seconds(what: &str, waits: &mut [Duration]) {

@@ -30,6 +30,14 @@ impl Leadership {
         term.borrow().is_some_and(|until| Instant::now() < until)
     }
 
+    /// Does work that has no end until this replica leads no longer.
+    pub async fn while_held(&self, work: impl Future<Output = ()>) {
+        tokio::select! {
+            () = work => {}
+            () = self.lost() => {}
+        }
+    }
+
     /// Waits until this replica leads.
     pub async fn gained(&self) {
         let Some(mut term) = self.0.clone() else { return };

@@ -1,8 +1,17 @@
-//! A deserializer that counts the elements of all lists and maps, and skips those beyond a maximum.
+//! A deserializer that counts the elements of all lists and maps, and skips those beyond a maximum; and the managed fields of objects
+//! of which nothing else is read: they are a third of an object's text, and as a tree of values take more time and memory than the rest.
 
 use std::{cell::Cell, fmt};
 
-use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{
+    de::{
+        DeserializeSeed, Deserializer, EnumAccess, Error, IgnoredAny, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+    },
+    forward_to_deserialize_any,
+};
+
+/// The field of the entries of `metadata.managedFields` with the fields of a manager.
+const FIELDS: &str = "fieldsV1";
 
 /// The elements of an object.
 pub struct Elements {
@@ -10,12 +19,21 @@ pub struct Elements {
     left: Cell<usize>,
     /// Whether some were skipped.
     skipped: Cell<bool>,
+    /// Whether the values of [`FIELDS`] are kept.
+    keeps_fields: bool,
+    /// Whether the value that follows is one.
+    at_fields: Cell<bool>,
 }
 
 impl Elements {
     /// Keeps at most this many.
     pub fn of_at_most(most: usize) -> Self {
-        Self { left: Cell::new(most), skipped: Cell::new(false) }
+        Self { left: Cell::new(most), skipped: Cell::new(false), keeps_fields: true, at_fields: Cell::new(false) }
+    }
+
+    /// Determines whether managed fields are kept; otherwise only their managers and times are.
+    pub fn keeping_fields(self, keeps_fields: bool) -> Self {
+        Self { keeps_fields, ..self }
     }
 
     /// Returns a deserializer that counts them.
@@ -208,6 +226,9 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Counted<'_, A> {
     type Error = A::Error;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
+        if self.is_struct && !self.elements.keeps_fields {
+            return self.inner.next_key_seed(FieldName { inner: seed, elements: self.elements });
+        }
         if self.is_struct || self.elements.count() {
             return self.inner.next_key_seed(seed);
         }
@@ -218,11 +239,64 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Counted<'_, A> {
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
+        if self.elements.at_fields.take() {
+            self.inner.next_value::<IgnoredAny>()?;
+            return seed.deserialize(().into_deserializer());
+        }
         let seed = self.next(seed);
         self.inner.next_value_seed(seed)
     }
 
     fn size_hint(&self) -> Option<usize> {
         self.inner.size_hint()
+    }
+}
+
+/// A part of serde's machinery that finds out whether the name of a field is [`FIELDS`].
+struct FieldName<'e, T> {
+    inner: T,
+    elements: &'e Elements,
+}
+
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for FieldName<'_, S> {
+    type Value = S::Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Value, D::Error> {
+        self.inner.deserialize(FieldName { inner: deserializer, elements: self.elements })
+    }
+}
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for FieldName<'_, D> {
+    type Error = D::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_identifier(FieldName { inner: visitor, elements: self.elements })
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct newtype_struct
+        seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for FieldName<'_, V> {
+    type Value = V::Value;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.expecting(formatter)
+    }
+
+    visit! {
+        visit_u64: u64, visit_string: String, visit_bytes: &[u8], visit_borrowed_bytes: &'de [u8], visit_byte_buf: Vec<u8>
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<V::Value, E> {
+        self.elements.at_fields.set(name == FIELDS);
+        self.inner.visit_str(name)
+    }
+
+    fn visit_borrowed_str<E: Error>(self, name: &'de str) -> Result<V::Value, E> {
+        self.elements.at_fields.set(name == FIELDS);
+        self.inner.visit_borrowed_str(name)
     }
 }

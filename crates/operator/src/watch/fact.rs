@@ -17,12 +17,12 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
     jiff::Timestamp,
 };
-use kube::{Resource, ResourceExt, core::DeserializeGuard};
+use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use gpu_operator_diagnose::{PendingPod, RefusedPods};
 
-use crate::extract::Extract;
+use crate::extract::{Extract, Guarded};
 
 /// The maximum number of elements of objects that users or kubelets write. Ordinary ones have some hundreds.
 pub const MAX_ELEMENTS: usize = 10_000;
@@ -49,6 +49,8 @@ pub trait Fact: Clone + Debug + PartialEq + Send + Sync + 'static {
     const MOST: usize = usize::MAX;
     /// The maximum number of elements of an object's lists and maps. An object with more has no facts.
     const MAX_ELEMENTS: usize = usize::MAX;
+    /// Whether it is also read from the object's managed fields.
+    const NEEDS_FIELDS: bool = false;
 
     /// Reads an object.
     fn read(object: Self::Object) -> Reading<Self>;
@@ -66,6 +68,7 @@ pub struct Read<F: Fact>(pub Reading<F>);
 impl<F: Fact> Extract for Read<F> {
     type Object = F::Object;
     const MAX_ELEMENTS: usize = F::MAX_ELEMENTS;
+    const NEEDS_FIELDS: bool = F::NEEDS_FIELDS;
 
     fn extract(object: F::Object, is_complete: bool) -> Self {
         Self(F::read(object).map(|(name, fact)| (name, fact.filter(|_| is_complete))))
@@ -77,7 +80,7 @@ impl<F: Fact> Extract for Read<F> {
 pub type Readable<K> = Option<Arc<K>>;
 
 impl Fact for Readable<ClusterGpuPolicy> {
-    type Object = DeserializeGuard<ClusterGpuPolicy>;
+    type Object = Guarded<ClusterGpuPolicy>;
     type Name = PolicyName;
 
     fn read(policy: Self::Object) -> Reading<Self> {
@@ -86,7 +89,7 @@ impl Fact for Readable<ClusterGpuPolicy> {
 }
 
 impl Fact for Readable<GpuNode> {
-    type Object = DeserializeGuard<GpuNode>;
+    type Object = Guarded<GpuNode>;
     type Name = NodeName;
 
     fn read(gpu_node: Self::Object) -> Reading<Self> {
@@ -97,6 +100,7 @@ impl Fact for Readable<GpuNode> {
 impl Fact for NodeFacts {
     type Object = TrimmedNode;
     type Name = NodeName;
+    const NEEDS_FIELDS: bool = true;
 
     fn read(node: TrimmedNode) -> Reading<Self> {
         Some((node.name_any().into(), Some(Self::of(&node))))
@@ -131,6 +135,7 @@ impl Fact for PodFacts {
 impl Fact for DaemonSetFacts {
     type Object = DaemonSet;
     type Name = String;
+    const NEEDS_FIELDS: bool = true;
 
     fn read(set: DaemonSet) -> Reading<Self> {
         Some((set.name_any(), Some(Self::of(&set))))
@@ -210,7 +215,7 @@ impl Fact for RefusedPods {
 }
 
 /// Returns a custom resource, if it can be parsed. An object that cannot be parsed must not stall the watch.
-fn readable<K: Resource<DynamicType = ()>>(guard: DeserializeGuard<K>) -> Readable<K> {
+fn readable<K: Resource<DynamicType = ()>>(guard: Guarded<K>) -> Readable<K> {
     let name = guard.name_any();
     let object = guard.0.map(|object| Arc::new(trimmed(object))).inspect_err(|error| {
         tracing::warn!(kind = %K::kind(&()), name, %error, "cannot parse object; leaving what it governs unchanged");

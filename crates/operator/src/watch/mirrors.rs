@@ -20,13 +20,14 @@ use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::Pod, node::v1::RuntimeClass},
     jiff::Timestamp,
 };
-use kube::{ResourceExt, core::DeserializeGuard};
+use kube::ResourceExt;
 use tokio::sync::Notify;
 
 use super::{
     fact::{Fact, Readable, observe},
     schemas::Schemas,
 };
+use crate::extract::Guarded;
 
 /// Returns the resource version of an object.
 pub fn version(object: &impl ResourceExt) -> Version {
@@ -133,8 +134,8 @@ impl Mirrors {
     /// not based on the state before the write.
     pub fn learn(&self, answer: Answer) {
         let changed = match answer {
-            Answer::Policy(policy) => self.answered(&self.policies, DeserializeGuard(Ok(*policy))),
-            Answer::GpuNode(gpu_node) => self.answered(&self.gpu_nodes, DeserializeGuard(Ok(*gpu_node))),
+            Answer::Policy(policy) => self.answered(&self.policies, *policy),
+            Answer::GpuNode(gpu_node) => self.answered(&self.gpu_nodes, *gpu_node),
             Answer::Node(node) => self.answered(&self.nodes, *node),
             Answer::DaemonSet(set) => self.answered(&self.daemon_sets, *set),
             Answer::Pod(pod) => self.answered(&self.pods, *pod),
@@ -247,9 +248,9 @@ pub struct Outdated;
 #[derive(Debug)]
 pub enum Answer {
     /// The current policy.
-    Policy(Box<ClusterGpuPolicy>),
+    Policy(Box<Guarded<ClusterGpuPolicy>>),
     /// The current GpuNode.
-    GpuNode(Box<GpuNode>),
+    GpuNode(Box<Guarded<GpuNode>>),
     /// The current Node.
     Node(Box<TrimmedNode>),
     /// The current DaemonSet.

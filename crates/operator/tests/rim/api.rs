@@ -312,7 +312,8 @@ impl Api {
         let send = |kind: &str, object: Value| {
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             self.sent.lock().expect("the objects").push((made.path.clone(), name));
-            events.unbounded_send(format!("{}\n", json!({"type": kind, "object": object}))).is_ok()
+            // The type comes first, as in the answers of the API server.
+            events.unbounded_send(format!("{{\"type\":{},\"object\":{object}}}\n", json!(kind))).is_ok()
         };
         let mut updates = self.updates.subscribe();
         let cuts = updates.borrow_and_update().cuts;

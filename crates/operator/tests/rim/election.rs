@@ -36,6 +36,15 @@ fn two_replicas(nodes: usize) -> Cluster {
     cluster
 }
 
+/// Creates a cluster with two replicas whose fleet is installed. Returns it with the replica that leads, and the other one.
+async fn settled_replicas() -> (Cluster, &'static str, &'static str) {
+    let cluster = two_replicas(3);
+    cluster.run_for(10 * MINUTE).await;
+    assert!(cluster.is_ready(), "{}", cluster.policy());
+    let (leader, standby) = roles(&cluster);
+    (cluster, leader, standby)
+}
+
 fn lease(cluster: &Cluster) -> Value {
     cluster.api.get(LEASE)["spec"].clone()
 }
@@ -47,11 +56,8 @@ fn roles(cluster: &Cluster) -> (&'static str, &'static str) {
 
 #[tokio::test(start_paused = true)]
 async fn one_of_two_replicas_writes_and_the_other_one_waits() {
-    let cluster = two_replicas(3);
-    cluster.run_for(10 * MINUTE).await;
-    assert!(cluster.is_ready(), "{}", cluster.policy());
+    let (cluster, leader, standby) = settled_replicas().await;
     let made = cluster.api.take();
-    let (leader, standby) = roles(&cluster);
     assert!(!writes(&made, leader).is_empty());
     assert_eq!(writes(&made, standby), []);
     let spec = lease(&cluster);
@@ -71,9 +77,7 @@ async fn one_of_two_replicas_writes_and_the_other_one_waits() {
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_without_an_api_server_is_followed() {
-    let cluster = two_replicas(3);
-    cluster.run_for(10 * MINUTE).await;
-    let (leader, standby) = roles(&cluster);
+    let (cluster, leader, standby) = settled_replicas().await;
     // From now on the leader's requests are not answered, and there is something to do.
     cluster.api.take();
     let cut = Instant::now();
@@ -97,9 +101,7 @@ async fn a_leader_without_an_api_server_is_followed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_answer_to_a_renewal_changes_no_leader() {
-    let cluster = two_replicas(3);
-    cluster.run_for(10 * MINUTE).await;
-    let (leader, standby) = roles(&cluster);
+    let (cluster, leader, standby) = settled_replicas().await;
     cluster.api.take();
     // Each third renewal is stored, but its answer comes too late.
     let renewals = AtomicU32::new(0);

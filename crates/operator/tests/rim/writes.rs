@@ -43,6 +43,17 @@ fn api_of(sim: &Sim) -> Arc<Api> {
     api
 }
 
+/// Returns a fleet that is not installed yet, and its API server, which takes most of a second for each request.
+fn slow_fleet(nodes: usize) -> (Arc<Api>, Sim) {
+    let mut sim = Sim::new().policy("all", "{}");
+    for node in 0..nodes {
+        sim.join(format!("n{node:03}"), "2330", 8);
+    }
+    let api = api_of(&sim);
+    api.fail(|_| Fault::Late(Duration::from_millis(900)));
+    (api, sim)
+}
+
 fn driver(api: &Arc<Api>) -> Driver {
     let Sim { settings, .. } = Sim::new();
     Driver::new(settings, Catalogue::builtin().expect("a catalogue"), api.client(), mirrors(api))
@@ -106,12 +117,7 @@ async fn writes_come_after_the_writes_that_they_depend_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pass_ends_with_the_term_of_its_replica() {
-    let mut sim = Sim::new().policy("all", "{}");
-    for node in 0..100 {
-        sim.join(format!("n{node:03}"), "2330", 8);
-    }
-    let api = api_of(&sim);
-    api.fail(|_| Fault::Late(Duration::from_millis(900)));
+    let (api, sim) = slow_fleet(100);
     let end = Instant::now() + Duration::from_secs(3);
     let (_election, term) = tokio::sync::watch::channel(Some(end));
     let (driver, leadership) = (driver(&api), Leadership::elected(term));
@@ -124,12 +130,7 @@ async fn a_pass_ends_with_the_term_of_its_replica() {
 
 #[tokio::test(start_paused = true)]
 async fn a_plan_is_carried_out_for_ten_seconds_at_most() {
-    let mut sim = Sim::new().policy("all", "{}");
-    for node in 0..300 {
-        sim.join(format!("n{node:03}"), "2330", 8);
-    }
-    let api = api_of(&sim);
-    api.fail(|_| Fault::Late(Duration::from_millis(900)));
+    let (api, sim) = slow_fleet(300);
     let began = Instant::now();
     let written = apply(&api, &sim.plan()).await;
     assert!(written.iter().all(|write| write.result.is_ok()) && written.len() < 300, "{}", written.len());

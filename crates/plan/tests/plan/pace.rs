@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{Phase, reason::Reason};
-use gpu_operator_plan::{Plan, carry::LoopState};
+use gpu_operator_plan::{Plan, carry::LoopState, output::write::Step, pass::Pass, time::Uptime};
 
 use crate::sim::{Faults, Sim};
 
@@ -19,6 +19,49 @@ fn a_node_that_joins_slowly_costs_eight_requests() {
     assert_eq!((sim.writes["node/new"], sim.writes["policy/all"] - policy), (6, 2));
     let events = sim.plans[before..].iter().flat_map(Plan::events).map(|event| event.reason);
     assert_eq!(events.collect::<Vec<_>>(), [Reason::NodesNotReady, Reason::AllGpusAllocatable]);
+}
+
+#[test]
+fn a_policys_status_is_written_while_a_large_fleet_is_installed() {
+    const PASS: u16 = 10;
+    let mut sim = Sim::new().policy("all", "{}");
+    for node in 0..200 {
+        sim.join(format!("n{node:03}"), "2330", 8);
+    }
+    let mut carry = LoopState::default();
+    // How often the status was written, since when it has not been although a pass wanted to, and which passes came to their end.
+    let (mut written, mut wanted, mut whole) = (0, None, Vec::new());
+    for round in 0..40 {
+        let (now, mut left) = (Uptime::from_secs((round * PASS).into()), 20);
+        let (pass, requests) = Pass::begin(sim.world(), sim.now, &mut sim.around(&mut carry, now));
+        if [pass.outstanding(), pass.later()].concat().iter().any(|write| write.step() == Step::PolicyStatuses) {
+            wanted.get_or_insert(now);
+        }
+        let mut steps = Vec::new();
+        // The API server is slow: a pass of ten seconds has time for so many writes.
+        let pass = sim.drive(pass, requests, &mut carry, now, |sim, write| {
+            left -= 1;
+            assert!(sim.write(write).is_ok(), "{write}");
+            steps.push(write.step());
+            left > 0
+        });
+        let is_whole = pass.later().is_empty();
+        if let Some(at) = steps.iter().position(|step| *step == Step::PolicyStatuses) {
+            written += 1;
+            wanted = None;
+            assert!(is_whole || steps[..at].iter().all(|step| *step <= Step::Taints), "{steps:?}");
+        }
+        assert!(
+            wanted.is_none_or(|since| now < since + Uptime::from_secs(40)),
+            "not written at {now:?}, wanted at {wanted:?}"
+        );
+        whole.push(is_whole);
+        sim.surroundings();
+        sim.sleep(PASS.into());
+    }
+    assert!(sim.message("all", "Ready").contains("200"), "{}", sim.message("all", "Ready"));
+    assert!(whole.iter().filter(|whole| !**whole).count() > 20, "{whole:?}");
+    assert!((3..=10).contains(&written), "{written}");
 }
 
 /// Returns the number of writes of each kind for an update of all nodes of a fleet, a tenth of them at a time.
