@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 
 use kube::CustomResourceExt;
 
-use crate::{ClusterGpuPolicy, GpuNode, Reason};
+use crate::{gpunode::GpuNode, policy::ClusterGpuPolicy, reason::Reason};
 
 /// The revision of the schemas of this version, which increases with every change of them.
 pub const SCHEMA_REVISION: u32 = 1;

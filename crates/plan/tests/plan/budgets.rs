@@ -8,6 +8,7 @@ use crate::{
     law,
     robust::{busy, loaded, rollout_spec, updating_fleet},
     sim::{Faults, Sim},
+    updates,
 };
 
 const NODES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -244,7 +245,7 @@ fn a_cordon_that_is_not_undone_yet_takes_a_slot() {
     let node = sim.node_mut("h");
     (node.cordoned, node.own_cordon) = (true, true);
     let plan = sim.plan();
-    assert!(!plan.writes.iter().any(law::begins_an_update), "{plan:#?}");
+    assert!(!plan.writes.iter().any(updates::begins_an_update), "{plan:#?}");
     most_at_once(&mut sim);
     assert_eq!(updated(&mut sim), NODES);
     assert!(!sim.node("h").cordoned);

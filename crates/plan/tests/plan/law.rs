@@ -22,6 +22,7 @@ use crate::{
     presence,
     sim::{Faults, Sim},
     truth::{governing, group_of_pod, is_used, keeps_driver_loaded, keeps_its_stack, placing, pod, starts_gpu_pods},
+    updates,
 };
 
 /// A law, and what violates it.
@@ -36,7 +37,7 @@ pub fn holds(sim: &Sim, write: &Write) -> Lawful {
         names_what_exists(sim, &write.target.name.as_str().into(), labels)?;
     }
     if sim.other_schema.is_some() {
-        leaves_what_other_versions_may_need(sim, write)?;
+        updates::wait_for_the_crds(sim, write)?;
     }
     holds_late(sim, write)
 }
@@ -58,18 +59,6 @@ pub fn holds_late(sim: &Sim, write: &Write) -> Lawful {
         (Body::Ledger(write), _) => ledger_is_within_limits(sim, &name.into(), write),
         _ => Ok(()),
     }
-}
-
-/// While a CRD is of another version than the operator's, nothing is pruned, and no update begins.
-fn leaves_what_other_versions_may_need(sim: &Sim, write: &Write) -> Lawful {
-    if write.prunes() {
-        return Err(format!("{write} with CRDs of another version"));
-    }
-    let moves = sim.gpu_nodes.get(&write.target.name.as_str().into()).is_some_and(|node| node.spec.rollout.is_some());
-    if begins_an_update(write) && !moves {
-        return Err(format!("an update of node {} begins with CRDs of another version", write.target.name));
-    }
-    Ok(())
 }
 
 /// No startup taint is added, and one is removed only if its policy names the key, and from a Node that has served GPUs on this boot.
@@ -205,11 +194,6 @@ fn is_clean(node: &NodeFacts) -> Lawful {
         (None, None, None, false) => Ok(()),
         left => Err(format!("{left:?}")),
     }
-}
-
-/// Returns whether a node is in an update after a write.
-pub fn begins_an_update(write: &Write) -> bool {
-    matches!(&write.body, Body::Spec(write) if write.spec.rollout.is_some())
 }
 
 /// A pod is evicted only if its node is cordoned for its update, and its policy evicts such pods; one of a DaemonSet only if it would not

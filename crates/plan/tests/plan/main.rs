@@ -56,6 +56,7 @@ mod toolkit;
 mod trust;
 mod truth;
 mod unreadable;
+mod updates;
 mod validation;
 mod validation_of_upgrades;
 mod validation_pod;

@@ -12,8 +12,8 @@ use gpu_operator_plan::{
 };
 use k8s_openapi::jiff::SignedDuration;
 
-use crate::law::begins_an_update;
 use crate::sim::Sim;
+use crate::updates::begins_an_update;
 
 /// Returns a fleet of this size in which every validation pod has ended, and no log has been read.
 fn tested(nodes: usize) -> Sim {

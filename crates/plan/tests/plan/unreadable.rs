@@ -12,7 +12,7 @@ use gpu_operator_plan::{
 use proptest::{collection::vec, prelude::*};
 use test_support::random::config;
 
-use crate::law::begins_an_update;
+use crate::updates::begins_an_update;
 use crate::{
     properties::{
         after,

@@ -13,7 +13,7 @@ use gpu_host::{
         xids::{XidCount, XidSource, XidsByGpu},
     },
 };
-use gpu_operator::{admission::State, drive::Written, error::Error, metrics::Metrics};
+use gpu_operator::{admission::State, drive::Written, error::Error, metrics::Metrics, schema::SchemaState};
 use gpu_operator_crd::{
     ClusterGpuPolicyStatus, ConditionType,
     health::{HealthRules, HealthState},
@@ -29,6 +29,7 @@ use nvml_probe::{
     health::{node::NodeHealth, rules::Rules},
 };
 use serde_json::{Value, json};
+use strum::IntoEnumIterator;
 
 /// An exposed metric.
 pub struct Metric {
@@ -67,6 +68,9 @@ fn operator() -> String {
     metrics.show_findings(&[]);
     for state in State::ALL {
         metrics.show_admission_policy(state.as_str(), state);
+    }
+    for state in SchemaState::iter() {
+        metrics.show_schema(state.into(), state);
     }
     let refused = Err(Error::NoAnswer { what: "write".to_owned() });
     metrics.count_event("Published");
