@@ -52,7 +52,7 @@ impl Inventory {
         Ok(Self(lines))
     }
 
-    /// Checks that nothing has a name by which the operator or its operands call theirs.
+    /// Checks that nothing has a name that the operator or its operands give.
     pub fn is_bare(&self) -> Result<()> {
         let is_trace = |line: &&String| !remains(line) && (line.contains("nodestack") || line.contains("nvidia"));
         let traces: Vec<_> = self.0.iter().filter(is_trace).collect();
@@ -65,8 +65,8 @@ impl Inventory {
         let more: Vec<_> = self.0.difference(&before.0).filter(|line| !remains(line)).collect();
         let less: Vec<_> = before.0.difference(&self.0).filter(|line| !remains(line)).collect();
         ensure!(more.is_empty() && less.is_empty(), "more than before: {more:#?}\nless than before: {less:#?}");
-        let absent: Vec<_> = REMAINS.iter().filter(|part| !self.0.iter().any(|line| line.contains(*part))).collect();
-        ensure!(absent.is_empty(), "this does not remain any more: {absent:?}");
+        let stale: Vec<_> = REMAINS.iter().filter(|part| !self.0.iter().any(|line| line.contains(*part))).collect();
+        ensure!(stale.is_empty(), "this does not remain any more: {stale:?}");
         Ok(())
     }
 }
