@@ -59,8 +59,9 @@ fn to_new(f: &Fixture, more: &[&str]) -> Result<()> {
 /// Upgrades, or goes back, to the archived version.
 fn to_old(f: &Fixture) -> Result<()> {
     let mut values: Value = serde_json::from_str(&fs::read_to_string(f.cluster.values())?)?;
-    // The chart names its images, and its schema has no replicas.
-    values.as_object_mut().context("values")?.remove("image");
+    // The chart names its images, and its schema has neither replicas nor the hook.
+    let of_chart = values.as_object_mut().context("values")?;
+    of_chart.retain(|key, _| key != "image" && key != "uninstall");
     values["operator"].as_object_mut().context("values of the operator")?.remove("replicas");
     let file = f.cluster.values().with_file_name("values-v0.1.0.json");
     fs::write(&file, values.to_string())?;
