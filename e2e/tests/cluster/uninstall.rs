@@ -70,11 +70,12 @@ fn uninstalling_leaves_nothing_and_installing_again_works() {
         let nodes @ [f, _] = of_both_runtimes(&fixtures).await?;
         f.cluster.kubectl(&["label", "--overwrite", "node", &f.host.name(), KEPT.0])?;
 
-        // First the policies, then the chart.
+        // The operator before the policies: the documented command removes what it created.
         serve(nodes, "Now").await?;
-        let policies = nodes.map(|f| f.policy.as_str());
-        f.cluster.kubectl(&[&["delete", "clustergpupolicy", "--timeout=60s"][..], &policies].concat())?;
-        uninstall(f, &[])?;
+        f.cluster.helm(&["test", "gpu-operator", "--namespace", f.cluster.namespace(), "--timeout", "2m"])?;
+        uninstall(f, &["--no-hooks"])?;
+        ensure!(!f.operands(Stage::Driver).await?.is_empty(), "the driver was removed with the operator");
+        f.cluster.script("config/remove.sh", &[f.cluster.namespace()])?;
         wait_until_all_is_gone(nodes).await?;
         let crds = f.cluster.kubectl(&["get", "crds", "-o", "name"])?;
         ensure!(crds.contains("clustergpupolicies.gpu.nodestack.dev"), "the CRDs were deleted");
@@ -88,14 +89,9 @@ fn uninstalling_leaves_nothing_and_installing_again_works() {
         serve(nodes, "WhenIdle").await?;
         f.run_gpu_pod("training").await?;
         let running = f.pods(&f.users()).get("training").await?.uid();
-        eventually(READY, "the pod that uses a GPU in the hook's log", || async {
-            ensure!(uninstall(f, &[]).is_err(), "uninstalled while a pod uses a GPU");
-            let job = "job/nodestack-gpu-operator-uninstall";
-            let log = f.cluster.kubectl(&["logs", job, "-n", f.cluster.namespace()])?;
-            ensure!(log.contains(&format!("{}/training", f.users())) && log.contains("--no-hooks"), "{log}");
-            Ok(())
-        })
-        .await?;
+        ensure!(uninstall(f, &[]).is_err(), "uninstalled while a pod uses a GPU");
+        let log = f.cluster.kubectl(&["logs", "job/nodestack-gpu-operator-uninstall", "-n", f.cluster.namespace()])?;
+        ensure!(log.contains(&format!("{} (", f.policy)) && log.contains("--no-hooks"), "{log}");
         ensure!(f.pods(&f.users()).get("training").await?.uid() == running);
         ensure!(!f.operands(Stage::Driver).await?.is_empty(), "the driver was removed while a pod uses a GPU");
         f.cluster.kubectl(&["delete", "pod", "training", "-n", &f.users()])?;
@@ -103,15 +99,6 @@ fn uninstalling_leaves_nothing_and_installing_again_works() {
         wait_until_all_is_gone(nodes).await?;
         Inventory::take(&nodes).await?.is_as(&before)?;
 
-        // The operator before the policies: the documented command removes what it created.
-        f.cluster.install_chart()?;
-        serve(nodes, "Now").await?;
-        f.cluster.helm(&["test", "gpu-operator", "--namespace", f.cluster.namespace(), "--timeout", "2m"])?;
-        uninstall(f, &["--no-hooks"])?;
-        ensure!(!f.operands(Stage::Driver).await?.is_empty(), "the driver was removed with the operator");
-        f.cluster.script("config/remove.sh", &[f.cluster.namespace()])?;
-        wait_until_all_is_gone(nodes).await?;
-        Inventory::take(&nodes).await?.is_as(&before)?;
         f.cluster.kubectl(&["label", "node", &f.host.name(), &format!("{}-", KEPT.1)])?;
         Ok(())
     });
