@@ -76,12 +76,12 @@ annotations:
 
 {{/*
 The metadata of the pods of operator, probe or detector. Its labels, unless values add some, are the same in every chart version, so that an
-upgrade does not recreate pods needlessly. Arguments: root, part.
+upgrade does not recreate pods needlessly. Arguments: root, part, as (the part whose label it has, if it is another one).
 */}}
 {{- define "nodestack.podMetadata" -}}
 {{- $values := index .root.Values .part -}}
 labels:
-  {{- include "nodestack.selector" . | nindent 2 }}
+  {{- include "nodestack.selector" (dict "part" (.as | default .part)) | nindent 2 }}
   app.kubernetes.io/part-of: gpu-operator
   {{- with merge (dict) $values.podLabels .root.Values.commonLabels }}
   {{- toYaml . | nindent 2 }}
@@ -93,12 +93,12 @@ annotations:
 {{- end }}
 
 {{/*
-What the specs of all pods have in common. Arguments: root, part; and, if they apply, nodeSelector (added to that of the values), account (the
-part whose service account it has, if it is another one).
+What the specs of all pods have in common. Arguments: root, part; and, if they apply, nodeSelector (added to that of the values), as (the part
+whose service account it has, if it is another one).
 */}}
 {{- define "nodestack.podSpec" -}}
 {{- $values := merge (dict "nodeSelector" (.nodeSelector | default dict)) (index .root.Values .part) -}}
-serviceAccountName: {{ include (printf "nodestack.%s" (.account | default .part)) .root }}
+serviceAccountName: {{ include (printf "nodestack.%s" (.as | default .part)) .root }}
 automountServiceAccountToken: true
 # Environment variables for the namespace's Services are not used.
 enableServiceLinks: false
