@@ -36,6 +36,8 @@ pub struct Busy {
 struct Found {
     at: Uptime,
     users: Vec<GpuPod>,
+    /// The uid of the node's GpuNode at that moment. Another one is of another installation or another machine.
+    gpu_node: Option<String>,
 }
 
 impl Busy {
@@ -47,7 +49,8 @@ impl Busy {
         }
         self.found.retain(|node, found| {
             let have_ended = pods_have_ended(world, node) && now.saturating_sub(found.at) >= ASK_AGAIN;
-            world.nodes.contains_key(node) && !have_ended
+            let is_same = uid_of_gpu_node(world, node) == found.gpu_node;
+            world.nodes.contains_key(node) && is_same && !have_ended
         });
         let old = self.found.iter().filter(|(_, found)| now.saturating_sub(found.at) >= KEPT);
         let mut old: Vec<_> = old.map(|(node, found)| (found.at, node.clone())).collect();
@@ -76,7 +79,8 @@ impl Busy {
         for (node, pods) in pods {
             if pods.is_held() {
                 self.count += usize::from(!is_updated(world, node));
-                self.found.insert(node.clone(), Found { at: now, users: pods.users.clone() });
+                let found = Found { at: now, users: pods.users.clone(), gpu_node: uid_of_gpu_node(world, node) };
+                self.found.insert(node.clone(), found);
             } else {
                 self.found.remove(node);
             }
@@ -100,6 +104,10 @@ impl Busy {
 #[must_use]
 pub fn is_updated(world: &World, node: &NodeName) -> bool {
     world.gpu_nodes.get(node).is_some_and(|gpu_node| gpu_node.spec.rollout.is_some())
+}
+
+fn uid_of_gpu_node(world: &World, node: &NodeName) -> Option<String> {
+    world.gpu_nodes.get(node)?.metadata.uid.clone()
 }
 
 /// Returns whether the probe of a node reports that no pod has a GPU.

@@ -180,6 +180,18 @@ fn the_reports_of_busy_nodes_replace_requests() {
 }
 
 #[test]
+fn a_node_is_asked_again_once_its_gpu_node_is_replaced() {
+    let (mut sim, mut carry) = (busy_fleet(2, false), LoopState::default());
+    let mut listed = |sim: &Sim, at| listed_in_a_pass(sim, &mut carry, Uptime::from_secs(at), Uptime::ZERO);
+    let both = ["n000", "n001"].map(NodeName::from);
+    assert_eq!(listed(&sim, 0), both);
+    assert!(listed(&sim, 1).is_empty());
+    // Its pods are those of an earlier installation, or of an earlier machine of this name.
+    sim.gpu_nodes.entry("n000".into()).and_modify(|gpu_node| gpu_node.metadata.uid = Some("another".to_owned()));
+    assert_eq!(listed(&sim, 2), both[..1]);
+}
+
+#[test]
 fn a_pass_whose_questions_are_answered_slowly_ends() {
     let (sim, mut carry) = (busy_fleet(32, false), LoopState::default());
     let listed = listed_in_a_pass(&sim, &mut carry, Uptime::ZERO, Uptime::from_secs(3));
