@@ -35,8 +35,6 @@ use thiserror::Error;
 
 /// The number of objects in a page of a list.
 const PAGE: u32 = 500;
-/// The label of the operator's Deployment in the chart.
-const OPERATOR: (&str, &str) = ("app.kubernetes.io/name", "nodestack-gpu-operator");
 
 /// A kind of objects that is read.
 struct Kind {
@@ -264,9 +262,8 @@ impl Objects {
     }
 
     fn add_deployment(&mut self, deployment: Deployment) {
-        let (key, value) = OPERATOR;
         let is_operator = deployment.metadata.namespace.as_ref() == Some(&self.namespace)
-            && deployment.labels().get(key).is_some_and(|name| name == value);
+            && keys::are_of(deployment.labels(), keys::OPERATOR_NAME);
         let pod = deployment.spec.filter(|_| is_operator).and_then(|spec| spec.template.spec);
         let container = pod.and_then(|pod| pod.containers.into_iter().next());
         self.arguments = self.arguments.take().or(container.and_then(|container| container.args));

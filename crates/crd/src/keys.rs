@@ -1,5 +1,7 @@
 //! The keys of all labels, annotations and finalizers of this project.
 
+use std::collections::BTreeMap;
+
 /// The prefix of the operator's own keys. It writes other keys only if a policy requests them.
 pub const PREFIX: &str = "gpu.nodestack.dev/";
 
@@ -70,6 +72,14 @@ pub const FINALIZER: &str = "gpu.nodestack.dev/node-labels";
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The operator's name: the value of [`MANAGED_BY`], and the field manager of the objects that it applies.
 pub const MANAGER: &str = "gpu-operator";
+/// The standard label by which the chart's objects of one component are found: its workload, its pods, and the operator's Lease.
+pub const NAME: &str = "app.kubernetes.io/name";
+/// The value of [`NAME`] of the operator's objects.
+pub const OPERATOR_NAME: &str = "nodestack-gpu-operator";
+/// The value of [`NAME`] of the probe's objects.
+pub const PROBE_NAME: &str = "nvml-probe";
+/// The value of [`NAME`] of the detector's objects.
+pub const DETECTOR_NAME: &str = "gpu-detector";
 /// Field manager of labels on Nodes. It owns nothing else, so that the owned labels are exactly the applied ones.
 pub const LABEL_MANAGER: &str = "gpu-operator/labels";
 /// Field manager of the label [`PRESENT`], which does not depend on policies.
@@ -146,4 +156,16 @@ pub fn is_discovered(key: &str) -> bool {
     key.strip_prefix(RESOURCES).is_some_and(|name| {
         DISCOVERED.contains(&name) || DISCOVERED_FAMILIES.iter().any(|family| name.starts_with(family))
     })
+}
+
+/// Returns the selector of objects by [`NAME`].
+#[must_use]
+pub fn selector(name: &str) -> String {
+    format!("{NAME}={name}")
+}
+
+/// Returns whether labels contain this value of [`NAME`].
+#[must_use]
+pub fn are_of(labels: &BTreeMap<String, String>, name: &str) -> bool {
+    labels.get(NAME).is_some_and(|found| found == name)
 }

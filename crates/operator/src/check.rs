@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, schema_revision::crd_names};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys, schema_revision::crd_names};
 use gpu_operator_plan::assess::pod_failure::PROBE_DAEMON_SET;
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
@@ -19,9 +19,6 @@ use crate::{
     watch::Known,
 };
 
-/// The label of the operator's pod in the chart.
-const OPERATOR: &str = "app.kubernetes.io/name=nodestack-gpu-operator";
-
 /// Returns what does not work: the CRDs, the operator's pod, the probes, or the admission policies of these names. Empty if all
 /// of them work.
 ///
@@ -33,7 +30,8 @@ pub async fn faults(client: &Client, namespace: &str, admission_policies: &[Stri
     request("list GpuNodes".into(), Api::<GpuNode>::all(client.clone()).list(&one)).await?;
     let mut faults = Vec::new();
     let pods = Api::<Pod>::namespaced(client.clone(), namespace);
-    let pods = request("list the operator's pods".into(), pods.list(&ListParams::default().labels(OPERATOR))).await?;
+    let of_operator = ListParams::default().labels(&keys::selector(keys::OPERATOR_NAME));
+    let pods = request("list the operator's pods".into(), pods.list(&of_operator)).await?;
     if !pods.iter().any(is_ready) {
         let names: Vec<_> = pods.iter().map(ResourceExt::name_any).collect();
         faults.push(format!("no pod of the operator is ready: {names:?}"));

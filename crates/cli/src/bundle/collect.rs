@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use k8s_openapi::{
     api::{
         admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
@@ -27,8 +27,6 @@ use super::{
 };
 use crate::read::{ReadError, each};
 
-/// The label of the operator's pods.
-const OPERATOR: &str = "app.kubernetes.io/name=nodestack-gpu-operator";
 /// The label of all objects of the chart.
 const PART_OF: &str = "app.kubernetes.io/part-of=gpu-operator";
 /// The Events about objects that have no namespace are in this one.
@@ -164,7 +162,7 @@ impl Collector<'_> {
 
     async fn operator_pods(&mut self) {
         for (params, whose) in [
-            (ListParams::default().labels(OPERATOR), "of the operator"),
+            (ListParams::default().labels(&keys::selector(keys::OPERATOR_NAME)), "of the operator"),
             (ListParams::default().fields("spec.nodeName="), "without a node"),
         ] {
             let (client, namespace) = (self.client.clone(), self.namespace.to_owned());

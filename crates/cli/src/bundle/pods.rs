@@ -3,7 +3,7 @@
 use gpu_operator_crd::keys;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Client,
+    Client, ResourceExt,
     api::{ApiResource, DynamicObject, ListParams},
 };
 use serde_json::Value;
@@ -16,8 +16,6 @@ use crate::read::{ReadError, each};
 
 /// The label of all of the chart's pods.
 const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "gpu-operator");
-/// The label of the operator's pods.
-const OPERATOR: (&str, &str) = ("app.kubernetes.io/name", "nodestack-gpu-operator");
 /// The names of the ports at which operator and probe serve metrics.
 const PORTS: [&str; 2] = ["http", "metrics"];
 
@@ -41,8 +39,7 @@ pub fn is_own(object: &DynamicObject) -> bool {
 }
 
 fn is_operator(pod: &DynamicObject) -> bool {
-    let (key, value) = OPERATOR;
-    pod.metadata.labels.iter().flatten().any(|label| label.0 == key && label.1 == value)
+    keys::are_of(pod.labels(), keys::OPERATOR_NAME)
 }
 
 /// Reads the operator's pods if a selector of labels is given, or else the others of the operator's namespace that a selector of fields

@@ -53,8 +53,9 @@ pub fn probes_report(facts: &Facts) -> Judged<'_> {
         return bad(
             format!("no recent report of {}", listed(&mute)),
             format!(
-                "see the probe's pods: kubectl get pods --namespace {} --selector app.kubernetes.io/name=nvml-probe -o wide",
-                facts.namespace
+                "see the probe's pods: kubectl get pods --namespace {} --selector {} -o wide",
+                facts.namespace,
+                keys::selector(keys::PROBE_NAME)
             ),
         );
     }

@@ -1,7 +1,7 @@
 //! Reads what checks are made from.
 
 use gpu_operator_common::build_info;
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use gpu_operator_plan::catalogue::Catalogue;
 use k8s_openapi::{
     api::{
@@ -30,8 +30,6 @@ use crate::{
     read::{self, Listed, ReadError},
 };
 
-/// The label of the operator's Deployment in the chart.
-const OPERATOR: &str = "app.kubernetes.io/name=nodestack-gpu-operator";
 /// The CRD of NVIDIA's GPU Operator.
 const NVIDIA_CRD: &str = "clusterpolicies.nvidia.com";
 /// The kinds of objects in the chart, as group and plural, and whether they are in its namespace.
@@ -91,7 +89,12 @@ pub async fn gather(client: &Client, namespace: &str, before: bool, catalogue: C
         crds: reachable(own_crds(client).await)?,
         nvidia_crd: reachable(read::get::<CustomResourceDefinition>(client, None, NVIDIA_CRD).await)?
             .map(|found| found.is_some()),
-        operators: items::<Deployment>(client, None, ListParams::default().labels(OPERATOR)).await?,
+        operators: items::<Deployment>(
+            client,
+            None,
+            ListParams::default().labels(&keys::selector(keys::OPERATOR_NAME)),
+        )
+        .await?,
         daemon_sets: all::<DaemonSet>(client, None).await?,
         admission: all::<ValidatingAdmissionPolicy>(client, None).await?,
         bindings: if before { Ok(Vec::new()) } else { all::<ValidatingAdmissionPolicyBinding>(client, None).await? },

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpu_operator_crd::{ClusterGpuPolicy, GROUP, GpuNode, SchemaMismatch, VERSION, crds};
+use gpu_operator_crd::{ClusterGpuPolicy, GROUP, GpuNode, SchemaMismatch, VERSION, crds, keys};
 use gpu_operator_plan::{
     assess::pod_failure::{DETECTOR_DAEMON_SET, PROBE_DAEMON_SET},
     world::NodeFacts,
@@ -99,13 +99,7 @@ pub fn operator_available(facts: &Facts) -> Judged<'_> {
         let scale = format!("kubectl scale deployment {name} --namespace {} --replicas=1", facts.namespace);
         return bad(format!("Deployment {name} is scaled to 0 replicas"), scale);
     }
-    bad(
-        format!("Deployment {name} has no available pod"),
-        format!(
-            "kubectl describe pods --namespace {} --selector app.kubernetes.io/name=nodestack-gpu-operator",
-            facts.namespace
-        ),
-    )
+    bad(format!("Deployment {name} has no available pod"), see_pods(facts, keys::OPERATOR_NAME))
 }
 
 /// Returns the version of the operator, if it is known.
@@ -188,7 +182,7 @@ pub fn detector_ready(facts: &Facts) -> Judged<'_> {
         );
     }
     if ready + not_ready(facts, NodeFacts::has_linux_host) < wanted {
-        return bad(pods_not_ready(DETECTOR_DAEMON_SET, ready, wanted), see_pods(facts, "gpu-detector"));
+        return bad(pods_not_ready(DETECTOR_DAEMON_SET, ready, wanted), see_pods(facts, keys::DETECTOR_NAME));
     }
     good(format!("ready on {}", count(ready, "node")))
 }
@@ -207,7 +201,7 @@ pub fn probe_ready(facts: &Facts) -> Judged<'_> {
         );
     }
     if ready + not_ready(facts, NodeFacts::is_labelled_present) < wanted {
-        return bad(pods_not_ready(PROBE_DAEMON_SET, ready, wanted), see_pods(facts, "nvml-probe"));
+        return bad(pods_not_ready(PROBE_DAEMON_SET, ready, wanted), see_pods(facts, keys::PROBE_NAME));
     }
     good(if wanted == 0 { "no node has GPUs".to_owned() } else { format!("ready on {}", count(ready, "node")) })
 }
@@ -224,7 +218,7 @@ fn pods_not_ready(set: &str, ready: usize, wanted: usize) -> String {
 }
 
 fn see_pods(facts: &Facts, name: &str) -> String {
-    format!("kubectl describe pods --namespace {} --selector app.kubernetes.io/name={name}", facts.namespace)
+    format!("kubectl describe pods --namespace {} --selector {}", facts.namespace, keys::selector(name))
 }
 
 /// Checks for pods that the API server rejects.

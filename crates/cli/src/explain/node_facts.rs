@@ -1,6 +1,6 @@
 //! What is read to explain a node: five requests.
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use gpu_operator_plan::world::{NodeFacts, PodFacts, TrimmedNode};
 use k8s_openapi::{
     api::core::v1::{Event, Node, NodeCondition, Pod},
@@ -20,8 +20,6 @@ const COMPONENT: &str = "gpu-operator";
 const EVENTS_NAMESPACE: &str = "default";
 /// The maximum number of Events that are shown.
 const MAX_EVENTS: usize = 5;
-/// The label of the chart's pods, with its value on the pods of the detector.
-const DETECTOR: (&str, &str) = ("app.kubernetes.io/name", "gpu-detector");
 
 /// What is read, or why it is not known.
 pub type Known<T> = Result<T, String>;
@@ -144,8 +142,7 @@ impl NodeState {
 
 impl NodePods {
     fn of(pods: &[Pod]) -> Self {
-        let (key, value) = DETECTOR;
-        let detector = pods.iter().find(|pod| pod.labels().get(key).is_some_and(|found| found == value));
+        let detector = pods.iter().find(|pod| keys::are_of(pod.labels(), keys::DETECTOR_NAME));
         let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
         let detector = detector.map(|pod| DetectorPod { name: pod.name_any(), phase: phase(pod) });
         Self { own: pods.iter().filter_map(PodFacts::of).collect(), detector }

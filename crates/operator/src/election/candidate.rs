@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gpu_operator_crd::keys;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::MicroTime,
@@ -10,8 +11,6 @@ use k8s_openapi::{
 use kube::api::ObjectMeta;
 use tokio::time::Instant;
 
-/// The label of a Lease that the operator creates, as of its other objects.
-const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "nodestack-gpu-operator");
 /// How long a Lease is valid after it was last renewed.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// How long its holder writes after it last renewed it. The rest of [`LEASE_DURATION`] is for requests in progress.
@@ -137,7 +136,7 @@ impl Candidate {
     fn with(&self, spec: LeaseSpec) -> Lease {
         let metadata = self.seen.as_ref().map(|seen| seen.lease.metadata.clone());
         // By the label it is found when the operator is removed.
-        let labels = Some([(NAME_LABEL.0.to_owned(), NAME_LABEL.1.to_owned())].into());
+        let labels = Some([(keys::NAME.to_owned(), keys::OPERATOR_NAME.to_owned())].into());
         let new = || ObjectMeta { name: Some(self.lease.clone()), labels, ..ObjectMeta::default() };
         Lease { metadata: metadata.unwrap_or_else(new), spec: Some(spec) }
     }

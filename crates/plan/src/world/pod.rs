@@ -127,7 +127,7 @@ impl PodFacts {
             Some(stage) if stage == keys::VALIDATION => Role::Validation,
             Some(stage) if stage == keys::PREFLIGHT => Role::Preflight,
             Some(stage) => Role::Operand(Stage::named(stage)?),
-            None if labels.get("app.kubernetes.io/name").is_some_and(|name| name == "nvml-probe") => Role::Probe,
+            None if keys::are_of(labels, keys::PROBE_NAME) => Role::Probe,
             None => return None,
         };
         let spec = pod.spec.as_ref()?;
