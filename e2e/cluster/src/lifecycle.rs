@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use harness::{
-    cargo::build_workspace,
+    cargo::{Scope, build_workspace},
     files::ignore_missing,
     images,
     interrupts::begin_cleanup,
@@ -72,7 +72,7 @@ pub fn up(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Resu
         fs::remove_dir_all(paths.logs()).or_else(ignore_missing)?;
         prepare(paths, purpose, nodes)?;
         if nodes.is_real() {
-            build(paths, extent)?;
+            build(paths, purpose, extent)?;
         }
         heading("starting the cluster");
         create(paths, purpose, nodes, extent)?
@@ -86,15 +86,19 @@ pub fn up(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Resu
     Ok(state)
 }
 
-fn build(paths: &Paths, extent: Extent) -> Result<()> {
-    let all = extent > Extent::Bare;
-    build_workspace(paths, all)?;
-    images::build(paths, all)
+fn build(paths: &Paths, purpose: Purpose, extent: Extent) -> Result<()> {
+    let scope = match purpose {
+        _ if extent == Extent::Bare => Scope::Pods,
+        Purpose::Up | Purpose::Demo => Scope::Programs,
+        Purpose::Test => Scope::Tests,
+    };
+    build_workspace(paths, scope)?;
+    images::build(paths, scope != Scope::Pods)
 }
 
 /// Updates a running cluster to the current state of the checkout.
 fn refresh(paths: &Paths, state: &State, extent: Extent) -> Result<()> {
-    build(paths, extent)?;
+    build(paths, state.purpose, extent)?;
     let mut new = BTreeSet::new();
     for node in state.nodes.real() {
         new.extend(import(paths, state, node, extent > Extent::Bare)?);

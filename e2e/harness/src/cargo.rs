@@ -54,9 +54,26 @@ pub fn command(checkout: &Path) -> Command {
     command
 }
 
-/// Builds the workspace's programs and libraries as the tests use them; without `all`, only those that every pod needs.
-pub fn build_workspace(paths: &Paths, all: bool) -> Result<()> {
-    build(paths, "building the workspace", if all { &["--workspace"] } else { &["--package=cluster"] })
+/// What is built of the workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The programs that every pod needs.
+    Pods,
+    /// All programs and libraries.
+    Programs,
+    /// All programs, libraries and tests. Tests need features of some dependencies that programs do not: built one after the other, these
+    /// would be compiled twice.
+    Tests,
+}
+
+/// Builds the workspace's programs and libraries as the tests use them.
+pub fn build_workspace(paths: &Paths, scope: Scope) -> Result<()> {
+    let args: &[&str] = match scope {
+        Scope::Pods => &["--package=cluster"],
+        Scope::Programs => &["--workspace"],
+        Scope::Tests => &["--workspace", "--all-targets"],
+    };
+    build(paths, "building the workspace", args)
 }
 
 /// Replaces this process by a program of the workspace, which cargo builds first. It returns only if that fails.

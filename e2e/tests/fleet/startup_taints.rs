@@ -28,7 +28,7 @@ use crate::support::{DEADLINE, Fixture, test};
 
 const NODES: usize = 100;
 /// The number of nodes that join one after another, once the others are ready.
-const LATER_NODES: usize = 10;
+const LATER_NODES: usize = 5;
 const GPUS: u32 = 8;
 /// The label of the pods that wait, one with and one without a GPU for each node.
 const WAITS: &str = "fleet.example.com/waits";

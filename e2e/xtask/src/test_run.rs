@@ -102,7 +102,7 @@ pub(super) fn run(paths: &Paths, filter: Option<&str>, oldest_kubernetes: bool) 
     let mut run = Run::default();
     let built = run.stage("tools", || lifecycle::prepare(paths, Purpose::Test, nodes))
         && run.stage("build", || {
-            cargo::build_workspace(paths, true)?;
+            cargo::build_workspace(paths, cargo::Scope::Tests)?;
             if nodes.is_real() { images::build(paths, true) } else { Ok(()) }
         });
     if built {
