@@ -20,8 +20,11 @@ for policy in $(kubectl get clustergpupolicies --output name); do
 done
 kubectl delete gpunodes --all
 
-# Components on nodes. NVIDIA's operator uses the label app.kubernetes.io/managed-by as well, so only keys of this operator count.
-kubectl delete daemonsets,pods --namespace "$namespace" --selector gpu.nodestack.dev/stage
+# Components on nodes, the driver last: it can be unloaded only once the others have released the GPUs. NVIDIA's operator uses the label
+# app.kubernetes.io/managed-by as well, so only keys of this operator count.
+for stage in 'gpu.nodestack.dev/stage,gpu.nodestack.dev/stage!=driver' gpu.nodestack.dev/stage=driver; do
+    kubectl delete daemonsets,pods --namespace "$namespace" --selector "$stage"
+done
 applied='{range .items[?(@.metadata.annotations.gpu\.nodestack\.dev/applied)]}{.metadata.name}{"\n"}{end}'
 kubectl get runtimeclasses --output jsonpath="$applied" | while read -r class; do
     kubectl delete runtimeclass "$class"

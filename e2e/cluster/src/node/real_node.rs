@@ -65,7 +65,8 @@ impl RealNode {
     }
 
     /// Lists what the node has in addition to the machine: changed files with their checksums, device nodes, and mounts. Container
-    /// images, logs, the files of pods and the state of kubelet and containerd are left out.
+    /// images, logs, the files of pods and the state of kubelet and containerd are left out, and so is what is mounted below: the root of a
+    /// driver's container that could not be unloaded contains /proc, where reading some files never ends.
     pub fn inventory(&self) -> Result<Vec<String>> {
         let disk = self.paths.node(self.id).join("upper").display().to_string();
         let listed = self.exec(&["/bin/sh", "-ec", INVENTORY, "inventory", &disk])?;
@@ -153,7 +154,7 @@ done
 
 /// Argument: the folder with the changed files of the disk.
 const INVENTORY: &str = "
-find \"$1\" /run /dev /tmp /var/lib/kubelet \\
+find \"$1\" /run /dev /tmp /var/lib/kubelet -xdev \\
   \\( -path \"$1/var/log\" -o -path '/run/containerd*' -o -path /run/netns -o -path '/var/lib/kubelet/pods/*' \\
      -o -path '/var/lib/kubelet/*_state' -o -name kubelet_internal_checkpoint \\) -prune \\
   -o -type f -exec sha256sum {} + -o -printf '%M %p %l\\n'
