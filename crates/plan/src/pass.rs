@@ -125,7 +125,6 @@ impl Pass {
 /// Begins to carry out a plan for a world that was observed at this time.
 fn write(mut plan: Plan, world: &World, observed: Uptime, around: &mut Around<'_>) -> (State, Vec<Request>) {
     let steps = around.carry.begin(&mut plan, world, around.uptime);
-    let until = writing::until(observed, around.uptime, plan.has_waiting_pods);
-    let (writing, requests) = Writing::begin(steps, until, around.carry, around.uptime);
+    let (writing, requests) = Writing::begin(steps, observed, around.carry, around.uptime);
     (State::Writing(Box::new(plan), writing), requests)
 }

@@ -19,16 +19,6 @@ use crate::{
 
 /// How long a plan is carried out after its world was observed. What it decided may no longer be right after that: a node that was idle may have GPU pods.
 const LIFETIME: Duration = Duration::from_secs(10);
-/// How long writes are made while pods wait for a node: what the pass does not come to, the next one plans again, which may find the node
-/// ready.
-const BRIEF: Duration = Duration::from_secs(1);
-
-/// Returns when a plan ends that was made for a world observed at `observed`, and is carried out from `begin` on.
-#[must_use]
-pub fn until(observed: Uptime, begin: Uptime, has_waiting_pods: bool) -> Uptime {
-    let until = observed + LIFETIME;
-    if has_waiting_pods { until.min(begin + BRIEF) } else { until }
-}
 
 /// A plan that is being carried out.
 #[derive(Clone, Debug)]
@@ -46,11 +36,12 @@ pub struct Writing {
 }
 
 impl Writing {
-    /// Begins to carry out the writes of a plan until a time, and returns the first requests.
+    /// Begins to carry out the writes of a plan whose world was observed at `observed`, and returns the first requests.
     #[must_use]
-    pub fn begin(steps: Steps, until: Uptime, carry: &LoopState, uptime: Uptime) -> (Self, Vec<Request>) {
+    pub fn begin(steps: Steps, observed: Uptime, carry: &LoopState, uptime: Uptime) -> (Self, Vec<Request>) {
         let (outstanding, slow) = (Vec::new(), Vec::new());
-        let mut writing = Self { until, later: steps.into(), outstanding, slow, missing: BTreeSet::new() };
+        let (until, later) = (observed + LIFETIME, steps.into());
+        let mut writing = Self { until, later, outstanding, slow, missing: BTreeSet::new() };
         let requests = writing.next(carry, uptime);
         (writing, requests)
     }
