@@ -74,6 +74,8 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub const MANAGER: &str = "gpu-operator";
 /// The standard label by which the chart's objects of one component are found: its workload, its pods, and the operator's Lease.
 pub const NAME: &str = "app.kubernetes.io/name";
+/// The label of all objects of the chart, and its value.
+pub const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "gpu-operator");
 /// The value of [`NAME`] of the operator's objects.
 pub const OPERATOR_NAME: &str = "nodestack-gpu-operator";
 /// The value of [`NAME`] of the probe's objects.

@@ -72,7 +72,7 @@ pub fn up(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Resu
         fs::remove_dir_all(paths.logs()).or_else(ignore_missing)?;
         prepare(paths, purpose, nodes)?;
         if nodes.is_real() {
-            build(paths, purpose, extent)?;
+            build(paths, purpose, extent, nodes)?;
         }
         heading("starting the cluster");
         create(paths, purpose, nodes, extent)?
@@ -86,19 +86,20 @@ pub fn up(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Resu
     Ok(state)
 }
 
-fn build(paths: &Paths, purpose: Purpose, extent: Extent) -> Result<()> {
+/// Builds what runs in the cluster, and for tests the tests too.
+pub fn build(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Result<()> {
     let scope = match purpose {
         _ if extent == Extent::Bare => Scope::Pods,
         Purpose::Up | Purpose::Demo => Scope::Programs,
         Purpose::Test => Scope::Tests,
     };
     build_workspace(paths, scope)?;
-    images::build(paths, scope != Scope::Pods)
+    if nodes.is_real() { images::build(paths, scope != Scope::Pods) } else { Ok(()) }
 }
 
 /// Updates a running cluster to the current state of the checkout.
 fn refresh(paths: &Paths, state: &State, extent: Extent) -> Result<()> {
-    build(paths, state.purpose, extent)?;
+    build(paths, state.purpose, extent, state.nodes)?;
     let mut new = BTreeSet::new();
     for node in state.nodes.real() {
         new.extend(import(paths, state, node, extent > Extent::Bare)?);

@@ -19,7 +19,6 @@ use cluster::{
 use harness::{
     cargo,
     files::create,
-    images,
     interrupts::{begin_cleanup, interrupted},
     outln,
     paths::Paths,
@@ -101,10 +100,7 @@ pub(super) fn run(paths: &Paths, filter: Option<&str>, oldest_kubernetes: bool) 
     let devices = DevicesBefore::list()?;
     let mut run = Run::default();
     let built = run.stage("tools", || lifecycle::prepare(paths, Purpose::Test, nodes))
-        && run.stage("build", || {
-            cargo::build_workspace(paths, cargo::Scope::Tests)?;
-            if nodes.is_real() { images::build(paths, true) } else { Ok(()) }
-        });
+        && run.stage("build", || lifecycle::build(paths, Purpose::Test, Extent::Chart, nodes));
     if built {
         if filter.is_none() && !oldest_kubernetes {
             run.stage("unit tests", || unit_tests(paths));

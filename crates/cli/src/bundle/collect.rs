@@ -27,8 +27,6 @@ use super::{
 };
 use crate::read::{ReadError, each};
 
-/// The label of all objects of the chart.
-const PART_OF: &str = "app.kubernetes.io/part-of=gpu-operator";
 /// The Events about objects that have no namespace are in this one.
 const DEFAULT_NAMESPACE: &str = "default";
 /// The maximum number of Events of a namespace; the latest are kept.
@@ -139,7 +137,9 @@ impl Collector<'_> {
 
     /// Reads the objects of the chart, and those that the operator creates beside its pods.
     async fn chart(&mut self) {
-        let (namespace, labelled) = (Some(self.namespace), || ListParams::default().labels(PART_OF));
+        let (label, value) = keys::PART_OF;
+        let (namespace, labelled) =
+            (Some(self.namespace), || ListParams::default().labels(&format!("{label}={value}")));
         let deployments = self.read::<Deployment>("deployments", namespace, labelled()).await;
         self.add("deployments", &deployments);
         let mut sets = self.read::<DaemonSet>("daemonsets", namespace, ListParams::default()).await;

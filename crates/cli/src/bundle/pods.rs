@@ -14,8 +14,6 @@ use super::{
 };
 use crate::read::{ReadError, each};
 
-/// The label of all of the chart's pods.
-const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "gpu-operator");
 /// The names of the ports at which operator and probe serve metrics.
 const PORTS: [&str; 2] = ["http", "metrics"];
 
@@ -34,7 +32,7 @@ pub struct LogOptions {
 #[must_use]
 pub fn is_own(object: &DynamicObject) -> bool {
     let labels = object.metadata.labels.iter().flatten();
-    let (part_of, operator) = PART_OF;
+    let (part_of, operator) = keys::PART_OF;
     labels.into_iter().any(|(key, value)| key == keys::STAGE || (key == part_of && value == operator))
 }
 
@@ -136,7 +134,7 @@ fn runs(pod: &Value) -> Vec<(String, bool)> {
 
 /// Returns the port at which a pod serves metrics, if it does.
 fn metrics_port(pod: &Value) -> Option<i64> {
-    if pod["status"]["phase"] != "Running" || pod["metadata"]["labels"][PART_OF.0] != PART_OF.1 {
+    if pod["status"]["phase"] != "Running" || pod["metadata"]["labels"][keys::PART_OF.0] != keys::PART_OF.1 {
         return None;
     }
     let containers = pod["spec"]["containers"].as_array()?;

@@ -156,7 +156,7 @@ pub fn blocking_webhooks(facts: &Facts) -> Judged<'_> {
 
 /// Returns whether a webhook blocks the probe's pods if it does not answer.
 fn blocks(webhook: &Webhook, namespace: &BTreeMap<String, String>) -> bool {
-    let of_probe = [(keys::NAME, keys::PROBE_NAME), ("app.kubernetes.io/part-of", "gpu-operator")];
+    let of_probe = [(keys::NAME, keys::PROBE_NAME), keys::PART_OF];
     let of_probe = of_probe.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     webhook.fails_closed
         && !webhook.has_conditions

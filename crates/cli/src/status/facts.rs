@@ -1,6 +1,6 @@
 //! What `status` reads: the policies, the operator's Deployment and, on request, the GpuNodes.
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use k8s_openapi::{
     api::apps::v1::{Deployment, DeploymentCondition},
     jiff::Timestamp,
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::read::{self, ReadError};
 
 /// The name of the operator's Deployment in the chart.
-pub const DEPLOYMENT: &str = "nodestack-gpu-operator";
+pub const DEPLOYMENT: &str = keys::OPERATOR_NAME;
 
 /// What is known of the fleet.
 #[derive(Clone, Debug, Default)]

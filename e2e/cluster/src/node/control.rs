@@ -152,10 +152,20 @@ fn start_kubelet_again(paths: &Paths, state: &State, node: NodeId) -> Result<()>
             start_kubelet(paths, state, node)?;
         }
         let sockets = exec(paths, state, node, &["cat", "/proc/net/tcp"])?;
-        let port = format!(":{:04X} ", kubelet::PORT);
-        Ok(if sockets.contains(&port) { Ok(()) } else { Err("it does not listen yet".into()) })
+        Ok(if is_listening(&sockets, kubelet::PORT) { Ok(()) } else { Err("it does not listen yet".into()) })
     });
     serves.with_context(|| log_tail(paths, &name))
+}
+
+/// Returns whether a process listens on a port, as listed in `/proc/net/tcp`. Connections to a process that has ended stay in the list for
+/// a minute.
+fn is_listening(sockets: &str, port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let port = format!(":{port:04X}");
+    sockets.lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next().is_some_and(|local| local.ends_with(&port)) && fields.nth(1) == Some(LISTEN)
+    })
 }
 
 /// Ends containerd, and waits until the node has started it again. Its containers keep running.
@@ -202,4 +212,27 @@ pub fn remove_disks(paths: &Paths) -> Result<()> {
 /// Returns the end of a program's log, for messages.
 fn log_tail(paths: &Paths, name: &str) -> String {
     format!("the end of the log of {name}:\n{}", tail(&paths.log(name), 3_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_listening;
+
+    #[test]
+    fn a_port_of_which_only_old_connections_are_left_is_not_served() {
+        let line = |local: &str, state: &str| {
+            format!("   0: {local} 0D0112C6:C350 {state} 00000000:00000000 00:00000000 00000000     0        0 1\n")
+        };
+        let header =
+            "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
+        for (sockets, listens) in [
+            (String::new(), false),
+            (line("00000000:280A", "0A"), true),
+            (line("0D0112C6:280A", "01") + &line("0D0112C6:280A", "06"), false),
+            (line("0D0112C6:280A", "06") + &line("0D0112C6:280A", "0A"), true),
+            (line("0D0112C6:2710", "0A"), false),
+        ] {
+            assert_eq!(is_listening(&format!("{header}{sockets}"), 10250), listens, "{sockets}");
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! Finding GPUs, by their properties and by their handles.
 
+use std::sync::Arc;
+
 use crate::{
     library::Library,
     machine::{Device, Machine, PciAddress},
@@ -35,15 +37,15 @@ impl Library {
     /// [`Status::InvalidArgument`] for an unknown handle, [`Status::GpuIsLost`] if the file no longer lists the GPU,
     /// the GPU's own error, and those of [`Library::machine`].
     pub fn device(&self, handle: usize) -> Result<(usize, Device), Status> {
-        let (mut machine, index) = self.place(handle)?;
-        Ok((index, machine.devices.swap_remove(index)))
+        let (machine, index) = self.place(handle)?;
+        Ok((index, machine.devices[index].clone()))
     }
 
     /// Returns all GPUs, and the index of the one with this handle.
     ///
     /// # Errors
     /// Those of [`Library::device`].
-    pub fn place(&self, handle: usize) -> Result<(Machine, usize), Status> {
+    pub fn place(&self, handle: usize) -> Result<(Arc<Machine>, usize), Status> {
         let machine = self.machine()?;
         let index = self.place_in(&machine, handle)?;
         Ok((machine, index))

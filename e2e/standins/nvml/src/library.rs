@@ -34,6 +34,8 @@ pub struct Library {
     /// real library, which keeps its device nodes open, an initialised library continues when its root is replaced.
     folder: Mutex<Option<Arc<OwnedFd>>>,
     handles: Handles,
+    /// The last content of `gpus.json` and what it describes: programs make hundreds of calls for one change of the file.
+    latest: Mutex<Option<(String, Arc<Machine>)>>,
     state: Mutex<State>,
 }
 
@@ -55,6 +57,7 @@ impl Library {
             injected: None,
             folder: Mutex::default(),
             handles: Handles::default(),
+            latest: Mutex::default(),
             state: Mutex::default(),
         }
     }
@@ -125,8 +128,8 @@ impl Library {
     /// # Errors
     /// As [`Library::machine`] and [`Library::driver_version`].
     pub fn nvml_version(&self) -> Result<String, Status> {
-        let cuda = self.machine()?.cuda;
-        let major = cuda.split('.').next().unwrap_or_default();
+        let machine = self.machine()?;
+        let major = machine.cuda.split('.').next().unwrap_or_default();
         let own = self.own_version.clone().map_or_else(|| self.driver_version(), Ok)?;
         Ok(format!("{major}.{own}"))
     }
@@ -135,7 +138,7 @@ impl Library {
     ///
     /// # Errors
     /// [`Status::Uninitialized`] before [`Library::init`], [`Status::Unknown`] if the file is missing or broken.
-    pub fn machine(&self) -> Result<Machine, Status> {
+    pub fn machine(&self) -> Result<Arc<Machine>, Status> {
         let machine = self.obstacles()?;
         if self.state().users == 0 { Err(Status::Uninitialized) } else { Ok(machine) }
     }
@@ -191,10 +194,9 @@ impl Library {
     }
 
     /// Returns the content of `gpus.json`, after the delay, hang or crash that it requests.
-    fn obstacles(&self) -> Result<Machine, Status> {
+    fn obstacles(&self) -> Result<Arc<Machine>, Status> {
         loop {
-            let text = self.read("gpus.json").map_err(|_| Status::Unknown)?;
-            let machine: Machine = serde_json::from_str(&text).map_err(|_| Status::Unknown)?;
+            let machine = self.parse(self.read("gpus.json").map_err(|_| Status::Unknown)?)?;
             if machine.crash {
                 // Like a bug in the library, this ends the process.
                 let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::SEGV);
@@ -205,6 +207,16 @@ impl Library {
             }
             thread::sleep(POLL);
         }
+    }
+
+    fn parse(&self, text: String) -> Result<Arc<Machine>, Status> {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, machine)) = latest.as_ref().filter(|(other, _)| *other == text) {
+            return Ok(Arc::clone(machine));
+        }
+        let machine = Arc::new(serde_json::from_str(&text).map_err(|_| Status::Unknown)?);
+        *latest = Some((text, Arc::clone(&machine)));
+        Ok(machine)
     }
 
     /// Reads a file of the stand-in's folder.

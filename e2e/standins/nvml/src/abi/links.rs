@@ -1,7 +1,10 @@
 //! NVML's calls for how GPUs are connected.
 #![allow(unsafe_code)] // exporting C functions and writing through their pointers is this module's subject
 
-use std::ffi::{c_int, c_uchar, c_uint};
+use std::{
+    ffi::{c_int, c_uchar, c_uint},
+    sync::Arc,
+};
 
 use super::c::{Handle, PciInfo, answer, device, expect_version, export, lib, put};
 use crate::{
@@ -106,7 +109,7 @@ export! {
 }
 
 /// Returns the GPUs, and the indices of two of them.
-fn two(one: Handle, other: Handle) -> Result<(Machine, usize, usize), Status> {
+fn two(one: Handle, other: Handle) -> Result<(Arc<Machine>, usize, usize), Status> {
     let (machine, one) = lib().place(one.addr())?;
     let other = Library::place_in(lib(), &machine, other.addr())?;
     Ok((machine, one, other))
