@@ -1,4 +1,4 @@
-//! Announces the first GPU of a node: creates its GpuNode, after which the operator brings the probe there.
+//! Announces that a node has a GPU: creates its GpuNode, after which the operator brings the probe there.
 
 use std::time::{Duration, Instant};
 
@@ -18,19 +18,18 @@ use super::{
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 /// The longest pause after an error.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// The longest pause after the GpuNode was found to exist.
+/// The longest pause once the GpuNode exists.
 const LONGEST_PAUSE_IF_PRESENT: Duration = Duration::from_hours(1);
 
-/// Creates the GpuNode of one node as soon as the node has a GPU. It reads nothing from the API server.
+/// Creates the GpuNode of one node as soon as the node has a GPU, and again after it was deleted. It reads nothing from the API server.
 #[derive(Debug)]
 pub struct Announcer {
     api: Api<DynamicObject>,
     resource: ApiResource,
     node: String,
-    is_announced: bool,
     errors: Backoff,
-    /// The operator deletes the GpuNode of a node that has no GPU any more. A GPU may appear while it does, so a GpuNode that exists
-    /// is created again, less and less often.
+    /// The operator deletes the GpuNode of a node whose last report shows no GPU. The GPU may be back by then, and may have been away
+    /// between two looks only. So the announcer tries to create a GpuNode that exists, less and less often.
     present: Backoff,
 }
 
@@ -41,7 +40,7 @@ impl Announcer {
         let (api, resource) = create::api(client);
         let errors = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let present = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE_IF_PRESENT);
-        Self { api, resource, node: node.to_owned(), is_announced: false, errors, present }
+        Self { api, resource, node: node.to_owned(), errors, present }
     }
 
     /// Returns whether the last request failed.
@@ -50,17 +49,19 @@ impl Announcer {
         self.errors.has_failed()
     }
 
-    /// Creates the GpuNode if the node has a GPU that has not been announced. Returns the outcome of a request, if one was made.
+    /// Creates the GpuNode if the node has a GPU and a request is due. Returns the outcome of a request, if one was made.
     ///
     /// # Errors
     /// Returns an error if the API server rejects the request, or does not answer in time.
     pub async fn announce(&mut self, has_gpu: bool, now: Instant) -> Result<Option<Created>, PublishError> {
         if !has_gpu {
-            self.is_announced = false;
+            if self.present.has_failed() {
+                tracing::info!("no GPU is left");
+            }
             self.present.succeeded();
             return Ok(None);
         }
-        if self.is_announced || !self.errors.is_due(now) || !self.present.is_due(now) {
+        if !self.errors.is_due(now) || !self.present.is_due(now) {
             return Ok(None);
         }
         let created = create::create(&self.api, &self.resource, &self.node, DETECTOR_MANAGER);
@@ -70,10 +71,10 @@ impl Announcer {
             Err(_) => drop(self.errors.failed(now)),
             Ok(created) => {
                 self.errors.succeeded();
-                self.is_announced = *created == Created::New;
-                if !self.is_announced {
-                    self.present.failed(now);
+                if *created == Created::New {
+                    self.present.succeeded();
                 }
+                self.present.failed(now);
             }
         }
         outcome.map(Some)

@@ -14,12 +14,12 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 #[tokio::test]
-async fn a_node_with_a_gpu_is_announced_in_one_request() {
+async fn a_node_with_a_gpu_is_announced_at_once() {
     let (server, start) = (Server::new(), Instant::now());
     let mut announcer = Announcer::new(server.client(), "n1");
     assert_eq!(announcer.announce(false, start).await.unwrap(), None);
     assert_eq!(server.asked(), []);
-    for now in [start, start + seconds(10), start + seconds(86_400)] {
+    for now in [start, start + seconds(1)] {
         announcer.announce(true, now).await.unwrap();
     }
     let bare = json!({
@@ -53,6 +53,25 @@ async fn a_gpunode_that_exists_is_created_less_and_less_often() {
     // The operator has deleted it, because the last report showed no GPU.
     server.has_none();
     assert_eq!(announcer.announce(true, start + seconds(2 * 86_400)).await.unwrap(), Some(Created::New));
+}
+
+#[tokio::test]
+async fn a_gpunode_that_is_deleted_is_created_again() {
+    let (server, start) = (Server::new(), Instant::now());
+    let mut announcer = Announcer::new(server.client(), "n1");
+    for hour in 0..3 {
+        // The GPUs were away between two looks only.
+        server.has_none();
+        let mut created = 0;
+        for look in 0..3600 {
+            let outcome = announcer.announce(true, start + seconds(3600 * hour + look)).await.unwrap();
+            if outcome == Some(Created::New) {
+                created += 1;
+                server.has(json!({"metadata": {"name": "n1"}}));
+            }
+        }
+        assert_eq!(created, 1, "in hour {hour}");
+    }
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use gpu_operator_crd::{GpuNodeStatus, Phase, keys, policy::Stage, reason::Reason
 use harness::wait::eventually;
 use kube::ResourceExt;
 
-use super::{Fixture, GPUS, PROBE_PODS, READY, SHOWN};
+use super::{DETECTOR_PODS, Fixture, GPUS, PROBE_PODS, READY, SHOWN};
 
 impl Fixture {
     /// Waits until this number of GPUs is allocatable.
@@ -76,13 +76,19 @@ impl Fixture {
         .await
     }
 
-    /// Waits until the node, which has no GPU any more, has neither a probe nor a GpuNode.
+    /// Waits until the node, which has no GPU any more, has neither a probe nor a GpuNode, and its detector has seen that: GPUs that return
+    /// earlier are announced within the hour only.
     pub async fn wait_until_forgotten(&self) -> Result<()> {
         eventually(READY, "no probe and no GpuNode", || async {
             ensure!(self.pods_here(PROBE_PODS).await?.is_empty(), "the probe's pod exists");
             ensure!(self.status().await.is_err(), "the GpuNode exists");
             let label = self.node().await?.labels().get(keys::PRESENT).cloned();
             ensure!(label.as_deref() == Some("false"), "{label:?}");
+            let pods = self.pods_here(DETECTOR_PODS).await?;
+            let detector = pods.first().context("no detector")?.name_any();
+            let log =
+                self.cluster.kubectl(&["logs", &detector, "--namespace", self.cluster.namespace(), "--tail=1"])?;
+            ensure!(log.contains("no GPU is left"), "the detector has not seen it: {log}");
             Ok(())
         })
         .await
