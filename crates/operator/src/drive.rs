@@ -85,7 +85,7 @@ impl Driver {
         let (mut begun, mut slow) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut written = Vec::new();
         loop {
-            let is_over = pass.ends().is_some_and(|end| self.uptime() >= end) || !leadership.holds();
+            let is_over = pass.begins_until().is_some_and(|end| self.uptime() >= end) || !leadership.holds();
             while !is_over && begun.len() < MAX_REQUESTS {
                 let Some(request) = queue.pop_front() else { break };
                 begun.push(self.begin(request));

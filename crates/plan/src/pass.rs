@@ -105,7 +105,13 @@ impl Pass {
         self.writing().into_iter().flat_map(Writing::later).cloned().collect()
     }
 
-    /// Returns the time at which the pass ends. Writes that have not been requested by then are left to the next one.
+    /// Returns the time from which on the pass begins no more writes: those that have not been requested by then are left to the next one.
+    #[must_use]
+    pub fn begins_until(&self) -> Option<Uptime> {
+        self.writing().map(Writing::begins_until)
+    }
+
+    /// Returns the time at which the pass ends, answered or not.
     #[must_use]
     pub fn ends(&self) -> Option<Uptime> {
         self.writing().map(Writing::until)
@@ -125,6 +131,6 @@ impl Pass {
 /// Begins to carry out a plan for a world that was observed at this time.
 fn write(mut plan: Plan, world: &World, observed: Uptime, around: &mut Around<'_>) -> (State, Vec<Request>) {
     let steps = around.carry.begin(&mut plan, world, around.uptime);
-    let (writing, requests) = Writing::begin(steps, observed, around.carry, around.uptime);
+    let (writing, requests) = Writing::begin(steps, observed, plan.has_waiting_pods, around.carry, around.uptime);
     (State::Writing(Box::new(plan), writing), requests)
 }

@@ -21,7 +21,7 @@ use serde_json::json;
 use super::{
     clients::{helm, kubectl},
     network,
-    node::containerd::Containerd,
+    node::runtime::Runtime,
     state::State,
 };
 
@@ -122,7 +122,7 @@ fn values(state: &State) -> serde_json::Value {
 /// Returns an affinity that keeps the operator away from nodes whose container runtime is restarted for their GPUs, so that
 /// the restart does not disturb it.
 fn affinity(state: &State) -> serde_json::Value {
-    let old = state.nodes.real().filter(|node| Containerd::of(*node) == Containerd::One);
+    let old = state.nodes.real().filter(|node| Runtime::of(*node) != Runtime::Containerd2);
     let names: Vec<String> = old.map(NodeId::name).collect();
     if names.is_empty() {
         return json!({});

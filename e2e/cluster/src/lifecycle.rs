@@ -1,6 +1,6 @@
 //! Starting and removing the whole cluster.
 
-use std::{collections::BTreeSet, fs, time::Duration};
+use std::{fs, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use harness::{
@@ -100,11 +100,7 @@ pub fn build(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> R
 /// Updates a running cluster to the current state of the checkout.
 fn refresh(paths: &Paths, state: &State, extent: Extent) -> Result<()> {
     build(paths, state.purpose, extent, state.nodes)?;
-    let mut new = BTreeSet::new();
-    for node in state.nodes.real() {
-        new.extend(import(paths, state, node, extent > Extent::Bare)?);
-    }
-    chart::restart(paths, &new)
+    chart::restart(paths, &import(paths, state, extent > Extent::Bare)?)
 }
 
 fn create(paths: &Paths, purpose: Purpose, nodes: Nodes, extent: Extent) -> Result<State> {
@@ -124,8 +120,8 @@ fn create(paths: &Paths, purpose: Purpose, nodes: Nodes, extent: Extent) -> Resu
         }
     }
     step.done();
+    import(paths, &state, extent > Extent::Bare)?;
     for node in nodes.real() {
-        import(paths, &state, node, extent > Extent::Bare)?;
         control::start_kubelet(paths, &state, node)?;
     }
     for node in nodes.real() {

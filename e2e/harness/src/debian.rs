@@ -1,4 +1,4 @@
-//! NVIDIA's own libraries and programs, and promtool, as packaged by Debian, for tests. They are never shipped. The packages are
+//! NVIDIA's own libraries and programs, promtool and Docker, as packaged by Debian, for tests. They are never shipped. The packages are
 //! fetched from the mirrors in the machine's apt sources, compared with pinned checksums and unpacked in `target/e2e`;
 //! the machine's apt sources and its dpkg database stay unchanged.
 
@@ -56,6 +56,15 @@ pub fn driver(branch: &str) -> Result<Driver> {
 pub fn promtool() -> Result<PathBuf> {
     let package = package::named(TABLE, "prometheus")?;
     Ok(unpacked("prometheus", "promtool", &[package])?.join("usr/bin/promtool"))
+}
+
+/// Returns the path of Docker's daemon. Its package is fetched and unpacked once.
+///
+/// # Errors
+/// As for [`driver`].
+pub fn docker() -> Result<PathBuf> {
+    let package = package::named(TABLE, "docker.io")?;
+    Ok(unpacked("docker", "Docker", &[package])?.join("usr/sbin/dockerd"))
 }
 
 /// Returns the folder `name`, into which packages have been unpacked. `what` describes them.

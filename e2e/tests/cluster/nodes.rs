@@ -5,7 +5,7 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use cluster::node::{containerd::Containerd, real_node::RealNode};
+use cluster::node::{real_node::RealNode, runtime::Runtime};
 use cluster_client::handle::Cluster;
 
 static STATE: Mutex<State> = Mutex::new(State { taken: Vec::new(), waiting: 0, long: 0 });
@@ -40,7 +40,7 @@ impl Drop for Hold {
 #[derive(Clone)]
 pub struct Need {
     /// Its container runtime.
-    pub containerd: Containerd,
+    pub runtime: Runtime,
     /// Whether the test takes more than a minute.
     pub long: bool,
     /// The name of a node that the test cannot use.
@@ -49,13 +49,13 @@ pub struct Need {
 
 impl Default for Need {
     fn default() -> Self {
-        Self { containerd: Containerd::Two, long: false, except: None }
+        Self { runtime: Runtime::Containerd2, long: false, except: None }
     }
 }
 
 impl Need {
     fn is_met_by(&self, node: &RealNode) -> bool {
-        node.containerd() == self.containerd && self.except.as_ref() != Some(&node.name())
+        node.runtime() == self.runtime && self.except.as_ref() != Some(&node.name())
     }
 }
 
@@ -66,7 +66,7 @@ pub fn one(cluster: &Cluster, need: &Need) -> Hold {
     state.long += usize::from(need.long);
     loop {
         // No long test waits for a node with another runtime.
-        let turn = need.long || state.long == 0 || need.containerd != Containerd::Two;
+        let turn = need.long || state.long == 0 || need.runtime != Runtime::Containerd2;
         let is_free = |node: &RealNode| need.is_met_by(node) && !state.taken.contains(&node.name());
         if turn && let Some(node) = cluster.nodes().into_iter().find(is_free) {
             state.waiting -= 1;

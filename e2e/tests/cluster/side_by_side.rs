@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use cluster::{
-    node::containerd::Containerd,
+    node::runtime::Runtime,
     standin::{DriverMode, Gpu},
 };
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys, phase::Phase, policy::Stage, reason::Reason};
@@ -181,30 +181,32 @@ fn changes_of_one_node_do_not_affect_the_others() {
 }
 
 #[test]
-fn hosts_of_three_kinds_get_their_own_variants_under_one_policy() {
+fn hosts_of_four_kinds_get_their_own_variants_under_one_policy() {
     everywhere(async |fixtures| {
-        let (old, new): (Vec<_>, Vec<_>) = fixtures.into_iter().partition(|f| f.host.containerd() == Containerd::One);
-        let [plain, with_driver, ..] = new.as_slice() else { bail!("too few nodes with containerd 2") };
-        let [old, ..] = old.as_slice() else { bail!("no node with containerd 1.7") };
+        let of = |runtime| fixtures.iter().filter(move |f| f.host.runtime() == runtime);
+        let mut newest = of(Runtime::Containerd2);
+        let (Some(plain), Some(with_driver)) = (newest.next(), newest.next()) else { bail!("too few nodes") };
+        let old = of(Runtime::Containerd1).next().context("no node with containerd 1.7")?;
+        let docker = of(Runtime::Docker).next().context("no node with Docker")?;
+        let all = [plain, old, with_driver, docker];
         // containerd keeps the configuration of an earlier test loaded until it is restarted.
         old.host.restart_containerd()?;
-        let starts =
-            || [plain, old, with_driver].iter().map(|f| f.host.containerd_starts()).collect::<Result<Vec<_>>>();
+        let starts = || all.iter().map(|f| f.host.containerd_starts()).collect::<Result<Vec<_>>>();
         let before = starts()?;
         // As in an operating system image with a driver.
         with_driver.load_host_driver("580.173.02").await?;
-        apply_to_all([plain, old, with_driver].into_iter()).await?;
-        for f in [plain, old, with_driver] {
+        apply_to_all(all.into_iter()).await?;
+        for f in all {
             is_ready(f, "nvidia-h100-80gb").await?;
         }
         let mut drivers = Vec::new();
-        for f in [plain, old, with_driver] {
+        for f in all {
             drivers.push(!f.operands(Stage::Driver).await?.is_empty());
         }
-        ensure!(drivers == [true, true, false], "wrong nodes have a driver pod: {drivers:?}");
+        ensure!(drivers == [true, true, false, true], "wrong nodes have a driver pod: {drivers:?}");
         let restarts: Vec<usize> = starts()?.iter().zip(&before).map(|(after, before)| after - before).collect();
-        ensure!(restarts == [0, 1, 0], "containerd was not restarted only on the node that needs it: {restarts:?}");
-        for f in [plain, old, with_driver] {
+        ensure!(restarts == [0, 1, 0, 0], "containerd was not restarted only on the node that needs it: {restarts:?}");
+        for f in all {
             f.run_gpu_pod("user").await?;
             f.sees_one_gpu("user").with_context(|| f.host.name())?;
         }

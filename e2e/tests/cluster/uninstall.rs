@@ -5,7 +5,7 @@ mod inventory;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use cluster::node::containerd::Containerd;
+use cluster::node::runtime::Runtime;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, policy::Stage, reason::Reason};
 use harness::wait::eventually;
 use inventory::Inventory;
@@ -22,15 +22,19 @@ const KEPT: (&str, &str) = ("example.com/mine=stays", "example.com/mine");
 /// The label that the policies publish.
 const PUBLISHED: &str = "accelerator";
 
-/// Returns the node of the operator's pod, and the one with containerd 1.7.
-async fn of_both_runtimes(fixtures: &[Fixture]) -> Result<[&Fixture; 2]> {
+/// Returns the node of the operator's pod, which has containerd 2, and those with containerd 1.7 and with Docker.
+async fn of_all_runtimes(fixtures: &[Fixture]) -> Result<[&Fixture; 3]> {
     let operators = fixtures.first().context("no node")?.operators_node().await?;
     let find = |is: &dyn Fn(&Fixture) -> bool| fixtures.iter().find(|f| is(f)).context("no such node");
-    Ok([find(&|f| f.host.name() == operators)?, find(&|f| f.host.containerd() == Containerd::One)?])
+    Ok([
+        find(&|f| f.host.name() == operators)?,
+        find(&|f| f.host.runtime() == Runtime::Containerd1)?,
+        find(&|f| f.host.runtime() == Runtime::Docker)?,
+    ])
 }
 
-/// Applies a policy with a published label to each node, and waits until both are ready.
-async fn serve(nodes: [&Fixture; 2], deletion: &str) -> Result<()> {
+/// Applies a policy with a published label to each node, and waits until all are ready.
+async fn serve(nodes: [&Fixture; 3], deletion: &str) -> Result<()> {
     for f in nodes {
         f.apply(&format!("{{deletionPolicy: {deletion}, nodeLabels: [{{key: {PUBLISHED}}}]}}")).await?;
     }
@@ -46,11 +50,11 @@ fn uninstall(f: &Fixture, more: &[&str]) -> Result<String> {
 }
 
 /// Waits until the chart's namespace is as the API server creates it, and kubelets have removed the GPUs.
-async fn wait_until_all_is_gone(nodes: [&Fixture; 2]) -> Result<()> {
+async fn wait_until_all_is_gone(nodes: [&Fixture; 3]) -> Result<()> {
     for f in nodes {
         f.wait_for_allocatable(0, READY).await?;
     }
-    let [f, _] = nodes;
+    let [f, ..] = nodes;
     eventually(READY, "an empty namespace", || async {
         let kinds =
             "daemonsets,deployments,pods,jobs,leases,serviceaccounts,roles,rolebindings,configmaps,secrets,services";
@@ -67,7 +71,7 @@ async fn wait_until_all_is_gone(nodes: [&Fixture; 2]) -> Result<()> {
 #[test]
 fn uninstalling_leaves_nothing_and_installing_again_works() {
     everywhere(async |fixtures| {
-        let nodes @ [f, _] = of_both_runtimes(&fixtures).await?;
+        let nodes @ [f, ..] = of_all_runtimes(&fixtures).await?;
         f.cluster.kubectl(&["label", "--overwrite", "node", &f.host.name(), KEPT.0])?;
 
         // The operator before the policies: the documented command removes what it created.

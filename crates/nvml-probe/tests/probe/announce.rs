@@ -71,6 +71,8 @@ async fn a_gpunode_that_is_deleted_is_created_again() {
             }
         }
         assert_eq!(created, 1, "in hour {hour}");
+        let asked = u64::try_from(server.asked().len()).unwrap();
+        assert!(asked <= 15 * (hour + 1), "{asked} requests by hour {hour}");
     }
 }
 

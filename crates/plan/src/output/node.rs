@@ -62,6 +62,7 @@ pub fn add<'m>(
     plan.writes.extend(presence::write(member.node, true));
     plan.writes.extend(node_conditions::write(member, health, &status, now));
     plan.writes.extend(node_taints::write(member, &status));
+    plan.has_waiting_pods |= node_taints::are_awaited(member, &status);
     plan.writes.extend(cordon::of(member.node, decision.cordon));
     plan.writes.extend(decision.evictions.iter().map(|eviction| {
         let Eviction { pod, uid } = eviction;

@@ -1,7 +1,7 @@
 //! The taints of a node that this operator changes: that of unhealthy GPUs, which it sets and removes, and startup taints, which it only
 //! removes.
 
-use gpu_operator_crd::{GpuNodeStatus, health::HealthState, policy::StartupTaint};
+use gpu_operator_crd::{GpuNodeStatus, Reason, health::HealthState, policy::StartupTaint};
 
 use crate::{
     assess::member::Member,
@@ -48,10 +48,23 @@ fn own(node: &NodeFacts, wanted: Option<TaintFact>) -> OwnTaint {
 /// boot, and not only by a status that may be older.
 fn lifted(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Lift> {
     let node = member.node;
-    let key = member.policy.spec.readiness.startup_taint.as_ref().map(StartupTaint::key)?;
-    let is_tainted = node.taints.iter().any(|taint| taint.key == key && !node.owns(taint));
+    let key = startup_taint(member)?;
     let is_ready = status.is_ready() && member.report.is_some() && member.is_proven();
-    (is_tainted && is_ready).then(|| Lift { key: key.to_owned(), uid: node.uid.clone(), boot_id: node.boot_id.clone() })
+    is_ready.then(|| Lift { key: key.to_owned(), uid: node.uid.clone(), boot_id: node.boot_id.clone() })
+}
+
+/// Returns whether the node is becoming ready, and its startup taint keeps pods away until then.
+#[must_use]
+pub fn are_awaited(member: &Member<'_>, status: &GpuNodeStatus) -> bool {
+    let is_coming = !status.is_ready() && !status.reason().is_some_and(Reason::is_failure);
+    is_coming && startup_taint(member).is_some()
+}
+
+/// Returns the key of the policy's startup taint, if the node has it.
+fn startup_taint<'m>(member: &Member<'m>) -> Option<&'m str> {
+    let (policy, node) = (member.policy, member.node);
+    let key = policy.spec.readiness.startup_taint.as_ref().map(StartupTaint::key)?;
+    node.taints.iter().any(|taint| taint.key == key && !node.owns(taint)).then_some(key)
 }
 
 /// Returns the taint that the node should have from this operator.

@@ -21,6 +21,9 @@ pub struct Plan {
     pub questions: Questions,
     /// When to plan again even if nothing changes.
     pub check_again: Option<Timestamp>,
+    /// Whether pods may be waiting for the end of a node's startup taint, which is removed by the first pass that finds it ready.
+    #[serde(skip)]
+    pub has_waiting_pods: bool,
     /// Every policy's desired status, written or not, for metrics.
     #[serde(skip)]
     pub statuses: BTreeMap<PolicyName, ClusterGpuPolicyStatus>,

@@ -17,13 +17,19 @@ use crate::{
     time::Uptime,
 };
 
-/// How long a plan is carried out after its world was observed. What it decided may no longer be right after that: a node that was idle may have GPU pods.
+/// How long after its world was observed a plan begins writes, and waits for their answers. What it decided may no longer be right after
+/// that: a node that was idle may have GPU pods.
 const LIFETIME: Duration = Duration::from_secs(10);
+/// How long a plan begins writes while pods wait for a node: what it does not come to, the next pass plans again, which may find the
+/// node ready.
+const BRIEF: Duration = Duration::from_secs(1);
 
 /// A plan that is being carried out.
 #[derive(Clone, Debug)]
 pub struct Writing {
-    /// When it ends.
+    /// When it begins no more writes.
+    begins_until: Uptime,
+    /// When it waits no longer for the answers.
     until: Uptime,
     /// The steps that have not begun.
     later: VecDeque<Vec<Arc<Write>>>,
@@ -38,15 +44,28 @@ pub struct Writing {
 impl Writing {
     /// Begins to carry out the writes of a plan whose world was observed at `observed`, and returns the first requests.
     #[must_use]
-    pub fn begin(steps: Steps, observed: Uptime, carry: &LoopState, uptime: Uptime) -> (Self, Vec<Request>) {
-        let (outstanding, slow) = (Vec::new(), Vec::new());
-        let (until, later) = (observed + LIFETIME, steps.into());
-        let mut writing = Self { until, later, outstanding, slow, missing: BTreeSet::new() };
+    pub fn begin(
+        steps: Steps,
+        observed: Uptime,
+        has_waiting_pods: bool,
+        carry: &LoopState,
+        uptime: Uptime,
+    ) -> (Self, Vec<Request>) {
+        let until = observed + LIFETIME;
+        let begins_until = if has_waiting_pods { until.min(uptime + BRIEF) } else { until };
+        let (outstanding, slow, missing) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let mut writing = Self { begins_until, until, later: steps.into(), outstanding, slow, missing };
         let requests = writing.next(carry, uptime);
         (writing, requests)
     }
 
-    /// Returns the time at which it ends.
+    /// Returns the time from which on no more writes are begun.
+    #[must_use]
+    pub fn begins_until(&self) -> Uptime {
+        self.begins_until
+    }
+
+    /// Returns the time from which on answers are no longer waited for.
     #[must_use]
     pub fn until(&self) -> Uptime {
         self.until
@@ -93,7 +112,7 @@ impl Writing {
 
     /// Returns the writes of the next step once those of the last one have ended.
     fn next(&mut self, carry: &LoopState, uptime: Uptime) -> Vec<Request> {
-        while self.outstanding.is_empty() && uptime < self.until {
+        while self.outstanding.is_empty() && uptime < self.begins_until {
             let Some(step) = self.later.pop_front() else { break };
             let lacks = |write: &Arc<Write>| {
                 !self.missing.is_empty() && write.requires().iter().any(|required| self.missing.contains(required))

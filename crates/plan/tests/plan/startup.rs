@@ -4,6 +4,8 @@ use gpu_operator_crd::{Phase, Reason, health::HealthState, keys};
 use gpu_operator_plan::{
     carry::LoopState,
     output::body::Body,
+    pass::Pass,
+    time::Uptime,
     world::{OwnCondition, TaintFact},
 };
 use k8s_openapi::{api::core::v1::Toleration, jiff::Timestamp};
@@ -200,6 +202,33 @@ fn a_startup_taint_is_removed_in_the_pass_that_finds_ready() {
     assert!(plan.node_statuses()[&"a".into()].is_ready());
     let first = plan.take_writes().into_iter().flatten().next().expect("a write");
     assert!(matches!(&first.body, Body::Taints(write) if write.lifted.is_some()), "{first}");
+}
+
+#[test]
+fn passes_are_brief_while_a_startup_taint_keeps_pods_away() {
+    let ends = |sim: &Sim| {
+        let mut carry = LoopState::default();
+        let (pass, _) = Pass::begin(sim.world(), sim.now, &mut sim.around(&mut carry, Uptime::ZERO));
+        assert_eq!(pass.ends(), Some(Uptime::from_secs(10)), "a slow write is waited for");
+        pass.begins_until().expect("it asks nothing").as_secs()
+    };
+    let mut sim = Sim::settled_fleet(TAINT, &["a"]);
+    assert_eq!(ends(&sim), 10);
+    sim.faults.insert("b".into(), Faults { slow: 8, ..Faults::default() });
+    sim.join("b", "2330", 8);
+    taint_at_start(sim.node_mut("b"), keys::STARTUP_TAINT, "NoSchedule");
+    sim.run(3);
+    assert!(!sim.status("b").is_ready() && sim.status("b").reason().is_none_or(|reason| !reason.is_failure()));
+    assert_eq!(ends(&sim), 1);
+    sim.settle();
+    assert_eq!((taints(&sim, "b"), ends(&sim)), (String::new(), 10));
+    // One that has failed is not waited for.
+    sim.join("c", "2330", 8);
+    taint_at_start(sim.node_mut("c"), keys::STARTUP_TAINT, "NoSchedule");
+    sim.faults.insert("c".into(), Faults { driver_crash: Some("no compiler".into()), ..Faults::default() });
+    sim.settle();
+    assert!(sim.status("c").reason().is_some_and(Reason::is_failure), "{:?}", sim.status("c"));
+    assert_eq!(ends(&sim), 10);
 }
 
 #[test]

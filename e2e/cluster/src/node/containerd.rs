@@ -1,4 +1,4 @@
-//! A node's containerd: its version, its configuration and its process.
+//! The containerd of a node: its version, its configuration and its process.
 
 use std::{
     io::Write,
@@ -25,21 +25,16 @@ const NETWORKS: &str = "etc/gpu-operator-e2e/cni";
 /// The file in its node with the process id of each start, one per line.
 pub const STARTS: &str = "/run/containerd.starts";
 
-/// The containerd version of a node.
+/// A version of containerd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Containerd {
-    /// containerd 2, which supports CDI devices by default.
+    /// containerd 2.
     Two,
-    /// containerd 1.7, which supports them only if configured; here it is not.
+    /// containerd 1.7.
     One,
 }
 
 impl Containerd {
-    /// Returns the version that a node runs, in clusters for people as well as for tests: node 2 has the older one.
-    pub fn of(node: NodeId) -> Self {
-        if node.number() == 2 { Self::One } else { Self::Two }
-    }
-
     /// Returns the folder of its programs.
     fn programs(self, paths: &Paths) -> PathBuf {
         match self {
@@ -54,8 +49,7 @@ impl Containerd {
         format!("{}:{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", own.display(), all.display())
     }
 
-    fn config(self, paths: &Paths) -> String {
-        let runc = paths.tool("runc");
+    fn config(self, runc: &Path) -> String {
         let runc = runc.display();
         // Without restrict_oom_score_adj no container starts on a machine that cannot lower its OOM score, such as a
         // container.
@@ -115,10 +109,9 @@ impl Containerd {
         }
     }
 
-    /// Writes its configuration to the node's disk.
-    pub fn configure(self, paths: &Paths, node: NodeId) -> Result<()> {
-        let root = paths.node(node).join("upper");
-        if root.join(CONFIG).exists() {
+    /// Writes its configuration to the node's disk. `runc` is the program that creates containers.
+    pub fn configure(self, disk: &Path, runc: &Path) -> Result<()> {
+        if disk.join(CONFIG).exists() {
             // After a reboot the configuration keeps what was installed into it, as on a real machine.
             return Ok(());
         }
@@ -132,8 +125,8 @@ impl Containerd {
                 "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.19.0.0/16"}]]},
             }],
         });
-        write(&root.join(NETWORKS).join("10-bridge.conflist"), &network.to_string())?;
-        write(&root.join(CONFIG), &self.config(paths))
+        write(&disk.join(NETWORKS).join("10-bridge.conflist"), &network.to_string())?;
+        write(&disk.join(CONFIG), &self.config(runc))
     }
 
     /// Starts it in the node whose first process this is, and returns its process id.

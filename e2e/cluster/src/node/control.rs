@@ -13,12 +13,7 @@ use harness::{
 };
 use standin_node::driver::proc_devices;
 
-use super::{
-    cgroups,
-    containerd::{self, Containerd},
-    kubelet,
-    namespaces::ready_file,
-};
+use super::{cgroups, containerd, kubelet, namespaces::ready_file, runtime::Runtime};
 use crate::{clients::kubectl, network, state::State};
 
 const INIT: &str = "node-init";
@@ -47,7 +42,7 @@ pub fn boot(paths: &Paths, state: &State, id: NodeId) -> Result<()> {
     let devices = proc_devices::listing(&devices, false);
     fs::write(node.join("standin").join(proc_devices::FILE), devices)?;
     cgroups::create(paths, id)?;
-    Containerd::of(id).configure(paths, id)?;
+    Runtime::of(id).configure(paths, id)?;
     fs::remove_file(ready_file(paths, id)).or_else(ignore_missing)?;
     let mut start = Command::new(&state.program);
     start.args(["node-start", "--number", &id.number().to_string(), "--network"]);
@@ -60,13 +55,16 @@ pub fn boot(paths: &Paths, state: &State, id: NodeId) -> Result<()> {
         }
         Ok(if ready_file(paths, id).exists() { Ok(()) } else { Err("not ready".into()) })
     })?;
-    wait_for_containerd(paths, state, id)
+    wait_for_runtime(paths, state, id)
 }
 
-/// Waits until containerd answers.
-fn wait_for_containerd(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
-    let answer = poll("containerd's answer", Duration::from_secs(30), || {
-        Ok(exec(paths, state, node, &["ctr", "version"]).map(drop).map_err(|error| error.to_string()))
+/// Waits until containerd answers, and the node's runtime listens.
+fn wait_for_runtime(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
+    let socket = Runtime::of(node).socket();
+    let answer = poll("the container runtime", Duration::from_secs(30), || {
+        let answers = exec(paths, state, node, &["ctr", "version"])
+            .and_then(|_| exec(paths, state, node, &["test", "-S", socket]));
+        Ok(answers.map(drop).map_err(|error| error.to_string()))
     });
     answer.with_context(|| log_tail(paths, &containerd::log(node)))
 }
@@ -177,7 +175,7 @@ pub fn restart_containerd(paths: &Paths, state: &State, node: NodeId) -> Result<
         let now = containerd_starts(paths, state, node)?;
         Ok(if now.len() > before.len() { Ok(()) } else { Err("not restarted yet".into()) })
     })?;
-    wait_for_containerd(paths, state, node)
+    wait_for_runtime(paths, state, node)
 }
 
 /// Returns the process ids, in the node, of all starts of containerd since the node's boot. The last one is running.

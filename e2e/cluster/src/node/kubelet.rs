@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context, Result};
 use harness::{node_id::NodeId, paths::Paths};
 
-use super::containerd;
+use super::runtime::Runtime;
 
 /// The port that kubelet serves.
 pub const PORT: u16 = 10250;
@@ -19,7 +19,7 @@ pub fn configure(paths: &Paths, node: NodeId) -> Result<Vec<String>> {
         "kind": "KubeletConfiguration",
         "address": node.address(),
         "port": PORT,
-        "containerRuntimeEndpoint": format!("unix://{}", containerd::SOCKET),
+        "containerRuntimeEndpoint": format!("unix://{}", Runtime::of(node).socket()),
         "authentication": {
             "anonymous": {"enabled": false},
             "webhook": {"enabled": false},

@@ -30,7 +30,7 @@ use nix::{
 };
 use standin_node::FOLDER;
 
-use super::{cgroups, containerd::Containerd, root};
+use super::{cgroups, root, runtime::Runtime};
 use crate::{
     network,
     standin::{module_references, unanswered},
@@ -60,8 +60,8 @@ pub fn start(paths: &Paths, node: NodeId, network: u32) -> Result<()> {
     Ok(())
 }
 
-/// `node-init`: builds the root, and is the node's init system until it is killed. It runs containerd, restarts it whenever it
-/// ends, and reaps orphaned processes.
+/// `node-init`: builds the root, and is the node's init system until it is killed. It runs the container runtime, starts its programs again
+/// whenever they end, and reaps orphaned processes.
 pub fn init(paths: &Paths, node: NodeId) -> Result<()> {
     if std::process::id() != 1 {
         bail!("node-init can only be started by node-start");
@@ -74,15 +74,16 @@ pub fn init(paths: &Paths, node: NodeId) -> Result<()> {
             errln!("unanswered calls of the stand-in NVML are not recorded: {error}");
         }
     });
-    let runtime = Containerd::of(node);
-    let mut running = runtime.start(paths, node)?;
+    let services = Runtime::of(node).services();
+    let mut running = services.iter().map(|service| service.start(paths, node)).collect::<Result<Vec<_>>>()?;
     fs::write(ready_file(paths, node), "")?;
     loop {
         let ended = wait()?.pid().map(Pid::as_raw);
-        if ended == i32::try_from(running).ok() {
+        let is_ended = |id: &&mut u32| i32::try_from(**id).ok() == ended;
+        if let Some((service, id)) = services.iter().zip(&mut running).find(|(_, id)| is_ended(id)) {
             // If it cannot start, retrying must not keep the machine busy.
             sleep(Duration::from_millis(200));
-            running = runtime.start(paths, node)?;
+            *id = service.start(paths, node)?;
         }
     }
 }
@@ -101,7 +102,7 @@ pub fn exec(paths: &Paths, node: NodeId, holder: u32, log: Option<&Path>, comman
     }
     chdir("/")?;
     let mut child = Command::new(program);
-    child.args(args).env("PATH", Containerd::of(node).search_path(paths));
+    child.args(args).env("PATH", Runtime::of(node).search_path(paths));
     if let Some(log) = log {
         let id = spawn_detached(&mut child, log).context("in the node")?;
         outln!("{id}");

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use harness::{cargo::Build, node_id::NodeId, paths::Paths};
 use standin_node::{FOLDER, driver::proc_devices::UVM_MAJOR};
 
-use super::{containerd::Containerd, control};
+use super::{control, runtime::Runtime};
 use crate::{standin::Standin, state::State};
 
 /// The driver of the node's own operating system image, as on clouds whose images have drivers.
@@ -78,10 +78,10 @@ impl RealNode {
         control::restart_kubelet(&self.paths, &self.state, self.id)
     }
 
-    /// Returns the version of containerd that it runs.
+    /// Returns its container runtime.
     #[must_use]
-    pub fn containerd(&self) -> Containerd {
-        Containerd::of(self.id)
+    pub fn runtime(&self) -> Runtime {
+        Runtime::of(self.id)
     }
 
     /// Returns how often containerd was started since the node's boot. The node restarts containerd whenever it ends.

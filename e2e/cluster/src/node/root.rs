@@ -87,9 +87,12 @@ pub(super) fn build(paths: &Paths, id: NodeId) -> Result<()> {
     bind(&paths.base, &inside(&root, &paths.base)?)?;
     // On the machine's own file system, because an overlay cannot be on an overlay. A machine that is a node itself has
     // folders of the same names, which this node must not see.
-    for (folder, place) in
-        [("containerd", "var/lib/containerd"), ("kubelet", "var/lib/kubelet"), ("cni", "var/lib/cni")]
-    {
+    for (folder, place) in [
+        ("containerd", "var/lib/containerd"),
+        ("docker", "var/lib/docker"),
+        ("kubelet", "var/lib/kubelet"),
+        ("cni", "var/lib/cni"),
+    ] {
         let disk = node.join("disk").join(folder);
         fs::create_dir_all(&disk)?;
         bind(&disk, &root.join(place))?;

@@ -1,5 +1,7 @@
-//! The stand-in for NVIDIA's driver container, for machines without a GPU: it "loads" a kernel module by writing files.
+//! The stand-in for NVIDIA's driver container, for machines without a GPU: it "loads" a kernel module by writing files. And that for
+//! cri-dockerd.
 
+pub mod docker;
 pub mod driver;
 
 use std::{env, fs::OpenOptions, io::Write};

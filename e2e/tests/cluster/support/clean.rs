@@ -2,7 +2,10 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use cluster::{
-    node::real_node::{HostDriver, RealNode},
+    node::{
+        real_node::{HostDriver, RealNode},
+        runtime::Runtime,
+    },
     standin::{DriverMode, Gpu},
 };
 use cluster_client::handle::Cluster;
@@ -43,8 +46,10 @@ impl Fixture {
         }
         cluster.kubectl(&[&["delete", "clustergpupolicies"], &policies[..], &GONE].concat())?;
         cluster.kubectl(&["label", "node", node, &format!("{}-", keys::MANAGED)])?;
-        // If the driver is in use, its container ignores SIGTERM until the pod's grace period ends.
-        let ended = ["--grace-period=1", "--wait=false", "--namespace", cluster.namespace(), "--selector", keys::STAGE];
+        // If the driver is in use, its container ignores SIGTERM until the pod's grace period ends. The toolkit's pod is Docker's default
+        // runtime, without which no container starts, and needs time to be replaced.
+        let grace = if fixture.host.runtime() == Runtime::Docker { "--grace-period=-1" } else { "--grace-period=1" };
+        let ended = [grace, "--wait=false", "--namespace", cluster.namespace(), "--selector", keys::STAGE];
         let here = format!("--field-selector=spec.nodeName={node}");
         cluster.kubectl(&[&["delete", "pods", &here], &ended[..]].concat())?;
         fixture.wait_for_no_operands().await?;

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use cluster::{
     diagnosis::HEADING,
-    node::{containerd::Containerd, real_node::RealNode},
+    node::{real_node::RealNode, runtime::Runtime},
 };
 use cluster_client::handle::Cluster;
 
@@ -28,7 +28,7 @@ pub fn long_test(body: impl AsyncFnOnce(Fixture) -> Result<()>) {
 
 /// Like [`test`], on a node with containerd 1.7.
 pub fn test_on_containerd_1(body: impl AsyncFnOnce(Fixture) -> Result<()>) {
-    test_with(|_| Ok(Need { containerd: Containerd::One, ..Need::default() }), body);
+    test_with(|_| Ok(Need { runtime: Runtime::Containerd1, ..Need::default() }), body);
 }
 
 /// Like [`test`], on a node without the operator's pod, which can be switched off while other tests run.
