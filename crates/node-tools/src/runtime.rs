@@ -8,6 +8,7 @@ pub mod config_files;
 pub mod cri;
 pub mod daemon;
 pub mod daemon_json;
+pub mod docker;
 pub mod entries;
 pub mod kind;
 pub mod loaded;

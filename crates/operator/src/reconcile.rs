@@ -1,13 +1,13 @@
 //! The reconcile loop: observe → plan → apply → status, for the whole fleet at once. Events only wake it, and one pass handles
 //! many of them. Between passes it keeps only what the API server does not store: [`gpu_operator_plan::carry`].
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use gpu_operator_plan::{Plan, carry::LoopState, pass::Pass, world::World};
-use tokio::sync::Notify;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, sleep_until},
+};
 
 use crate::{
     drive::Driver, election::Leadership, events::Publisher, metrics::Metrics, progress::Progress, watch::Mirrors,
@@ -15,8 +15,18 @@ use crate::{
 
 /// Events within this time are handled by one pass.
 const GATHER: Duration = Duration::from_millis(200);
+/// The shortest time from the begin of a pass to that of the next, for each node of the fleet: each plan is made for the whole fleet, whose
+/// events never end while it is installed.
+const SPACING: Duration = Duration::from_millis(1);
+/// The limit of [`SPACING`] for all nodes together. A node that becomes ready waits for the next pass.
+const MAX_SPACING: Duration = Duration::from_secs(1);
 /// The pause if there is nothing to wait for.
 const IDLE: Duration = Duration::from_hours(1);
+
+/// Returns the shortest time from the begin of a pass to that of the next, for a fleet of this number of nodes.
+fn spacing(nodes: usize) -> Duration {
+    SPACING.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX)).min(MAX_SPACING)
+}
 
 /// The dependencies of the loop.
 pub struct Loop {
@@ -55,18 +65,20 @@ impl Loop {
     /// Runs one pass after the other, as long as this replica leads.
     async fn passes(&self) {
         let mut carry = LoopState::default();
-        let mut pause = IDLE;
+        let (mut pause, mut next) = (IDLE, Instant::now());
         self.wake.notify_one();
         loop {
             tokio::select! {
-                () = self.wake.notified() => tokio::time::sleep(GATHER).await,
-                () = tokio::time::sleep(pause) => {}
+                () = self.wake.notified() => sleep_until(next.max(Instant::now() + GATHER)).await,
+                () = sleep(pause) => {}
             }
             // Changes from here on wake the loop again.
             let Some(world) = self.mirrors.world() else {
                 continue;
             };
-            self.progress.began(tokio::time::Instant::now());
+            let began = Instant::now();
+            next = began + spacing(world.nodes.len());
+            self.progress.began(began);
             pause = self.pass(world, &mut carry).await;
             self.progress.ended();
         }

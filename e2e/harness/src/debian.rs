@@ -58,13 +58,23 @@ pub fn promtool() -> Result<PathBuf> {
     Ok(unpacked("prometheus", "promtool", &[package])?.join("usr/bin/promtool"))
 }
 
-/// Returns the path of Docker's daemon. Its package is fetched and unpacked once.
+/// The programs of Docker.
+#[derive(Clone, Debug)]
+pub struct Docker {
+    /// Its daemon.
+    pub daemon: PathBuf,
+    /// The program `docker`.
+    pub client: PathBuf,
+}
+
+/// Returns Docker. Its package is fetched and unpacked once.
 ///
 /// # Errors
 /// As for [`driver`].
-pub fn docker() -> Result<PathBuf> {
+pub fn docker() -> Result<Docker> {
     let package = package::named(TABLE, "docker.io")?;
-    Ok(unpacked("docker", "Docker", &[package])?.join("usr/sbin/dockerd"))
+    let root = unpacked("docker", "Docker", &[package])?;
+    Ok(Docker { daemon: root.join("usr/sbin/dockerd"), client: root.join("usr/bin/docker") })
 }
 
 /// Returns the folder `name`, into which packages have been unpacked. `what` describes them.

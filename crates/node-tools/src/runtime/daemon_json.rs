@@ -61,6 +61,21 @@ pub fn without_entries(
     String::from_utf8(bytes).map(Some).map_err(|_| FormatError::NotText)
 }
 
+/// Returns the file with runc as the default, and with a list of runtimes, so that Docker drops those that it has loaded; `None` if the file
+/// names a default.
+///
+/// # Errors
+/// Returns an error if the file is not a JSON object.
+pub fn with_other_default(text: &str) -> Result<Option<String>, FormatError> {
+    let mut whole = object(text)?;
+    if whole.contains_key(DEFAULT) {
+        return Ok(None);
+    }
+    whole.insert(DEFAULT.to_owned(), "runc".into());
+    whole.entry(RUNTIMES).or_insert_with(|| Map::new().into());
+    serde_json::to_string_pretty(&whole).map(Some).map_err(FormatError::Json)
+}
+
 fn object(text: &str) -> Result<Map<String, Value>, FormatError> {
     // Docker treats an empty file as an empty object.
     if text.trim().is_empty() { Ok(Map::new()) } else { serde_json::from_str(text).map_err(FormatError::Json) }

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use super::{
     config_files::ConfigFile,
     daemon::Daemon,
+    docker::{self, DockerError},
     entries::NvidiaEntries,
     kind::RuntimeKind,
     loaded::{self, LoadedConfig},
@@ -80,6 +81,9 @@ pub enum StepError {
     /// The runtime could not be restarted without NVIDIA's.
     #[error("cannot restart the container runtime: {0}")]
     NotRestarted(String),
+    /// Docker keeps NVIDIA's runtime as its default.
+    #[error(transparent)]
+    Docker(#[from] DockerError),
 }
 
 /// Before the installer: stores the current configuration.
@@ -127,6 +131,9 @@ pub async fn apply(setup: &Setup) -> Result<(), StepError> {
     let roll_back = || remove_entries(setup, &record).map_err(|error| error_chain(&error));
     match restart::load(&setup.daemon, &disk, known.as_ref(), setup.limits, roll_back).await {
         Ok(process) => {
+            if !setup.default {
+                drop_default(setup).await?;
+            }
             // Some runtimes rewrite their own files when they start.
             let now = read(setup)?;
             if !is_configured(setup, &now) {
@@ -205,12 +212,21 @@ pub async fn revert(setup: &Setup) -> Result<(), StepError> {
     if setup.default {
         let restarted = restart::restart(&setup.daemon, setup.limits).await;
         let process = restarted.map_err(|error| StepError::NotRestarted(error_chain(&error)))?;
+        drop_default(setup).await?;
         state::store(
             &setup.loaded,
             loaded::FILE_NAME,
             &LoadedConfig { process, digest: digest(&read(setup)?) },
             Readers::Everyone,
         )?;
+    }
+    Ok(())
+}
+
+/// Has Docker drop a default runtime that its file does not have any more. Other runtimes are started again, and keep none.
+async fn drop_default(setup: &Setup) -> Result<(), StepError> {
+    if let (RuntimeKind::Docker, Some(file)) = (setup.daemon.kind, setup.files.first()) {
+        docker::drop_default(&setup.daemon, &file.path, &setup.entries, setup.limits).await?;
     }
     Ok(())
 }

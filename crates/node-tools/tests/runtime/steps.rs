@@ -4,7 +4,6 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    os::unix::net::UnixListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -18,13 +17,48 @@ use node_tools::runtime::{
     restart::WaitLimits,
     steps::{self, Setup, StepError},
 };
+use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixListener,
+};
 
 const SOCKET: &str = "FAKE_RUNTIME_SOCKET";
 const CONFIG: &str = "FAKE_RUNTIME_CONFIG";
 
-/// Not a test: the fake runtime, started by the other tests. Like Docker, it answers by accepting connections. It
-/// prints whether it has loaded NVIDIA's runtime.
+/// What the fake runtime has loaded.
+struct Loaded {
+    runtimes: Value,
+    default: Value,
+}
+
+impl Loaded {
+    /// Loads a file. Like Docker, it keeps what the file does not mention.
+    fn load(&mut self, text: &str) {
+        let file: Value = serde_json::from_str(text).unwrap_or_default();
+        for (known, key) in [(&mut self.runtimes, "runtimes"), (&mut self.default, "default-runtime")] {
+            if !file[key].is_null() {
+                *known = file[key].clone();
+            }
+        }
+        println!("loaded {}", text.contains("nvidia-container-runtime"));
+    }
+
+    /// Answers one request for information.
+    async fn answer(&self, mut stream: tokio::net::UnixStream) -> std::io::Result<()> {
+        let mut request = [0; 1024];
+        if stream.read(&mut request).await? > 0 {
+            let body = json!({"DefaultRuntime": self.default, "Runtimes": self.runtimes}).to_string();
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+            stream.write_all((head + &body).as_bytes()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Not a test: the fake runtime, started by the other tests. Like Docker, it answers by accepting connections, and reports its default. It
+/// prints whether its file has NVIDIA's runtime whenever it loads it.
 #[test]
 #[ignore = "the fake runtime that the other tests start"]
 fn fake_runtime() {
@@ -32,16 +66,16 @@ fn fake_runtime() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).unwrap();
-        let load = || {
-            let text = fs::read_to_string(&config).unwrap_or_default();
-            println!("loaded {}", text.contains("nvidia-container-runtime"));
-        };
+        let text = || fs::read_to_string(&config).unwrap_or_default();
         fs::remove_file(&socket).ok();
-        let _listener = UnixListener::bind(&socket).unwrap();
-        load();
+        let listener = UnixListener::bind(&socket).unwrap();
+        let mut loaded = Loaded { runtimes: json!({}), default: json!("runc") };
+        loaded.load(&text());
         loop {
-            hangup.recv().await;
-            load();
+            tokio::select! {
+                _ = hangup.recv() => loaded.load(&text()),
+                Ok((stream, _)) = listener.accept() => drop(loaded.answer(stream).await),
+            }
         }
     });
 }
@@ -100,13 +134,30 @@ impl Node {
             default,
             state: at("state"),
             loaded: at("loaded"),
-            limits: WaitLimits { deadline: Duration::from_millis(200), interval: Duration::from_millis(5) },
+            limits: WaitLimits { deadline: Duration::from_secs(10), interval: Duration::from_millis(5) },
         }
+    }
+
+    /// Makes NVIDIA's runtime the default, as NVIDIA's installer does.
+    fn make_default(&self) {
+        let mut whole: Value = serde_json::from_str(&self.text().unwrap()).unwrap();
+        whole["default-runtime"] = "nvidia".into();
+        fs::write(self.config(), whole.to_string()).unwrap();
+    }
+
+    /// Asks the runtime for its default.
+    async fn default(&self) -> String {
+        let mut stream = tokio::net::UnixStream::connect(self.folder.path().join("docker.sock")).await.unwrap();
+        stream.write_all(b"GET /info HTTP/1.1\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        body["DefaultRuntime"].as_str().unwrap().to_owned()
     }
 
     /// Does what NVIDIA's installer does.
     fn install(&self, also: &str) {
-        let mut whole: serde_json::Value = serde_json::from_str(&self.text().unwrap_or("{}".into())).unwrap();
+        let mut whole: Value = serde_json::from_str(&self.text().unwrap_or("{}".into())).unwrap();
         whole["runtimes"]["nvidia"]["path"] = "/opt/toolkit/nvidia-container-runtime".into();
         whole[also] = true.into();
         fs::write(self.config(), whole.to_string()).unwrap();
@@ -142,21 +193,45 @@ async fn a_runtime_loads_a_config_once_and_gets_its_previous_one_back() {
 
 #[tokio::test]
 async fn a_default_runtime_is_unloaded_when_it_is_removed() {
-    let mut node = Node::new(None);
+    for found in [None, Some("{}"), Some("{ \"registry-mirrors\": [ \"https://m\" ], \"runtimes\": {} }\n")] {
+        let mut node = Node::new(found);
+        let setup = node.setup(true);
+        steps::snapshot(&setup).unwrap();
+        node.install("x");
+        node.make_default();
+        steps::apply(&setup).await.unwrap();
+        assert_eq!((node.says().as_str(), node.default().await.as_str()), ("loaded true", "nvidia"));
+        steps::revert(&setup).await.unwrap();
+        assert_eq!((node.says().as_str(), node.default().await.as_str()), ("loaded false", "runc"));
+        assert_eq!(node.text().as_deref(), found);
+    }
+}
+
+#[tokio::test]
+async fn a_default_of_an_earlier_revision_is_dropped() {
+    let mut node = Node::new(Some("{}"));
     let setup = node.setup(true);
     steps::snapshot(&setup).unwrap();
     node.install("x");
+    node.make_default();
     steps::apply(&setup).await.unwrap();
-    assert_eq!(node.says(), "loaded true");
+    assert_eq!((node.says().as_str(), node.default().await.as_str()), ("loaded true", "nvidia"));
+    // The node crashes, and comes back with a pod whose runtime is not the default.
+    let setup = node.setup(false);
+    steps::snapshot(&setup).unwrap();
+    node.install("x");
+    steps::apply(&setup).await.unwrap();
+    assert_eq!(node.default().await, "runc");
     steps::revert(&setup).await.unwrap();
-    assert_eq!(node.says(), "loaded false");
+    assert_eq!(node.text().as_deref(), Some("{}"));
 }
 
 #[tokio::test]
 async fn a_runtime_that_is_down_is_reported_and_its_file_restored() {
     let found = "{\"a\": 1}";
     let mut node = Node::new(Some(found));
-    let setup = node.setup(false);
+    let mut setup = node.setup(false);
+    setup.limits.deadline = Duration::from_millis(200);
     steps::snapshot(&setup).unwrap();
     node.install("x");
     node.runtime.kill().unwrap();

@@ -79,9 +79,9 @@ impl Cluster {
         self.tasks.run_until(sleep(time)).await;
     }
 
-    /// Starts the only operator.
-    pub fn start_operator(&self, sim: &Sim) {
-        self.start(sim, self.api.client_of(""), Leadership::sole());
+    /// Starts the only operator, and returns its metrics.
+    pub fn start_operator(&self, sim: &Sim) -> Arc<Metrics> {
+        self.start(sim, self.api.client_of(""), Leadership::sole())
     }
 
     /// Starts one of several operators.
@@ -94,7 +94,7 @@ impl Cluster {
     }
 
     /// Starts the watches, the publisher of Events and the reconcile loop.
-    fn start(&self, sim: &Sim, client: Client, leadership: Leadership) {
+    fn start(&self, sim: &Sim, client: Client, leadership: Leadership) -> Arc<Metrics> {
         let settings = sim.settings.clone();
         let (metrics, wake, progress) = <(Arc<Metrics>, _, Arc<Progress>)>::default();
         let mirrors = Arc::new(Mirrors::new(clock));
@@ -108,7 +108,10 @@ impl Cluster {
         self.spawn(publishing);
         let catalogue = Catalogue::builtin().expect("a valid catalogue");
         let driver = Driver::new(settings, catalogue, client, Arc::clone(&mirrors));
-        self.spawn(Loop { leadership, driver, mirrors, wake, metrics, publisher, progress }.run());
+        self.spawn(
+            Loop { leadership, driver, mirrors, wake, metrics: Arc::clone(&metrics), publisher, progress }.run(),
+        );
+        metrics
     }
 
     /// Lets another manager change an object whenever it does not look as this manager wants it to.

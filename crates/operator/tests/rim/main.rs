@@ -8,6 +8,7 @@ mod cluster;
 mod election;
 mod faults;
 mod observe;
+mod passes;
 mod plan;
 mod schema;
 mod uninstall;

@@ -66,7 +66,7 @@ pub fn configure(paths: &Paths, node: NodeId, disk: &Path) -> Result<PathBuf> {
 pub fn start(paths: &Paths, node: NodeId) -> Result<u32> {
     // If xtask was started with SIGHUP ignored, as by nohup, Docker would inherit that.
     let mut command = Command::new("env");
-    command.arg("--default-signal=HUP").arg(debian::docker()?);
+    command.arg("--default-signal=HUP").arg(debian::docker()?.daemon);
     command.arg(format!("--containerd={}", containerd::SOCKET)).arg(format!("--host=unix://{SOCKET}"));
     run(command, "dockerd", paths, node)
 }

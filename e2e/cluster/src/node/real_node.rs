@@ -1,7 +1,7 @@
 //! A handle on a real node of the running cluster, for tests: its machine, its kubelet and its container runtime.
 
 use anyhow::{Context, Result, bail};
-use harness::{cargo::Build, node_id::NodeId, paths::Paths};
+use harness::{cargo::Build, debian, node_id::NodeId, paths::Paths};
 use standin_node::{FOLDER, driver::proc_devices::UVM_MAJOR};
 
 use super::{control, runtime::Runtime};
@@ -66,10 +66,14 @@ impl RealNode {
 
     /// Lists what the node has in addition to the machine: changed files with their checksums, device nodes, and mounts. Container
     /// images, logs, the files of pods and the state of kubelet and containerd are left out, and so is what is mounted below: the root of a
-    /// driver's container that could not be unloaded contains /proc, where reading some files never ends.
+    /// driver's container that could not be unloaded contains /proc, where reading some files never ends. Of Docker its runtimes are listed.
     pub fn inventory(&self) -> Result<Vec<String>> {
         let disk = self.paths.node(self.id).join("upper").display().to_string();
-        let listed = self.exec(&["/bin/sh", "-ec", INVENTORY, "inventory", &disk])?;
+        let mut listed = self.exec(&["/bin/sh", "-ec", INVENTORY, "inventory", &disk])?;
+        if self.runtime() == Runtime::Docker {
+            let docker = debian::docker()?.client.display().to_string();
+            listed += &self.exec(&[&docker, "info", "--format", "Docker {{.DefaultRuntime}} of {{.Runtimes}}"])?;
+        }
         Ok(listed.lines().map(|line| line.replace(&disk, "")).collect())
     }
 

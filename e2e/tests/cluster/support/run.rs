@@ -72,8 +72,13 @@ fn run(take: impl FnOnce(&Cluster) -> Hold, test: impl AsyncFnOnce(Vec<Fixture>)
     let began = Instant::now();
     let outcome: Result<()> = runtime.block_on(async {
         install_chart(&cluster)?;
-        let clean = hold.nodes.iter().map(|host| Fixture::clean(&cluster, host.clone()));
-        let fixtures = futures::future::try_join_all(clean).await.context("a clean start")?;
+        // Each as a task of its own: commands of kubectl block their thread.
+        let clean = hold.nodes.iter().cloned().map(|host| {
+            let cluster = cluster.clone();
+            tokio::spawn(async move { Fixture::clean(&cluster, host).await })
+        });
+        let fixtures = futures::future::try_join_all(clean).await?;
+        let fixtures = fixtures.into_iter().collect::<Result<_>>().context("a clean start")?;
         eprintln!("clean after {:.1} s", began.elapsed().as_secs_f32());
         test(fixtures).await
     });
