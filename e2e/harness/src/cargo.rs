@@ -45,7 +45,17 @@ impl Build {
 /// build scripts that read them, and everything that depends on those, would be built again whenever a person and xtask call
 /// cargo in turn.
 pub fn command(checkout: &Path) -> Command {
-    let mut command = Command::new("cargo");
+    in_checkout(Command::new("cargo"), checkout)
+}
+
+/// Like [`command`], but it uses only the processor time that others leave.
+pub fn background_command(checkout: &Path) -> Command {
+    let mut command = Command::new("nice");
+    command.args(["-n", "19", "cargo"]);
+    in_checkout(command, checkout)
+}
+
+fn in_checkout(mut command: Command, checkout: &Path) -> Command {
     command.current_dir(checkout);
     let is_of_package = |name: &str| ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|prefix| name.starts_with(prefix));
     for name in env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| is_of_package(name)) {

@@ -81,6 +81,14 @@ pub fn spawn_detached(command: &mut Command, output: File) -> Result<u32> {
     Ok(child.with_context(|| format!("starting {}", command.get_program().display()))?.id())
 }
 
+/// Returns a command for a program that rereads its configuration on SIGHUP. If this process was started with SIGHUP ignored, as by nohup,
+/// the program would inherit that.
+pub fn reloadable(program: &Path) -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal=HUP").arg(program);
+    command
+}
+
 /// Runs a command and returns its standard output. If the command fails, the error has its standard error.
 pub fn output(command: &mut Command) -> Result<String> {
     let mut out = tempfile::tempfile()?;

@@ -282,10 +282,14 @@ mod tests {
             minor(&CONTAINERD, "github.com/containerd/containerd/v2"),
             minor(&CONTAINERD_1, "github.com/containerd/containerd"),
         ];
+        let docker = crate::debian::docker_minor();
         for (row, part) in [
             ("| Kubernetes |", format!("Tested with {kubernetes}, and with {oldest} on simulated nodes |")),
             ("| Helm |", format!("tested with {helm};")),
-            ("| Container runtimes |", format!("Tested with containerd {containerd} and {older} |")),
+            (
+                "| Container runtimes |",
+                format!("Tested with containerd {containerd} and {older}, and with Docker {docker} |"),
+            ),
         ] {
             let line = versions.lines().find(|line| line.starts_with(row)).unwrap();
             assert!(line.contains(&part), "docs/operate/versions.md: {line} lacks {part}");

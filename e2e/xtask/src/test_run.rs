@@ -6,10 +6,11 @@ use std::{
     io::{self, Write},
     path::Path,
     process::Command,
+    thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use cluster::{
     diagnosis::diagnosis,
     lifecycle::{self, Extent},
@@ -38,6 +39,10 @@ const END_TO_END: &str = "e2e";
 
 /// The end-to-end tests on simulated nodes, which need no real ones.
 const SIMULATED: &str = "fleet";
+
+/// The tests of the plan. They only compute, so they may wait for processor time for as long as it takes.
+const PLAN: &str = "plan";
+const PLAN_LOG: &str = "plan-tests";
 
 /// The end-to-end test that runs after all others.
 const PERMISSIONS: &str = "permissions";
@@ -102,20 +107,23 @@ pub(super) fn run(paths: &Paths, filter: Option<&str>, oldest_kubernetes: bool) 
     let built = run.stage("tools", || lifecycle::prepare(paths, Purpose::Test, nodes))
         && run.stage("build", || lifecycle::build(paths, Purpose::Test, Extent::Chart, nodes));
     if built {
-        if filter.is_none() && !oldest_kubernetes {
-            run.stage("unit tests", || unit_tests(paths));
-        }
-        if run.stage("cluster up", || lifecycle::up(paths, Purpose::Test, Extent::Chart, nodes).map(drop)) {
-            let succeeded = run.stage("e2e tests", || e2e_tests(paths, nodes, filter))
-                // Only all other tests together use all permissions.
-                && (filter.is_some() || run.stage("permissions", || permissions(paths, nodes)));
-            if !succeeded && !interrupted() {
-                let text = diagnosis(paths, lifecycle::real_nodes(paths));
-                outln!("{text}");
-                let file = paths.logs().join("diagnosis.txt");
-                fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+        // The plan's tests take as long as all other tests without a cluster together, and later stages often wait.
+        thread::scope(|scope| {
+            let is_whole = filter.is_none() && !oldest_kubernetes;
+            let plan = is_whole.then(|| scope.spawn(|| plan_tests(paths)));
+            if is_whole {
+                run.stage("unit tests", || unit_tests(paths));
             }
-        }
+            let tested = test_in_cluster(&mut run, paths, nodes, filter);
+            if let Some(plan) = plan {
+                run.stage("plan tests", || {
+                    let outcome = plan.join().map_err(|_| anyhow!("the thread of the plan's tests panicked"))?;
+                    io::copy(&mut File::open(paths.log(PLAN_LOG))?, &mut io::stdout())?;
+                    outcome
+                });
+            }
+            tested
+        })?;
     }
     begin_cleanup();
     run.stage("down", || {
@@ -125,10 +133,33 @@ pub(super) fn run(paths: &Paths, filter: Option<&str>, oldest_kubernetes: bool) 
     run.finish()
 }
 
-/// Runs all tests that need no cluster.
+/// Starts the cluster and runs the tests that need it.
+fn test_in_cluster(run: &mut Run, paths: &Paths, nodes: Nodes, filter: Option<&str>) -> Result<()> {
+    if !run.stage("cluster up", || lifecycle::up(paths, Purpose::Test, Extent::Chart, nodes).map(drop)) {
+        return Ok(());
+    }
+    let succeeded = run.stage("e2e tests", || e2e_tests(paths, nodes, filter))
+        // Only all other tests together use all permissions.
+        && (filter.is_some() || run.stage("permissions", || permissions(paths, nodes)));
+    if !succeeded && !interrupted() {
+        let text = diagnosis(paths, lifecycle::real_nodes(paths));
+        outln!("{text}");
+        let file = paths.logs().join("diagnosis.txt");
+        fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Runs all tests that need no cluster, except the plan's.
 fn unit_tests(paths: &Paths) -> Result<()> {
-    let tests = cargo::test_targets(&paths.root, |package| package != END_TO_END)?;
-    cargo_test(paths, "unit-tests", &["--lib", "--bins"], &tests, &[])
+    let mut names = cargo::test_targets(&paths.root, |package| package != END_TO_END)?;
+    names.retain(|name| name != PLAN);
+    cargo_test(paths, &Tests { log: "unit-tests", kinds: &["--lib", "--bins"], names: &names, ..Tests::default() })
+}
+
+/// Runs the tests of the plan beside the other stages.
+fn plan_tests(paths: &Paths) -> Result<()> {
+    cargo_test(paths, &Tests { log: PLAN_LOG, names: &[PLAN.to_owned()], in_background: true, ..Tests::default() })
 }
 
 /// Runs the end-to-end tests in the running cluster; without real nodes, only those on simulated nodes.
@@ -138,28 +169,47 @@ fn e2e_tests(paths: &Paths, nodes: Nodes, filter: Option<&str>) -> Result<()> {
     // Every test waits for the nodes that it needs, so all of them can start at once.
     let mut args = vec!["--test-threads=200"];
     args.extend(filter);
-    cargo_test(paths, "e2e-tests", &[], &tests, &args)?;
+    cargo_test(paths, &Tests { log: "e2e-tests", names: &tests, args: &args, ..Tests::default() })?;
     State::load(paths).map_or(Ok(()), |state| unanswered::ensure_all_known(paths, state.nodes.real()))
 }
 
 /// Runs the test that reads the requests of all other end-to-end tests.
 fn permissions(paths: &Paths, nodes: Nodes) -> Result<()> {
-    if nodes.is_real() { cargo_test(paths, PERMISSIONS, &[], &[PERMISSIONS.to_owned()], &[]) } else { Ok(()) }
+    if !nodes.is_real() {
+        return Ok(());
+    }
+    cargo_test(paths, &Tests { log: PERMISSIONS, names: &[PERMISSIONS.to_owned()], ..Tests::default() })
+}
+
+/// Which tests of the workspace run, and how.
+#[derive(Default)]
+struct Tests<'a> {
+    /// The name of their log.
+    log: &'a str,
+    /// The options of cargo for other targets than integration tests.
+    kinds: &'a [&'a str],
+    /// The names of the integration tests.
+    names: &'a [String],
+    /// The arguments of the test programs.
+    args: &'a [&'a str],
+    /// Whether they run beside other tests: with the lowest priority, and with their output only in the log.
+    in_background: bool,
 }
 
 /// Runs tests of the workspace, and keeps their output in a log. It always runs cargo for the whole workspace, so that every
 /// dependency is built only once, with the same features.
-fn cargo_test(paths: &Paths, log: &str, kinds: &[&str], tests: &[String], rest: &[&str]) -> Result<()> {
-    let log = paths.log(log);
+fn cargo_test(paths: &Paths, tests: &Tests<'_>) -> Result<()> {
+    let log = paths.log(tests.log);
     // Both streams, because cargo writes to standard error which program was ended by a signal.
     let output = create(&log)?;
-    let mut command = cargo::command(&paths.root);
+    let cargo = if tests.in_background { cargo::background_command } else { cargo::command };
+    let mut command = cargo(&paths.root);
     command
         .args(["test", "--workspace", "--no-fail-fast"])
-        .args(kinds)
-        .args(tests.iter().flat_map(|name| ["--test", name]))
+        .args(tests.kinds)
+        .args(tests.names.iter().flat_map(|name| ["--test", name]))
         .arg("--")
-        .args(rest)
+        .args(tests.args)
         .env("E2E_KUBECONFIG", paths.kubeconfig())
         .envs(seed(&paths.root).map(|seed| (simulate::SEED, seed)))
         .stdout(output.try_clone()?)
@@ -167,8 +217,13 @@ fn cargo_test(paths: &Paths, log: &str, kinds: &[&str], tests: &[String], rest: 
     let mut printed = File::open(&log)?;
     // Forwards the output as it is written.
     let mut echo = || drop(io::copy(&mut printed, &mut io::stdout()).and_then(|_| io::stdout().flush()));
-    let status = wait_for(&mut command, &mut echo)?;
-    echo();
+    let status = if tests.in_background {
+        wait_for(&mut command, || {})?
+    } else {
+        let status = wait_for(&mut command, &mut echo)?;
+        echo();
+        status
+    };
     if !status.success() {
         let failures = test_failures::summarize(&String::from_utf8_lossy(&fs::read(&log)?));
         bail!("cargo test failed ({status}); its complete output is in {}\n{}", log.display(), failures.join("\n"));

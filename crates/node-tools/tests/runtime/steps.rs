@@ -145,6 +145,18 @@ impl Node {
         fs::write(self.config(), whole.to_string()).unwrap();
     }
 
+    /// Installs NVIDIA's runtime as the default, and loads it.
+    async fn with_default(found: Option<&str>) -> (Self, Setup) {
+        let mut node = Self::new(found);
+        let setup = node.setup(true);
+        steps::snapshot(&setup).unwrap();
+        node.install("x");
+        node.make_default();
+        steps::apply(&setup).await.unwrap();
+        assert_eq!((node.says().as_str(), node.default().await.as_str()), ("loaded true", "nvidia"));
+        (node, setup)
+    }
+
     /// Asks the runtime for its default.
     async fn default(&self) -> String {
         let mut stream = tokio::net::UnixStream::connect(self.folder.path().join("docker.sock")).await.unwrap();
@@ -194,13 +206,7 @@ async fn a_runtime_loads_a_config_once_and_gets_its_previous_one_back() {
 #[tokio::test]
 async fn a_default_runtime_is_unloaded_when_it_is_removed() {
     for found in [None, Some("{}"), Some("{ \"registry-mirrors\": [ \"https://m\" ], \"runtimes\": {} }\n")] {
-        let mut node = Node::new(found);
-        let setup = node.setup(true);
-        steps::snapshot(&setup).unwrap();
-        node.install("x");
-        node.make_default();
-        steps::apply(&setup).await.unwrap();
-        assert_eq!((node.says().as_str(), node.default().await.as_str()), ("loaded true", "nvidia"));
+        let (mut node, setup) = Node::with_default(found).await;
         steps::revert(&setup).await.unwrap();
         assert_eq!((node.says().as_str(), node.default().await.as_str()), ("loaded false", "runc"));
         assert_eq!(node.text().as_deref(), found);
@@ -209,13 +215,7 @@ async fn a_default_runtime_is_unloaded_when_it_is_removed() {
 
 #[tokio::test]
 async fn a_default_of_an_earlier_revision_is_dropped() {
-    let mut node = Node::new(Some("{}"));
-    let setup = node.setup(true);
-    steps::snapshot(&setup).unwrap();
-    node.install("x");
-    node.make_default();
-    steps::apply(&setup).await.unwrap();
-    assert_eq!((node.says().as_str(), node.default().await.as_str()), ("loaded true", "nvidia"));
+    let (node, _) = Node::with_default(Some("{}")).await;
     // The node crashes, and comes back with a pod whose runtime is not the default.
     let setup = node.setup(false);
     steps::snapshot(&setup).unwrap();

@@ -129,12 +129,12 @@ async fn a_pass_ends_with_the_term_of_its_replica() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plan_is_carried_out_for_ten_seconds_at_most() {
+async fn a_plan_begins_writes_for_seven_seconds_at_most() {
     let (api, sim) = slow_fleet(300);
     let began = Instant::now();
     let written = apply(&api, &sim.plan()).await;
     assert!(written.iter().all(|write| write.result.is_ok()) && written.len() < 300, "{}", written.len());
-    assert!(began.elapsed() <= Duration::from_secs(11), "{:?}", began.elapsed());
+    assert!(began.elapsed() <= Duration::from_secs(8), "{:?}", began.elapsed());
     assert!(!paths(&api).iter().any(|path| path.starts_with(NODES)), "labels come after all specs");
 }
 

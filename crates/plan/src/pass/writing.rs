@@ -17,9 +17,12 @@ use crate::{
     time::Uptime,
 };
 
-/// How long after its world was observed a plan begins writes, and waits for their answers. What it decided may no longer be right after
-/// that: a node that was idle may have GPU pods.
+/// How long after its world was observed a plan waits for the answers to its writes. The next pass is not made before.
 const LIFETIME: Duration = Duration::from_secs(10);
+/// How long after its world was observed a plan begins writes. What it decided may no longer be right after that: a node that was idle may
+/// have GPU pods. The rest of its lifetime is for the answers to the last ones: without an answer, the next pass does not know what a
+/// write has changed, and its own write to the same object may fail with a conflict.
+const BEGINS: Duration = Duration::from_secs(7);
 /// How long a plan begins writes while pods wait for a node: what it does not come to, the next pass plans again, which may find the
 /// node ready.
 const BRIEF: Duration = Duration::from_secs(1);
@@ -52,7 +55,8 @@ impl Writing {
         uptime: Uptime,
     ) -> (Self, Vec<Request>) {
         let until = observed + LIFETIME;
-        let begins_until = if has_waiting_pods { until.min(uptime + BRIEF) } else { until };
+        let begins_until = observed + BEGINS;
+        let begins_until = if has_waiting_pods { begins_until.min(uptime + BRIEF) } else { begins_until };
         let (outstanding, slow, missing) = (Vec::new(), Vec::new(), BTreeSet::new());
         let mut writing = Self { begins_until, until, later: steps.into(), outstanding, slow, missing };
         let requests = writing.next(carry, uptime);

@@ -3,7 +3,6 @@
 use std::{
     io::Write,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::Result;
@@ -12,7 +11,7 @@ use harness::{
     images::PAUSE_IMAGE,
     node_id::NodeId,
     paths::Paths,
-    process::spawn_detached,
+    process::{reloadable, spawn_detached},
 };
 
 const PROGRAM: &str = "containerd";
@@ -131,10 +130,7 @@ impl Containerd {
 
     /// Starts it in the node whose first process this is, and returns its process id.
     pub fn start(self, paths: &Paths, node: NodeId) -> Result<u32> {
-        // If xtask was started with SIGHUP ignored, as by nohup, containerd would inherit that and would ignore
-        // requests to reload its configuration.
-        let mut command = Command::new("env");
-        command.arg("--default-signal=HUP").arg(self.programs(paths).join(PROGRAM));
+        let mut command = reloadable(&self.programs(paths).join(PROGRAM));
         let id = spawn_detached(command.env("PATH", self.search_path(paths)), append(&paths.log(&log(node)))?)?;
         writeln!(append(Path::new(STARTS))?, "{id}")?;
         Ok(id)

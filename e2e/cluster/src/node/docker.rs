@@ -14,7 +14,7 @@ use harness::{
     files::{append, write},
     node_id::NodeId,
     paths::Paths,
-    process::spawn_detached,
+    process::{reloadable, spawn_detached},
 };
 use standin_node::docker::RUNTIME_FILE;
 
@@ -64,9 +64,7 @@ pub fn configure(paths: &Paths, node: NodeId, disk: &Path) -> Result<PathBuf> {
 
 /// Starts Docker in the node whose first process this is, and returns its process id.
 pub fn start(paths: &Paths, node: NodeId) -> Result<u32> {
-    // If xtask was started with SIGHUP ignored, as by nohup, Docker would inherit that.
-    let mut command = Command::new("env");
-    command.arg("--default-signal=HUP").arg(debian::docker()?.daemon);
+    let mut command = reloadable(&debian::docker()?.daemon);
     command.arg(format!("--containerd={}", containerd::SOCKET)).arg(format!("--host=unix://{SOCKET}"));
     run(command, "dockerd", paths, node)
 }

@@ -102,9 +102,11 @@ mod tests {
     fn every_line_of_the_table_is_of_a_driver_or_a_used_program() {
         let of_drivers: usize =
             ["470", "535", "550"].map(|branch| of_branch(TABLE, branch).unwrap().len()).iter().sum();
-        let prometheus = named(TABLE, "prometheus").unwrap();
-        assert_eq!((prometheus.component(), prometheus.driver()), (Some("main"), None));
-        assert_eq!(of_drivers + 1, TABLE.lines().filter(|line| !line.starts_with('#')).count());
+        let programs = ["prometheus", "docker.io"].map(|name| named(TABLE, name).unwrap());
+        for program in &programs {
+            assert_eq!((program.component(), program.driver()), (Some("main"), None));
+        }
+        assert_eq!(of_drivers + programs.len(), TABLE.lines().filter(|line| !line.starts_with('#')).count());
     }
 
     #[test]
