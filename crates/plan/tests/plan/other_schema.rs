@@ -32,7 +32,7 @@ fn degraded(sim: &Sim) -> String {
 }
 
 proptest! {
-    #![proptest_config(config(24))]
+    #![proptest_config(config(48))]
 
     // `law::holds` checks each write.
     #[test]

@@ -71,7 +71,7 @@ pub fn settle(sim: &mut Sim, oracle: &mut Oracle) {
 }
 
 proptest! {
-    #![proptest_config(config(20))]
+    #![proptest_config(config(32))]
 
     #[test]
     fn after_any_events_a_fleet_settles_and_is_uninstalled(

@@ -76,7 +76,7 @@ fn allowed() -> Allowed {
 }
 
 proptest! {
-    #![proptest_config(config(40))]
+    #![proptest_config(config(64))]
 
     #[test]
     fn in_random_orders_an_installation_survives_reboots(choices in vec(any::<u16>(), 0..400)) {
