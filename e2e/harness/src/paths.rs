@@ -88,4 +88,8 @@ impl Paths {
     pub fn log(&self, name: &str) -> PathBuf {
         self.logs().join(format!("{name}.log"))
     }
+    /// Returns the path of a log of tests. A cluster that starts removes the logs of the last one, but not these.
+    pub fn test_log(&self, name: &str) -> PathBuf {
+        self.base.join("test-logs").join(format!("{name}.log"))
+    }
 }

@@ -118,7 +118,7 @@ pub(super) fn run(paths: &Paths, filter: Option<&str>, oldest_kubernetes: bool) 
             if let Some(plan) = plan {
                 run.stage("plan tests", || {
                     let outcome = plan.join().map_err(|_| anyhow!("the thread of the plan's tests panicked"))?;
-                    io::copy(&mut File::open(paths.log(PLAN_LOG))?, &mut io::stdout())?;
+                    io::copy(&mut File::open(paths.test_log(PLAN_LOG))?, &mut io::stdout())?;
                     outcome
                 });
             }
@@ -199,7 +199,7 @@ struct Tests<'a> {
 /// Runs tests of the workspace, and keeps their output in a log. It always runs cargo for the whole workspace, so that every
 /// dependency is built only once, with the same features.
 fn cargo_test(paths: &Paths, tests: &Tests<'_>) -> Result<()> {
-    let log = paths.log(tests.log);
+    let log = paths.test_log(tests.log);
     // Both streams, because cargo writes to standard error which program was ended by a signal.
     let output = create(&log)?;
     let cargo = if tests.in_background { cargo::background_command } else { cargo::command };
