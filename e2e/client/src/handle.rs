@@ -32,7 +32,20 @@ impl Cluster {
     /// # Errors
     /// If no cluster is running; the error describes how to start one.
     pub async fn connect() -> Result<Self> {
-        let paths = Paths::new();
+        Self::at(Paths::new()).await
+    }
+
+    /// Connects to the cluster for tests on simulated nodes. If none was started for them, that is the one of [`Self::connect`].
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn connect_to_simulated() -> Result<Self> {
+        let paths = Paths::simulated();
+        let exists = State::load(&paths).is_some();
+        Self::at(if exists { paths } else { Paths::new() }).await
+    }
+
+    async fn at(paths: Paths) -> Result<Self> {
         let state = State::load(&paths).filter(|state| control_plane::is_running(&paths, state)).context(
             "no cluster is running: `cargo xtask test` starts one for the tests, `cargo xtask up` starts one to work with",
         )?;
@@ -142,6 +155,13 @@ impl Cluster {
     #[must_use]
     pub fn audit(&self) -> Audit {
         Audit::new(self.paths.logs().join("audit.log"))
+    }
+
+    /// Returns this audit log, and that of the cluster for tests on simulated nodes if there was one.
+    #[must_use]
+    pub fn audits(&self) -> Vec<Audit> {
+        let simulated = Audit::new(Paths::simulated().logs().join("audit.log"));
+        [self.audit()].into_iter().chain(simulated.file().exists().then_some(simulated)).collect()
     }
 
     /// Returns what helps to find out why a test failed on these nodes: policies and the operator's log; and for each

@@ -103,8 +103,8 @@ fn values(state: &State) -> serde_json::Value {
         // out of its node.
         "hostNetwork": true,
         // Shorter than on a fleet, because tests and people wait for them.
-        "detector": {"interval": "2s"},
-        "probe": {"interval": "2s", "podMetrics": {"enabled": true}, "dcgmMetrics": {"enabled": true}},
+        "detector": {"interval": "1s"},
+        "probe": {"interval": "1s", "podMetrics": {"enabled": true}, "dcgmMetrics": {"enabled": true}},
         // One replica: tests look for its pod, and on its node.
         "operator": {"replicas": 1, "affinity": affinity(state), "evictPods": true},
         // Shorter than the minute after which nodes are left, because a test waits for it to fail.

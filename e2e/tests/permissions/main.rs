@@ -105,7 +105,11 @@ fn each_account_uses_exactly_what_the_chart_grants() -> Result<()> {
         (UNINSTALL, "nodestack-gpu-operator-uninstall"),
     ] {
         let grants = Grants::of(&roles, name, cluster.namespace())?;
-        let found = grants.problems(&cluster.audit().needs(user)?);
+        let mut needs = BTreeSet::new();
+        for audit in cluster.audits() {
+            needs.extend(audit.needs(user)?);
+        }
+        let found = grants.problems(&needs);
         problems.extend(found.into_iter().map(|problem| format!("{name}: {problem}")));
     }
     ensure!(problems.is_empty(), "{}", problems.join("\n"));
