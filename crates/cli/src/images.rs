@@ -205,8 +205,8 @@ mod tests {
             google,
             "nvidia/driver:595-5.15.0-91-generic-ubuntu22.04",
             "nvidia/driver:595.91.07-ubuntu22.04",
-            "nvidia/k8s-device-plugin:v0.20.0",
-            "nvidia/k8s/container-toolkit:v1.20.0",
+            "nvidia/k8s-device-plugin:v0.19.3",
+            "nvidia/k8s/container-toolkit:v1.20.2",
         ];
         let probe = "registry.example.com/nvml-probe:1".to_owned();
         let of = |host: &dyn Fn(&str) -> String| {

@@ -321,9 +321,9 @@ mod tests {
         rest.split(' ').next().unwrap().to_owned()
     }
 
-    /// Returns the major and minor part of this version.
-    fn minor(tool: &Tool, module: &str) -> String {
-        version(tool, module).split('.').take(2).collect::<Vec<_>>().join(".")
+    /// Returns the major and minor part of a version.
+    fn minor(version: &str) -> String {
+        version.split('.').take(2).collect::<Vec<_>>().join(".")
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn the_oldest_kubernetes_is_that_of_the_chart() {
         let chart = fs::read_to_string(Paths::new().root.join("charts/gpu-operator/Chart.yaml")).unwrap();
-        let oldest = minor(&KUBERNETES_OLDEST, "k8s.io/kubernetes");
+        let oldest = minor(&version(&KUBERNETES_OLDEST, "k8s.io/kubernetes"));
         assert!(chart.contains(&format!("kubeVersion: \">={oldest}.0-0\"")), "Chart.yaml does not require {oldest}");
     }
 
@@ -346,13 +346,14 @@ mod tests {
     fn the_documentation_names_the_versions_that_the_tests_use() {
         let read = |path: &str| fs::read_to_string(Paths::new().root.join("docs/operate").join(path)).unwrap();
         let (versions, matrix) = (read("versions.md"), read("support-matrix.md"));
-        let [kubernetes, oldest] = [&KUBERNETES, &KUBERNETES_OLDEST].map(|tool| minor(tool, "k8s.io/kubernetes"));
+        let [kubernetes, oldest] =
+            [&KUBERNETES, &KUBERNETES_OLDEST].map(|tool| minor(&version(tool, "k8s.io/kubernetes")));
         let [helm, containerd, older] = [
-            minor(&HELM, "helm.sh/helm/v4"),
-            minor(&CONTAINERD, "github.com/containerd/containerd/v2"),
-            minor(&CONTAINERD_1, "github.com/containerd/containerd"),
+            minor(&version(&HELM, "helm.sh/helm/v4")),
+            minor(&version(&CONTAINERD, "github.com/containerd/containerd/v2")),
+            minor(&version(&CONTAINERD_1, "github.com/containerd/containerd")),
         ];
-        let docker = crate::debian::docker_minor();
+        let docker = minor(crate::debian::docker_version().unwrap());
         for (row, part) in [
             ("| Kubernetes |", format!("Tested with {kubernetes}, and with {oldest} on simulated nodes |")),
             ("| Helm |", format!("tested with {helm};")),
@@ -366,5 +367,23 @@ mod tests {
         }
         let row = format!("| Kubernetes | {kubernetes} | {oldest} |");
         assert!(matrix.contains(&row), "docs/operate/support-matrix.md lacks {row}");
+    }
+
+    #[test]
+    fn the_default_versions_of_nvidias_programs_are_those_that_the_tests_run() {
+        let toolkit = version(&NVIDIA, "github.com/NVIDIA/nvidia-container-toolkit");
+        let plugin = version(&NVIDIA_PLUGIN, "github.com/NVIDIA/k8s-device-plugin");
+        for (page, part) in [
+            // This page is generated from the operator's defaults.
+            ("reference/images.md", format!("\nnvcr.io/nvidia/k8s/container-toolkit:v{toolkit}\n")),
+            ("reference/images.md", format!("\nnvcr.io/nvidia/k8s-device-plugin:v{plugin}\n")),
+            ("operate/versions.md", format!("container toolkit v{toolkit} and device plugin v{plugin}")),
+            ("operate/support-matrix.md", format!("NVIDIA's installer v{toolkit} with")),
+            ("operate/support-matrix.md", format!("| Device plugin | NVIDIA's v{plugin} |")),
+            ("start/demo.md", format!("container toolkit (v{toolkit}) and the device plugin (v{plugin})")),
+        ] {
+            let text = fs::read_to_string(Paths::new().root.join("docs").join(page)).unwrap();
+            assert!(text.contains(&part), "docs/{page} lacks {part}");
+        }
     }
 }
