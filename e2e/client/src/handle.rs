@@ -69,7 +69,7 @@ impl Cluster {
     /// Writes a kubeconfig with a token of one of the chart's service accounts, valid for a day, and returns its path.
     /// If a pod is given, the token is bound to it, which also gives the API server the pod's node.
     pub fn service_account_kubeconfig(&self, name: &str, pod: Option<&str>) -> Result<PathBuf> {
-        let mut args = vec!["create", "token", name, "--namespace", chart::RELEASE, "--duration=24h"];
+        let mut args = vec!["create", "token", name, "--namespace", chart::NAMESPACE, "--duration=24h"];
         args.extend(pod.iter().flat_map(|pod| ["--bound-object-kind=Pod", "--bound-object-name", pod]));
         let token = self.kubectl(&args)?;
         let file = self.paths.cluster().join(format!("{name}.kubeconfig"));
@@ -107,6 +107,12 @@ impl Cluster {
     /// Returns the namespace of the chart's release.
     #[must_use]
     pub fn namespace(&self) -> &'static str {
+        chart::NAMESPACE
+    }
+
+    /// Returns the name of the chart's release.
+    #[must_use]
+    pub fn release(&self) -> &'static str {
         chart::RELEASE
     }
 

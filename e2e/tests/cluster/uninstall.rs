@@ -1,6 +1,6 @@
 //! Uninstalling leaves nothing behind, and installing again works.
 
-mod inventory;
+pub mod inventory;
 
 use std::time::Duration;
 
@@ -46,7 +46,8 @@ async fn serve(nodes: [&Fixture; 3], deletion: &str) -> Result<()> {
 }
 
 fn uninstall(f: &Fixture, more: &[&str]) -> Result<String> {
-    f.cluster.helm(&[&["uninstall", "gpu-operator", "--namespace", f.cluster.namespace(), "--wait"], more].concat())
+    f.cluster
+        .helm(&[&["uninstall", f.cluster.release(), "--namespace", f.cluster.namespace(), "--wait"], more].concat())
 }
 
 /// Waits until the chart's namespace is as the API server creates it, and kubelets have removed the GPUs.
@@ -76,7 +77,7 @@ fn uninstalling_leaves_nothing_and_installing_again_works() {
 
         // The operator before the policies: the documented command removes what it created.
         serve(nodes, "Now").await?;
-        f.cluster.helm(&["test", "gpu-operator", "--namespace", f.cluster.namespace(), "--timeout", "2m"])?;
+        f.cluster.helm(&["test", f.cluster.release(), "--namespace", f.cluster.namespace(), "--timeout", "2m"])?;
         uninstall(f, &["--no-hooks"])?;
         ensure!(!f.operands(Stage::Driver).await?.is_empty(), "the driver was removed with the operator");
         f.cluster.script("config/remove.sh", &[f.cluster.namespace()])?;

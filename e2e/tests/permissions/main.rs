@@ -88,7 +88,8 @@ fn permissions(role: &Value) -> Result<Vec<Permission>> {
 /// Renders the chart with the values of the running cluster.
 fn roles(cluster: &Cluster) -> Result<Vec<Value>> {
     let (chart, values) = (cluster.chart().display().to_string(), cluster.values().display().to_string());
-    let yaml = cluster.helm(&["template", "gpu-operator", &chart, "-n", cluster.namespace(), "--values", &values])?;
+    let yaml =
+        cluster.helm(&["template", cluster.release(), &chart, "-n", cluster.namespace(), "--values", &values])?;
     let documents = serde_yaml::Deserializer::from_str(&yaml).map(serde::Deserialize::deserialize);
     Ok(documents.collect::<Result<_, serde_yaml::Error>>()?)
 }
