@@ -26,8 +26,8 @@ pub(super) fn page() -> Result<Generated> {
     let mut page = Page::new("disruption", SOURCE, "What updates disturb");
     page.block(
         "`rollout.gpuPods.mode` of a policy or pool decides what an update does to a node whose GPUs are in use. In every mode, the limits, \
-         windows and canary nodes of [`rollout`](../guides/rollouts.md) decide when its turn comes, and pods that use neither GPU nor driver \
-         keep running.",
+         windows and canary nodes of [`rollout`](../guides/rollouts.md) decide when the node is updated, and pods that use neither GPU nor \
+         driver keep running.",
     );
     page.heading(2, "By change");
     page.block("For a node with a GPU pod that a controller, such as that of a Deployment, can create again:");
@@ -117,7 +117,7 @@ fn of_change(mode: &str, defaults: &Value, pod: &GpuPod) -> Result<Forecast> {
     Ok(forecasts.remove(0))
 }
 
-/// Returns what a forecast for one node says, in words.
+/// Returns a forecast for one node in words.
 fn cell(forecast: &Forecast) -> Result<String> {
     let Some(update) = forecast.updates.first() else {
         ensure!(forecast.waiting.len() == 1, "neither updated nor waiting: {forecast:?}");
