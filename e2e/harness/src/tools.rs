@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_versions_of_nvidias_programs_are_those_that_the_tests_run() {
+    fn nvidias_default_versions_are_those_of_the_tests() {
         let toolkit = version(&NVIDIA, "github.com/NVIDIA/nvidia-container-toolkit");
         let plugin = version(&NVIDIA_PLUGIN, "github.com/NVIDIA/k8s-device-plugin");
         for (page, part) in [
