@@ -106,9 +106,7 @@ impl Fleet {
             namespace: "gpu-operator".to_owned(),
             probe_image: "registry.example.com/nvml-probe:1".to_owned(),
             probe_pull_policy: "IfNotPresent".to_owned(),
-            image_pull_secrets: Vec::new(),
-            kubelet_root: None,
-            evicts_pods: false,
+            ..Settings::default()
         };
         Ok(Self { settings, catalogue: Catalogue::builtin()?, world, now })
     }
