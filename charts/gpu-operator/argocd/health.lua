@@ -14,6 +14,7 @@ local rules = {
   {"Stalled", "True", "Degraded"},
   {"Reconciling", "True", "Progressing"},
   {"Ready", "False", "Progressing"},
+  {"Ready", "Unknown", "Progressing"}, -- the operator was uninstalled
   {"Degraded", "True", "Healthy"}, -- problems of GPUs, although enough nodes are ready
   {"Ready", "True", "Healthy"},
 }

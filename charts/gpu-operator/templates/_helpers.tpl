@@ -31,6 +31,18 @@ app.kubernetes.io/name: {{ get $names .part | default (printf "nodestack-%s" .pa
 {{ include "nodestack.operator" . }}-uninstall
 {{- end }}
 
+{{/* A duration of one unit, such as 4m, in seconds. */}}
+{{- define "nodestack.seconds" -}}
+{{ mul (regexFind "^[0-9]+" .) (get (dict "h" 3600 "m" 60 "s" 1) (regexFind "[hms]$" .)) }}
+{{- end }}
+
+{{/* The annotation of an object without which pods on nodes cannot be created again: it stays as long as they do. */}}
+{{- define "nodestack.kept" -}}
+{{- if eq .Values.uninstall.policies "Keep" -}}
+helm.sh/resource-policy: keep
+{{- end -}}
+{{- end }}
+
 {{/* The annotations of an object of the hook for helm uninstall. Argument: weight, by which objects are created in order. */}}
 {{- define "nodestack.uninstallHook" -}}
 helm.sh/hook: pre-delete
@@ -93,12 +105,11 @@ annotations:
 {{- end }}
 
 {{/*
-What the specs of all pods have in common. Arguments: root, part; and, if they apply, nodeSelector (added to that of the values), as (the part
-whose service account it has, if it is another one).
+What the specs of all pods have in common. Arguments: root, part; and, if it applies, nodeSelector (added to that of the values).
 */}}
 {{- define "nodestack.podSpec" -}}
 {{- $values := merge (dict "nodeSelector" (.nodeSelector | default dict)) (index .root.Values .part) -}}
-serviceAccountName: {{ include (printf "nodestack.%s" (.as | default .part)) .root }}
+serviceAccountName: {{ include (printf "nodestack.%s" .part) .root }}
 automountServiceAccountToken: true
 # Environment variables for the namespace's Services are not used.
 enableServiceLinks: false
@@ -145,7 +156,7 @@ securityContext:
 {{- end }}
 {{- end }}
 
-{{/* Binds a role to the service account of the same name. Arguments: root, kind (of the role), name. */}}
+{{/* Binds a role to a service account. Arguments: root, kind (of the role), name, account (that of the same name by default). */}}
 {{- define "nodestack.binding" -}}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
@@ -153,7 +164,7 @@ roleRef:
   name: {{ .name }}
 subjects:
   - kind: ServiceAccount
-    name: {{ .name }}
+    name: {{ .account | default .name }}
     namespace: {{ .root.Release.Namespace }}
 {{- end }}
 

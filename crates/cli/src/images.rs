@@ -119,14 +119,7 @@ impl Images {
         let catalogue = catalogue(&policies)?;
         let fleet = self.fleet(&catalogue)?;
         // The list depends on no other setting.
-        let settings = Settings {
-            namespace: String::new(),
-            probe_image: self.probe_image.clone().unwrap_or_default(),
-            probe_pull_policy: String::new(),
-            image_pull_secrets: Vec::new(),
-            kubelet_root: None,
-            evicts_pods: false,
-        };
+        let settings = Settings { probe_image: self.probe_image.clone().unwrap_or_default(), ..Settings::default() };
         let mut all = ImageList::default();
         for mut policy in policies {
             if self.upstream {

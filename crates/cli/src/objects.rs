@@ -296,6 +296,7 @@ impl Objects {
             image_pull_secrets: value("--image-pull-secret").into_iter().collect(),
             kubelet_root: value("--kubelet-root"),
             evicts_pods: self.arguments.is_none() || arguments.into_iter().any(|argument| argument == "--evict-pods"),
+            quiets: false,
         };
         let note = self.arguments.is_none().then(|| {
             format!("no operator found in namespace {}: it is assumed to have the right to evict pods", self.namespace)

@@ -211,7 +211,8 @@ pub struct GpuTotals {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
-    /// The most urgent of `Rejected`, `Stalled`, `NotReady`, `RollingOut`, `Degraded` and `Ready`, in this order.
+    /// The most urgent of `Rejected`, `Stalled`, `NotReady`, `RollingOut`, `Degraded` and `Ready`, in this order; or `Unknown` once the operator was
+    /// uninstalled.
     #[schemars(length(max = 32))]
     #[serde(default)]
     pub status: String,

@@ -176,6 +176,8 @@ pub enum Reason {
     MinimumNodesReady,
     /// The policy is being deleted.
     Deleting,
+    /// The operator was uninstalled. What runs on the nodes keeps running.
+    OperatorUninstalled,
     /// Nothing is left to do.
     Settled,
     /// The device plugin was restarted because it withheld GPUs that had recovered.

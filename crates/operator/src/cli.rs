@@ -31,7 +31,7 @@ use crate::{
     progress::Progress,
     reconcile::Loop,
     schema_watch,
-    uninstall::{UninstallError, uninstall},
+    uninstall::{Policies, Uninstall, UninstallError},
     watch::{self, Mirrors},
 };
 
@@ -60,8 +60,7 @@ enum Command {
         #[arg(long = "admission-policy")]
         admission_policies: Vec<String>,
     },
-    /// Delete all policies, and once the operator has left their nodes, the operator and what it keeps in the cluster: the chart's hook
-    /// for `helm uninstall`.
+    /// Remove the operator, and what needs one from nodes and policies: the chart's hook for `helm uninstall`.
     Uninstall {
         /// Namespace of the operator.
         #[arg(long, env = "POD_NAMESPACE")]
@@ -69,6 +68,12 @@ enum Command {
         /// Name of the operator's Deployment and of its Lease.
         #[arg(long)]
         operator: String,
+        /// Name of this process in the Lease.
+        #[arg(long, env = "POD_NAME")]
+        identity: String,
+        /// Whether policies stay, with what runs on their nodes, or are deleted first, so that the operator leaves these nodes.
+        #[arg(long, value_enum, default_value_t = Policies::Keep)]
+        policies: Policies,
         /// How long to wait, such as 4m.
         #[arg(long, default_value = "4m")]
         within: Duration,
@@ -160,10 +165,10 @@ impl Cli {
         match self.command {
             Command::Run(run) => run.run().await?,
             Command::Images(images) => images.run()?,
-            Command::Uninstall { namespace, operator, within } => {
-                let client = bounded(client().await?);
-                uninstall(&client, &namespace, &operator, within.into()).await?;
-                tracing::info!("no policy is left, and the operator has been removed");
+            Command::Uninstall { namespace, operator, identity, policies, within } => {
+                let client = &bounded(client().await?);
+                let (namespace, operator, identity) = (&*namespace, &*operator, &*identity);
+                Uninstall { client, namespace, operator, identity, policies }.run(within.into()).await?;
             }
             Command::Plan(plan) => {
                 let client = if plan.needs_cluster() { Some(client().await?) } else { None };
@@ -242,6 +247,7 @@ impl Run {
             image_pull_secrets,
             kubelet_root,
             evicts_pods: evict_pods,
+            quiets: false,
         };
         let admin =
             Admin { mirrors: Arc::clone(&mirrors), metrics: Arc::clone(&metrics), progress: Arc::clone(&progress) };

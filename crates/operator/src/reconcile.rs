@@ -54,7 +54,7 @@ impl Loop {
             self.leadership.gained().await;
             tracing::info!("this replica leads");
             self.metrics.show_leader(true);
-            self.leadership.while_held(self.passes()).await;
+            self.leadership.while_held(self.passes(false)).await;
             tracing::warn!("this replica leads no longer, and writes nothing");
             // Only the leader knows, and reports, the state of the fleet.
             self.metrics.show(&Plan::default());
@@ -62,8 +62,21 @@ impl Loop {
         }
     }
 
-    /// Runs one pass after the other, as long as this replica leads.
-    async fn passes(&self) {
+    /// Runs passes while this replica leads, until one of them finds nothing to write.
+    pub async fn settle(self) {
+        let mut is_settled = false;
+        while !is_settled {
+            self.leadership.gained().await;
+            let passes = async {
+                self.passes(true).await;
+                is_settled = true;
+            };
+            self.leadership.while_held(passes).await;
+        }
+    }
+
+    /// Runs one pass after the other; until there is nothing left to write, if they `settle`.
+    async fn passes(&self, settle: bool) {
         let mut carry = LoopState::default();
         let (mut pause, mut next) = (IDLE, Instant::now());
         self.wake.notify_one();
@@ -79,13 +92,18 @@ impl Loop {
             let began = Instant::now();
             next = began + spacing(world.nodes.len());
             self.progress.began(began);
-            pause = self.pass(world, &mut carry).await;
+            let again = self.pass(world, &mut carry).await;
             self.progress.ended();
+            if settle && again.is_none() {
+                return;
+            }
+            pause = again.unwrap_or(IDLE);
         }
     }
 
-    /// Runs one pass. Returns how long to wait for the next if nothing wakes the loop.
-    async fn pass(&self, world: World, carry: &mut LoopState) -> Duration {
+    /// Runs one pass. Returns how long to wait for the next if nothing wakes the loop; `None` if nothing was written, and there is nothing to
+    /// wait for.
+    async fn pass(&self, world: World, carry: &mut LoopState) -> Option<Duration> {
         let now = self.mirrors.now();
         let started = Instant::now();
         let (mut pass, requests) = Pass::begin(world, now, &mut self.driver.around(carry));
@@ -106,6 +124,6 @@ impl Loop {
             tracing::warn!(class = error.class().as_str(), %error, "a write failed");
         }
         tracing::debug!(?planning, writes = written.len(), "pass finished");
-        pass.next(carry, self.driver.uptime()).unwrap_or(IDLE)
+        pass.next(carry, self.driver.uptime()).or((!written.is_empty()).then_some(IDLE))
     }
 }

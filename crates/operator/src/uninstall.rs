@@ -1,8 +1,12 @@
-//! Uninstall: what the chart's hook does before its objects are deleted. The operator leaves all nodes while it is still running;
-//! then it is removed, with the detector and the probe, and what only these could write again.
+//! Uninstall: what the chart's hook does before its objects are deleted.
+//!
+//! By default policies stay, and what runs on their nodes: the operator is removed, and what only an operator can undo is undone in this
+//! process ([`crate::quiet`]). If the policies must be deleted, or there are none, the operator leaves all nodes while it is still running; then
+//! it is removed, with the detector and the probe, and what only these could write again.
 
 use std::{fmt::Debug, time::Duration};
 
+use clap::ValueEnum;
 use futures::{StreamExt, TryStreamExt, stream};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use gpu_operator_plan::{
@@ -23,7 +27,10 @@ use serde_json::json;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
-use crate::error::{self, request};
+use crate::{
+    error::{self, request},
+    quiet::{QuietError, quiet},
+};
 
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -54,73 +61,139 @@ pub enum Left {
     /// The operator has not left all nodes: the policies, each with its message.
     #[error("policies are still being deleted: {}", .0.join("; "))]
     Policies(Vec<String>),
+    /// Nodes may still have something that only an operator can undo.
+    #[error(transparent)]
+    Quiet(#[from] QuietError),
     /// Pods of this workload are still terminating.
     #[error("pods of {0} are still terminating")]
     Pods(String),
 }
 
-/// Removes all policies from the cluster, then the operator, the detector and the probe, then the label of nodes with GPUs, the GpuNodes and
-/// the Lease. `operator` is the name of the Deployment and of the Lease.
-///
-/// What is left is determined in each attempt, so that this may be interrupted and started again at any time.
-///
-/// # Errors
-/// Returns what was still there, or the last request that failed, after the time `within`.
-pub async fn uninstall(
-    client: &Client,
-    namespace: &str,
-    operator: &str,
-    within: Duration,
-) -> Result<(), UninstallError> {
-    let until = Instant::now() + within;
-    let mut said = String::new();
-    while let Err(left) = attempt(client, namespace, operator).await {
-        if Instant::now() >= until {
-            return Err(UninstallError { within, left });
-        }
-        // Each message once: an attempt is made every second.
-        let words = left.to_string();
-        if words != said {
-            tracing::info!("waiting: {words}");
-            said = words;
-        }
-        sleep(PAUSE).await;
-    }
-    Ok(())
+/// What happens to policies that no user has deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub enum Policies {
+    /// They stay, and with them what runs on their nodes.
+    Keep,
+    /// They are deleted, and the operator leaves their nodes.
+    Delete,
 }
 
-/// Takes each step whose prerequisites are met.
-async fn attempt(client: &Client, namespace: &str, operator: &str) -> Result<(), Left> {
-    delete_policies(&Api::all(client.clone())).await?;
-    let deployments = Api::<Deployment>::namespaced(client.clone(), namespace);
-    let sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
-    let workloads = [
-        running(&deployments, operator).await?,
-        running(&sets, DETECTOR_DAEMON_SET).await?,
-        running(&sets, PROBE_DAEMON_SET).await?,
-    ];
-    if let Some(what) = workloads.into_iter().flatten().next() {
-        return Err(Left::Pods(what));
+/// The hook.
+pub struct Uninstall<'a> {
+    /// Its client.
+    pub client: &'a Client,
+    /// The namespace of the operator.
+    pub namespace: &'a str,
+    /// The name of the operator's Deployment and of its Lease.
+    pub operator: &'a str,
+    /// The name of this process in the Lease.
+    pub identity: &'a str,
+    /// What happens to policies.
+    pub policies: Policies,
+}
+
+impl Uninstall<'_> {
+    /// Removes the operator. If a policy stays, only what needs an operator goes with it; otherwise detector and probe go, then the label of
+    /// nodes with GPUs, the GpuNodes and the Lease.
+    ///
+    /// What is left is determined in each attempt, so that this may be interrupted and started again at any time.
+    ///
+    /// # Errors
+    /// Returns what was still there, or the last request that failed, after the time `within`.
+    pub async fn run(&self, within: Duration) -> Result<(), UninstallError> {
+        let until = Instant::now() + within;
+        let mut said = String::new();
+        while let Err(left) = self.attempt(until).await {
+            if Instant::now() >= until {
+                return Err(UninstallError { within, left });
+            }
+            // Each message once: an attempt is made every second.
+            let words = left.to_string();
+            if words != said {
+                tracing::info!("waiting: {words}");
+                said = words;
+            }
+            sleep(PAUSE).await;
+        }
+        Ok(())
     }
-    remove_labels(&Api::all(client.clone())).await?;
-    let gpu_nodes = Api::<GpuNode>::all(client.clone());
-    let (params, all) = <(DeleteParams, ListParams)>::default();
-    found(request("delete the GpuNodes".into(), gpu_nodes.delete_collection(&params, &all)).await)?;
-    let leases = Api::<Lease>::namespaced(client.clone(), namespace);
-    found(request(format!("delete Lease {operator}"), leases.delete(operator, &params)).await)?;
-    Ok(())
+
+    /// Takes each step whose prerequisites are met.
+    async fn attempt(&self, until: Instant) -> Result<(), Left> {
+        let api = Api::<ClusterGpuPolicy>::all(self.client.clone());
+        let listed = found(request("list policies".into(), api.list(&ListParams::default())).await)?;
+        let policies = listed.map(|listed| listed.items).unwrap_or_default();
+        match self.policies {
+            _ if policies.is_empty() => self.remove().await,
+            Policies::Keep => self.keep(&policies, until).await,
+            Policies::Delete => delete(&api, &policies).await,
+        }
+    }
+
+    /// Removes the operator, and what needs one. Policies that users have deleted are waited for first, while the operator is running: only
+    /// an operator completes that.
+    async fn keep(&self, policies: &[ClusterGpuPolicy], until: Instant) -> Result<(), Left> {
+        let deployments = Api::<Deployment>::namespaced(self.client.clone(), self.namespace);
+        let deleted: Vec<_> = policies.iter().filter(|policy| is_deleted(*policy)).map(message).collect();
+        if !deleted.is_empty() {
+            let what = format!("read Deployment {}", self.operator);
+            let operator = request(what, deployments.get_metadata_opt(self.operator)).await?;
+            if operator.is_some_and(|operator| !is_deleted(&operator)) {
+                return Err(Left::Policies(deleted));
+            }
+            tracing::warn!("no operator completes the deletion of policies: {}", deleted.join("; "));
+        }
+        if let Some(what) = running(&deployments, self.operator).await? {
+            return Err(Left::Pods(what));
+        }
+        quiet(self.client, self.namespace, self.operator, self.identity, until).await?;
+        self.delete_lease().await?;
+        let kept: Vec<_> = policies.iter().map(ResourceExt::name_any).collect();
+        tracing::info!("the operator has been removed. What runs on the nodes of policies stays: {}", kept.join(", "));
+        Ok(())
+    }
+
+    /// Removes the operator, detector and probe, and what only these could write again.
+    async fn remove(&self) -> Result<(), Left> {
+        let deployments = Api::<Deployment>::namespaced(self.client.clone(), self.namespace);
+        let sets = Api::<DaemonSet>::namespaced(self.client.clone(), self.namespace);
+        let workloads = [
+            running(&deployments, self.operator).await?,
+            running(&sets, DETECTOR_DAEMON_SET).await?,
+            running(&sets, PROBE_DAEMON_SET).await?,
+        ];
+        if let Some(what) = workloads.into_iter().flatten().next() {
+            return Err(Left::Pods(what));
+        }
+        remove_labels(&Api::all(self.client.clone())).await?;
+        let gpu_nodes = Api::<GpuNode>::all(self.client.clone());
+        let (params, all) = <(DeleteParams, ListParams)>::default();
+        found(request("delete the GpuNodes".into(), gpu_nodes.delete_collection(&params, &all)).await)?;
+        self.delete_lease().await?;
+        tracing::info!("no policy is left, and the operator has been removed");
+        Ok(())
+    }
+
+    async fn delete_lease(&self) -> Result<(), error::Error> {
+        let leases = Api::<Lease>::namespaced(self.client.clone(), self.namespace);
+        let (what, params) = (format!("delete Lease {}", self.operator), DeleteParams::default());
+        found(request(what, leases.delete(self.operator, &params)).await).map(drop)
+    }
 }
 
 /// Deletes all policies. Fails as long as one exists: the operator removes its finalizer once it has left the policy's nodes.
-async fn delete_policies(api: &Api<ClusterGpuPolicy>) -> Result<(), Left> {
-    let all = found(request("list policies".into(), api.list(&ListParams::default())).await)?;
-    let Some(all) = all.filter(|all| !all.items.is_empty()) else { return Ok(()) };
-    for policy in all.iter().filter(|policy| policy.metadata.deletion_timestamp.is_none()) {
+async fn delete(api: &Api<ClusterGpuPolicy>, policies: &[ClusterGpuPolicy]) -> Result<(), Left> {
+    for policy in policies.iter().filter(|policy| !is_deleted(*policy)) {
         let name = policy.name_any();
         tracing::info!(policy = name, "deleting the policy");
         found(request(format!("delete policy {name}"), api.delete(&name, &DeleteParams::default())).await)?;
     }
-    Err(Left::Policies(all.iter().map(message).collect()))
+    Err(Left::Policies(policies.iter().map(message).collect()))
+}
+
+fn is_deleted(object: &impl ResourceExt) -> bool {
+    object.meta().deletion_timestamp.is_some()
 }
 
 /// Returns the name of a policy, with its message.

@@ -139,7 +139,8 @@ pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Fleet<'w, Governe
 }
 
 /// Returns the pods of this operator by node.
-fn pods_by_node(world: &World) -> HashMap<&NodeName, Vec<&PodFacts>> {
+#[must_use]
+pub fn pods_by_node(world: &World) -> HashMap<&NodeName, Vec<&PodFacts>> {
     let mut by_node: HashMap<&NodeName, Vec<&PodFacts>> = HashMap::new();
     for pod in world.pods.values() {
         by_node.entry(&pod.node).or_default().push(pod);

@@ -28,6 +28,7 @@ pub mod note;
 pub mod output;
 pub mod pass;
 mod plan;
+pub mod quiet;
 pub mod revision;
 pub mod rollout;
 pub mod settings;

@@ -9,7 +9,7 @@ use crate::{
     desired,
     inventory::{self, added_models, taint_records},
     output::{self, plan::Plan},
-    rollout,
+    quiet, rollout,
     settings::Settings,
     world::World,
 };
@@ -17,6 +17,9 @@ use crate::{
 /// Returns the plan for the whole fleet.
 #[must_use]
 pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Timestamp) -> Plan {
+    if settings.quiets {
+        return quiet::plan(world, now);
+    }
     let world = &*taint_records::confirmed(world);
     let models = added_models::of(catalogue, world);
     let fleet = inventory::take(models.catalogue(), world);

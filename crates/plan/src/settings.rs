@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Settings from the command line.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Namespace of the operator and of all objects that it creates.
     pub namespace: String,
@@ -17,6 +17,8 @@ pub struct Settings {
     pub kubelet_root: Option<String>,
     /// Whether the operator has the right to evict pods, which policies may request.
     pub evicts_pods: bool,
+    /// Whether the operator is being uninstalled while policies stay; see [`crate::quiet`].
+    pub quiets: bool,
 }
 
 /// The longest time that a driver's pod needs for its guard if it does not have to wait there.

@@ -122,6 +122,7 @@ impl Sim {
                 image_pull_secrets: vec![],
                 kubelet_root: None,
                 evicts_pods: true,
+                quiets: false,
             },
             catalogue: Arc::new(Catalogue::builtin().expect("a valid catalogue")),
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),

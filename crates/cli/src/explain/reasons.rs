@@ -138,6 +138,7 @@ fn of_status(reason: Reason) -> &'static [Entry] {
         Reason::RolledBack => &[policy::ROLLED_BACK],
         Reason::MinimumNodesReady => &[policy::MINIMUM_NODES_READY],
         Reason::Deleting => &[policy::DELETING],
+        Reason::OperatorUninstalled => &[policy::OPERATOR_UNINSTALLED],
         Reason::Settled => &[policy::SETTLED],
         Reason::DevicePluginRestarted => &[policy::DEVICE_PLUGIN_RESTARTED],
         Reason::GpusReplaced => &[policy::GPUS_REPLACED],

@@ -74,6 +74,16 @@ impl Cluster {
         self.tasks.spawn_local(task);
     }
 
+    /// Returns the same cluster with tasks of its own, which end before the others.
+    pub fn beside(&self) -> Self {
+        Self { api: Arc::clone(&self.api), tasks: LocalSet::new() }
+    }
+
+    /// Lets everything run until this has ended.
+    pub async fn run_until<T>(&self, work: impl Future<Output = T>) -> T {
+        self.tasks.run_until(work).await
+    }
+
     /// Lets everything run for some time.
     pub async fn run_for(&self, time: Duration) {
         self.tasks.run_until(sleep(time)).await;

@@ -2,14 +2,19 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::http::StatusCode;
-use gpu_operator::uninstall::{Left, uninstall};
+use axum::http::{Method, StatusCode};
+use gpu_operator::{
+    quiet::QuietError,
+    uninstall::{Left, Policies, Uninstall, UninstallError},
+};
+use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
     api::{Api, Fault, Made},
-    cluster::{GPU_NODES, NODES, POLICIES, SETS},
+    cluster::{Cluster, GPU_NODES, NODES, POLICIES, SETS},
+    sim::Sim,
 };
 
 const NAMESPACE: &str = "gpu-operator";
@@ -45,6 +50,11 @@ fn installed() -> Arc<Api> {
     api
 }
 
+/// Runs the hook that deletes policies.
+async fn deleting(client: &Client) -> Result<(), UninstallError> {
+    Uninstall { policies: Policies::Delete, ..keeping(client) }.run(WITHIN).await
+}
+
 /// Completes the deletion of an object.
 fn let_go(api: &Api, path: &str) {
     assert!(!api.get(path)["metadata"]["deletionTimestamp"].is_null(), "{path} is not being deleted");
@@ -61,7 +71,7 @@ fn stands(api: &Api, path: &str) -> bool {
 async fn the_operator_goes_after_the_policies_and_its_traces_after_it() {
     let api = installed();
     let client = api.client();
-    let hook = async { uninstall(&client, NAMESPACE, "operator", WITHIN).await };
+    let hook = async { deleting(&client).await };
     let others = async {
         sleep(Duration::from_secs(70)).await;
         for path in [format!("{DEPLOYMENTS}/operator"), format!("{SETS}/nodestack-nvml-probe")] {
@@ -93,7 +103,7 @@ async fn the_operator_goes_after_the_policies_and_its_traces_after_it() {
 async fn nothing_but_policies_is_deleted_while_nodes_are_in_use() {
     let api = installed();
     let began = Instant::now();
-    let error = uninstall(&api.client(), NAMESPACE, "operator", WITHIN).await.expect_err("the policy exists");
+    let error = deleting(&api.client()).await.expect_err("the policy exists");
     assert!(matches!(&error.left, Left::Policies(policies) if policies.len() == 1), "{error:?}");
     assert!(error.to_string().contains("all (waiting for pod a/training on node n1)"), "{error}");
     assert!(began.elapsed() >= WITHIN && began.elapsed() < WITHIN + Duration::from_secs(5), "{:?}", began.elapsed());
@@ -111,8 +121,122 @@ async fn an_api_server_that_fails_for_a_time_is_asked_again() {
             if Instant::now() < until { Fault::Refused(StatusCode::SERVICE_UNAVAILABLE) } else { Fault::None }
         },
     );
-    uninstall(&api.client(), NAMESPACE, "operator", WITHIN).await.expect("nothing exists");
+    deleting(&api.client()).await.expect("nothing exists");
     api.fail(|made| if made.path == NODES { Fault::Refused(StatusCode::FORBIDDEN) } else { Fault::None });
-    let error = uninstall(&api.client(), NAMESPACE, "operator", WITHIN).await.expect_err("nodes cannot be listed");
+    let error = deleting(&api.client()).await.expect_err("nodes cannot be listed");
     assert!(error.left.to_string().starts_with("failed to list the nodes with GPUs"), "{error}");
+}
+
+const WORKLOADS: &str = "/apis/apps/v1/namespaces/gpu-operator/";
+const POLICY: &str = "/apis/gpu.nodestack.dev/v1alpha1/clustergpupolicies/all";
+
+/// Returns a cluster whose fleet is installed, with the Deployment and detector of the chart. Its operator has been killed while it kept a
+/// node cordoned.
+async fn served() -> (Cluster, Sim) {
+    let (cluster, sim) = Cluster::new(2);
+    let operator = cluster.beside();
+    operator.start_replica(&sim, "operator-0");
+    cluster.run_surroundings(sim.clone());
+    tokio::join!(operator.run_for(Duration::from_mins(5)), cluster.run_for(Duration::from_mins(5)));
+    drop(operator);
+    assert!(cluster.is_ready(), "{}", cluster.policy());
+    cluster.api.write("installer", &format!("{DEPLOYMENTS}/operator"), |object| *object = json!({"metadata": {}}));
+    cluster.api.write("gpu-operator/cordon", &format!("{NODES}/n000"), |node| {
+        node["metadata"]["annotations"]["gpu.nodestack.dev/cordon"] = json!("true");
+        node["spec"]["unschedulable"] = json!(true);
+    });
+    cluster.api.take();
+    (cluster, sim)
+}
+
+fn keeping(client: &Client) -> Uninstall<'_> {
+    Uninstall { client, namespace: NAMESPACE, operator: "operator", identity: "hook", policies: Policies::Keep }
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_and_what_runs_stay_and_another_operator_continues() {
+    let (cluster, sim) = served().await;
+    let api = &cluster.api;
+    let (sets, gpu_nodes) = (api.paths(SETS), api.all::<Value>(GPU_NODES));
+    let client = api.client_of("hook");
+    keeping(&client).run(WITHIN).await.expect("a quiet fleet");
+    let made: Vec<_> = api.take().into_iter().filter(Made::is_write).collect();
+    let urls: Vec<_> = made.iter().map(|made| format!("{} {}", made.method, made.url())).collect();
+    let mut others: Vec<_> = urls.iter().filter(|url| !url.contains("/leases")).collect();
+    // The second deletion shows that the first one is complete.
+    others.dedup();
+    assert_eq!(
+        others,
+        [
+            &format!("DELETE {WORKLOADS}deployments/operator"),
+            &format!("PATCH {NODES}/n000"),
+            &format!("PATCH {POLICY}/status"),
+        ]
+    );
+    assert!(urls.last().is_some_and(|last| *last == format!("DELETE {LEASES}/operator")), "{urls:?}");
+    assert_eq!(api.get(&format!("{NODES}/n000"))["spec"]["unschedulable"], Value::Null);
+    assert_eq!(api.get(&format!("{NODES}/n001"))["metadata"]["labels"][PRESENT], "true");
+    let (status, reason, _) = cluster.condition(POLICY, "Ready");
+    assert_eq!((status.as_str(), reason.as_str()), ("Unknown", "OperatorUninstalled"));
+    assert_eq!((api.paths(SETS), api.all::<Value>(GPU_NODES)), (sets, gpu_nodes));
+    // Again, nothing is left to do.
+    keeping(&client).run(WITHIN).await.expect("a quiet fleet");
+    assert!(api.take().iter().all(|made| !made.is_write() || !made.path.starts_with(NODES) && made.path != POLICY));
+
+    cluster.start_replica(&sim, "operator-1");
+    cluster.run_for(Duration::from_mins(5)).await;
+    assert!(cluster.is_ready(), "{}", cluster.policy());
+    let is_removal = |made: &Made| made.method == Method::DELETE;
+    assert!(!api.take().iter().any(is_removal), "something was recreated");
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_another_operator_leads_nothing_is_written() {
+    let (cluster, sim) = served().await;
+    cluster.start_replica(&sim, "operator-1");
+    cluster.run_for(Duration::from_mins(1)).await;
+    cluster.api.write("gpu-operator/cordon", &format!("{NODES}/n001"), |node| {
+        node["spec"]["unschedulable"] = json!(true);
+    });
+    cluster.api.take();
+    let client = cluster.api.client_of("hook");
+    let outcome = cluster.run_until(Box::pin(keeping(&client).run(WITHIN))).await;
+    let error = outcome.expect_err("the Lease is held");
+    assert!(matches!(&error.left, Left::Quiet(QuietError::NotLeading(lease)) if lease == "operator"), "{error:?}");
+    let made = cluster.api.take().into_iter();
+    let writes: Vec<_> = made.filter(|made| made.client == "hook" && made.is_write()).map(|made| made.url()).collect();
+    assert!(writes.iter().all(|url| url.ends_with("/deployments/operator")), "{writes:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_a_user_has_deleted_is_waited_for_while_there_is_an_operator() {
+    let (cluster, _) = served().await;
+    let api = &cluster.api;
+    api.write("user", POLICY, |policy| policy["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:10:00Z"));
+    let client = api.client_of("hook");
+    let error = keeping(&client).run(WITHIN).await.expect_err("the policy exists");
+    assert!(matches!(&error.left, Left::Policies(policies) if policies.len() == 1), "{error:?}");
+    assert!(!api.take().iter().any(Made::is_write));
+    // Without an operator the deletion is never completed.
+    api.delete(&format!("{DEPLOYMENTS}/operator"));
+    keeping(&client).run(WITHIN).await.expect("a quiet fleet");
+    assert_eq!(cluster.condition(POLICY, "Ready").1, "OperatorUninstalled");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_policy_everything_goes() {
+    let api = installed();
+    api.delete(POLICY);
+    let_go(&api, POLICY);
+    let client = api.client();
+    let hook = async { keeping(&client).run(WITHIN).await };
+    let others = async {
+        sleep(Duration::from_secs(20)).await;
+        let_go(&api, &format!("{SETS}/nodestack-nvml-probe"));
+    };
+    let (outcome, ()) = tokio::join!(hook, others);
+    outcome.expect("nothing is left");
+    for collection in [DEPLOYMENTS, SETS, LEASES, GPU_NODES] {
+        assert_eq!(api.paths(collection), [""; 0], "{collection}");
+    }
 }

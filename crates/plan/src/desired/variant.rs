@@ -200,6 +200,7 @@ mod tests {
             image_pull_secrets: vec![],
             kubelet_root: None,
             evicts_pods: false,
+            quiets: false,
         };
         let policy = ClusterGpuPolicy::new("all", ClusterGpuPolicySpec::default());
         let container = |os: &str| DriverChoice::Container {

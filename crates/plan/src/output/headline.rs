@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 /// A policy's state in one word.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Headline<'c> {
-    /// `Rejected`, `Stalled`, `NotReady`, `RollingOut`, `Degraded` or `Ready`.
+    /// `Rejected`, `Stalled`, `NotReady`, `RollingOut`, `Degraded`, `Ready`, or `Unknown` once the operator was uninstalled.
     pub status: &'static str,
     /// The condition behind it; `None` if the policy has none.
     pub condition: Option<&'c Condition>,
@@ -29,7 +29,9 @@ pub fn of(conditions: &[Condition]) -> Headline<'_> {
         .or_else(|| find(ConditionType::Ready, "False").map(|condition| ("NotReady", condition)))
         .or_else(rolling_out)
         .or_else(|| find(ConditionType::Degraded, "True").map(|condition| ("Degraded", condition)));
-    match urgent {
+    // Nothing else is known then.
+    let unknown = find(ConditionType::Ready, "Unknown").map(|condition| ("Unknown", condition));
+    match unknown.or(urgent) {
         Some((status, condition)) => Headline { status, condition: Some(condition) },
         None => Headline { status: "Ready", condition: find(ConditionType::Ready, "True") },
     }

@@ -21,6 +21,10 @@ use crate::{
     world::{HeldWrite, OtherSchema},
 };
 
+/// The message of a policy whose operator was uninstalled.
+const UNINSTALLED: &str = "the operator was uninstalled: what runs on the nodes keeps running, but nothing is installed, updated or \
+                           reported; install the chart again to continue, or delete the policy after that to clean up its nodes";
+
 /// The status of a condition, its reason and its message.
 type Answer = (bool, Reason, String);
 
@@ -77,7 +81,10 @@ impl Verdicts<'_> {
             (ConditionType::Degraded, self.degraded()),
             (ConditionType::Accepted, self.accepted()),
         ];
-        conditions.into_iter().map(|(kind, answer)| condition(self.policy, kind, answer, now)).collect()
+        let of = |(kind, (is, reason, message)): (_, Answer)| {
+            condition(self.policy, kind, if is { "True" } else { "False" }, reason, &message, now)
+        };
+        conditions.into_iter().map(of).collect()
     }
 
     fn deleting(&self) -> bool {
@@ -301,16 +308,35 @@ fn required(policy: &ClusterGpuPolicy, serving: u32) -> u32 {
     }
 }
 
-fn condition(policy: &ClusterGpuPolicy, kind: ConditionType, answer: Answer, now: Timestamp) -> Condition {
-    let (is, reason, message) = answer;
-    let status = if is { "True" } else { "False" };
+/// Returns the conditions once the operator was uninstalled: nothing is known of the policy then.
+#[must_use]
+pub fn uninstalled(policy: &ClusterGpuPolicy, now: Timestamp) -> Vec<Condition> {
+    use ConditionType::{Accepted, Degraded, Ready, Reconciling, Stalled};
+    let of = |kind| {
+        let message = match kind {
+            Ready => UNINSTALLED,
+            Reconciling | Stalled | Degraded | Accepted => "the operator was uninstalled; see condition Ready",
+        };
+        condition(policy, kind, "Unknown", Reason::OperatorUninstalled, message, now)
+    };
+    [Ready, Reconciling, Stalled, Degraded, Accepted].map(of).into()
+}
+
+fn condition(
+    policy: &ClusterGpuPolicy,
+    kind: ConditionType,
+    status: &str,
+    reason: Reason,
+    message: &str,
+    now: Timestamp,
+) -> Condition {
     let before = policy.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let unchanged = before.iter().find(|condition| condition.type_ == kind.as_str() && condition.status == status);
     Condition {
         type_: kind.as_str().to_owned(),
         status: status.to_owned(),
         reason: reason.as_str().to_owned(),
-        message: shown(&message),
+        message: shown(message),
         observed_generation: policy.metadata.generation,
         last_transition_time: unchanged.map_or(Time(now), |condition| condition.last_transition_time.clone()),
     }

@@ -127,7 +127,8 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
 }
 
 /// Returns the write of a policy's ledger.
-fn ledger_write(policy: &ClusterGpuPolicy, content: &Content) -> Write {
+#[must_use]
+pub fn ledger_write(policy: &ClusterGpuPolicy, content: &Content) -> Write {
     let (slots, pools) = recorded(policy);
     let write = LedgerWrite {
         slots: content.slots.clone(),
@@ -140,7 +141,8 @@ fn ledger_write(policy: &ClusterGpuPolicy, content: &Content) -> Write {
 }
 
 /// Returns a policy's status without its ledger.
-fn without_ledger(status: &ClusterGpuPolicyStatus) -> ClusterGpuPolicyStatus {
+#[must_use]
+pub fn without_ledger(status: &ClusterGpuPolicyStatus) -> ClusterGpuPolicyStatus {
     let rollout = RolloutStatus { slots: Vec::new(), pools: Vec::new(), ..status.rollout.clone() };
     ClusterGpuPolicyStatus { rollout, ..status.clone() }
 }

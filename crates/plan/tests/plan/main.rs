@@ -36,6 +36,7 @@ mod preflight;
 mod presence;
 mod privileges;
 mod properties;
+mod quiet;
 mod refused_policies;
 mod repairs;
 mod reports;

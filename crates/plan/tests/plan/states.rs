@@ -111,6 +111,7 @@ pub fn policies() -> Vec<(&'static str, ClusterGpuPolicy)> {
             let faults = Faults { test: Test::Fails("no device".into()), ..Faults::default() };
             node(ON_INSTALL, faults).run_for(60)
         }),
+        ("uninstalled", two("{}").then(|sim| sim.settings.quiets = true).run_for(10)),
         ("being deleted", two("{}").then(|sim| sim.delete_policy("all")).run_for(1)),
     ];
     states.iter().map(|(state, sim)| (*state, policy_of(sim))).collect()

@@ -65,7 +65,7 @@ pub fn check_policy(policy: &ClusterGpuPolicy) {
             Kstatus::InProgress
         }
         "Rejected" | "Stalled" => Kstatus::Failed,
-        "NotReady" | "RollingOut" => Kstatus::InProgress,
+        "NotReady" | "RollingOut" | "Unknown" => Kstatus::InProgress,
         "Degraded" | "Ready" => Kstatus::Current,
         other => panic!("unknown status {other:?}"),
     };

@@ -58,6 +58,8 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::Deleting, Condition("Ready"), || {
         pools("[]").then(|sim| busy(sim, "a")).then(|sim| sim.delete_policy("all")).run_for(90)
     }),
+    (Reason::OperatorUninstalled, Condition("Ready"), || pools("[]").then(|sim| sim.settings.quiets = true)),
+    (Reason::OperatorUninstalled, Condition("Stalled"), || pools("[]").then(|sim| sim.settings.quiets = true)),
     (Reason::GpuNodeUnreadable, Condition("Stalled"), || {
         pools("[]").then(|sim| sim.unparsable_gpu_nodes.extend(["a".into()]))
     }),

@@ -1,0 +1,112 @@
+//! The plan of an operator that is being uninstalled while policies stay: what only an operator can undo goes, and what works without one
+//! stays as it is. No update goes on. A node that has not reached step Replace gets back what it had; the labels of others name their new
+//! revision already, and its pods need no operator. Another operator continues from there.
+
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeSpec, NodeName,
+    gpunode::{Rollout, RolloutStep},
+    keys,
+    policy_status::{PoolStatus, RolloutStatus, Summary},
+};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{
+    inventory::{groups, membership::name_of, pods_by_node, report, taint_records},
+    output::{
+        body::Body,
+        cordon, gpu_node,
+        headline::{self, Headline},
+        node_conditions, node_labels, node_taints,
+        plan::Plan,
+        policy_conditions,
+        policy_nodes::{ledger_write, without_ledger},
+        write::Write,
+    },
+    revision,
+    rollout::ledger::Ledger,
+    world::{NodeFacts, PodFacts, World},
+};
+
+/// Returns the plan.
+#[must_use]
+pub fn plan(world: &World, now: Timestamp) -> Plan {
+    let world = &*taint_records::confirmed(world);
+    let mut plan = Plan::default();
+    let mut unused: BTreeMap<NodeName, u32> = BTreeMap::new();
+    for policy in world.policies.values() {
+        let ledger = Ledger::of(policy, world, now);
+        for slot in ledger.ahead(world) {
+            let turn = unused.entry(slot.node.clone()).or_default();
+            *turn = (*turn).max(slot.turn);
+        }
+        plan.writes.extend(ledger.changed().map(|content| ledger_write(policy, &content)));
+        let status = status(policy, now);
+        if policy.status.as_ref().map(without_ledger).as_ref() != Some(&status) {
+            plan.writes.push(Write::new(name_of(policy), Body::PolicyStatus(Box::new(status.clone()))));
+        }
+        plan.statuses.insert(name_of(policy), status);
+    }
+    let mut pods = pods_by_node(world);
+    for (name, node) in &world.nodes {
+        let pods = pods.remove(name).unwrap_or_default();
+        let turns = unused.get(name).copied().unwrap_or_default();
+        plan.writes.extend(writes_of_node(world, node, &pods, turns));
+    }
+    plan.sort();
+    plan
+}
+
+/// Returns the writes for a node, whose slot for the update of this number is given up.
+fn writes_of_node(world: &World, node: &NodeFacts, pods: &[&PodFacts], turns: u32) -> Vec<Write> {
+    let mut writes = Vec::new();
+    let gpu_node = report::gpu_node_of(world, node);
+    let is_ahead = |rollout: &&Rollout| rollout.step != RolloutStep::Replace;
+    let given_back = gpu_node.and_then(|gpu_node| gpu_node.spec.rollout.as_ref().filter(is_ahead));
+    let recorded = gpu_node.filter(|gpu_node| gpu_node.spec.current.is_some());
+    let groups = match given_back {
+        Some(rollout) => Some(rollout.from.clone()),
+        None => recorded.map(|gpu_node| groups::of(world, node, Some(gpu_node), pods)),
+    };
+    if let Some(gpu_node) = gpu_node {
+        let before = &gpu_node.spec;
+        let spec = GpuNodeSpec {
+            current: groups.clone(),
+            rollout: None,
+            turns: before.turns.max(turns),
+            // Where a driver is being replaced, the probe must not use the one before again until it ends.
+            release_driver: before.release_driver && given_back.is_none(),
+            report_holders: before.report_holders && given_back.is_none(),
+            ..before.clone()
+        };
+        let write = (spec != *before).then(|| gpu_node::spec_write(Some(gpu_node), node, spec)).flatten();
+        writes.extend(write.map(|spec| Write::new(&node.name, Body::Spec(Box::new(spec)))));
+    }
+    let is_paused = node.owned_labels.contains(keys::CLIENTS);
+    let labelled = groups.or_else(|| is_paused.then(|| revision::node_groups(node)));
+    let labels = labelled.and_then(|groups| node_labels::restored(node, &groups).write);
+    writes.extend(labels.map(|labels| Write::new(&node.name, Body::Labels(labels))));
+    writes.extend(cordon::of(node, false));
+    writes.extend(node_conditions::removal(node));
+    writes.extend(node_taints::removal(node));
+    writes
+}
+
+/// Returns a policy's status, in which counts stay as the operator has last seen them.
+fn status(policy: &ClusterGpuPolicy, now: Timestamp) -> ClusterGpuPolicyStatus {
+    let before = policy.status.as_ref().map(without_ledger).unwrap_or_default();
+    let conditions = policy_conditions::uninstalled(policy, now);
+    let Headline { status, condition } = headline::of(&conditions);
+    let (reason, message) = condition.map(|shown| (shown.reason.clone(), shown.message.clone())).unwrap_or_default();
+    let pools = before.pools.into_iter().map(|pool| PoolStatus { reason: None, message: String::new(), ..pool });
+    ClusterGpuPolicyStatus {
+        observed_generation: policy.metadata.generation,
+        summary: Summary { status: status.to_owned(), reason, message, ..before.summary },
+        pools: pools.collect(),
+        rollout: RolloutStatus::default(),
+        attention: Vec::new(),
+        conditions,
+        ..before
+    }
+}
