@@ -1,11 +1,12 @@
 //! Uninstalling leaves nothing behind, and installing again works.
 
 mod inventory;
+mod kept;
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use cluster::node::runtime::Runtime;
+use cluster::{chart::RELEASE, node::runtime::Runtime};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, policy::Stage, reason::Reason};
 use harness::wait::eventually;
 use inventory::Inventory;
@@ -46,7 +47,21 @@ async fn serve(nodes: [&Fixture; 3], deletion: &str) -> Result<()> {
 }
 
 fn uninstall(f: &Fixture, more: &[&str]) -> Result<String> {
-    f.cluster.helm(&[&["uninstall", "gpu-operator", "--namespace", f.cluster.namespace(), "--wait"], more].concat())
+    f.cluster.helm(&[&["uninstall", RELEASE, "--namespace", f.cluster.namespace(), "--wait"], more].concat())
+}
+
+/// Lets the hook delete policies. docs/operate/uninstall.md shows the same command.
+fn delete_policies_too(f: &Fixture) -> Result<String> {
+    let (chart, values) = (f.cluster.chart().display().to_string(), f.cluster.values().display().to_string());
+    let release = ["upgrade", RELEASE, &chart, "--namespace", f.cluster.namespace(), "--wait"];
+    f.cluster.helm(&[&release[..], &["--values", &values, "--set", "uninstall.policies=Delete"]].concat())
+}
+
+/// Removes the objects of the release that `helm uninstall` keeps for the pods on nodes. docs/operate/uninstall.md shows the same command.
+fn delete_kept_objects(f: &Fixture) -> Result<String> {
+    let kinds = "resourcequota,serviceaccount,clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding";
+    let release = format!("app.kubernetes.io/instance={RELEASE},app.kubernetes.io/part-of=gpu-operator");
+    f.cluster.kubectl(&["delete", kinds, "--namespace", f.cluster.namespace(), "--selector", &release])
 }
 
 /// Waits until the chart's namespace is as the API server creates it, and kubelets have removed the GPUs.
@@ -80,6 +95,7 @@ fn uninstalling_leaves_nothing_and_installing_again_works() {
         uninstall(f, &["--no-hooks"])?;
         ensure!(!f.operands(Stage::Driver).await?.is_empty(), "the driver was removed with the operator");
         f.cluster.script("config/remove.sh", &[f.cluster.namespace()])?;
+        delete_kept_objects(f)?;
         wait_until_all_is_gone(nodes).await?;
         let crds = f.cluster.kubectl(&["get", "crds", "-o", "name"])?;
         ensure!(crds.contains("clustergpupolicies.gpu.nodestack.dev"), "the CRDs were deleted");
@@ -88,11 +104,16 @@ fn uninstalling_leaves_nothing_and_installing_again_works() {
         before.is_bare()?;
         ensure!(f.node().await?.labels().contains_key(KEPT.1), "a user's label was removed");
 
-        // The chart alone: the policies are deleted, and nodes are left once no pod uses their GPUs.
+        // By default, the policies and what runs on their nodes stay.
         f.cluster.install_chart()?;
         serve(nodes, "WhenIdle").await?;
         f.run_gpu_pod("training").await?;
         let running = f.pods(&f.users()).get("training").await?.uid();
+        kept::what_runs_is_kept_and_adopted(nodes).await?;
+        ensure!(f.pods(&f.users()).get("training").await?.uid() == running);
+
+        // The value: the policies are deleted, and nodes are left once no pod uses their GPUs.
+        delete_policies_too(f)?;
         ensure!(uninstall(f, &[]).is_err(), "uninstalled while a pod uses a GPU");
         let log = f.cluster.kubectl(&["logs", "job/nodestack-gpu-operator-uninstall", "-n", f.cluster.namespace()])?;
         ensure!(log.contains(&format!("{} (", f.policy)) && log.contains("--no-hooks"), "{log}");
