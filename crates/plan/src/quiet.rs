@@ -1,5 +1,5 @@
 //! The plan of an operator that is being uninstalled while policies stay: what only an operator can undo goes, and what works without one
-//! stays as it is. No update goes on. A node that has not reached step Replace gets back what it had; the labels of others name their new
+//! is left unchanged. No update goes on. A node that has not reached step Replace gets back what it had; the labels of others name their new
 //! revision already, and its pods need no operator. Another operator continues from there.
 
 use std::collections::BTreeMap;
