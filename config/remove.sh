@@ -46,4 +46,10 @@ for node in $(kubectl get nodes --output jsonpath='{.items[*].metadata.name}'); 
         kubectl taint node "$node" "$taint-"
         kubectl annotate node "$node" gpu.nodestack.dev/taint-
     fi
+    # A cordon without this operator's record is a user's.
+    cordon=$(kubectl get node "$node" --output jsonpath='{.metadata.annotations.gpu\.nodestack\.dev/cordon}')
+    if [ -n "$cordon" ]; then
+        kubectl uncordon "$node"
+        kubectl annotate node "$node" gpu.nodestack.dev/cordon-
+    fi
 done

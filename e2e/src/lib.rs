@@ -4,7 +4,7 @@
 //!
 //! | Folder | Content |
 //! |---|---|
-//! | `standins` | stand-ins: `nvml` (NVIDIA's library), `node` (the driver's container, nvidia-smi, vectorAdd), `plugin` (device plugins) |
+//! | `standins` | stand-ins: `nvml` (NVIDIA's library), `node` (the driver's container, nvidia-smi, vectorAdd), `docker` (cri-dockerd), `plugin` (device plugins) |
 //! | `harness` | files, processes, programs and images on this machine; no cluster |
 //! | `cluster` | a real cluster on one machine: control plane, real nodes, chart, control of the stand-ins; no API client, so that `cargo xtask` builds quickly |
 //! | `client` | the running cluster for tests and benchmarks: API client, audit log, operator and probe as processes |

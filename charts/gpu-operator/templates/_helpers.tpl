@@ -197,6 +197,15 @@ image.repository is not set: the operator's two images are not published, so bui
 then install with:  --set image.repository=$REPO
 {{ end }}
 
+{{/* Why an upgrade is rejected. Arguments of printf: release, namespace, one of its objects, namespace. */}}
+{{- define "nodestack.otherRelease" }}
+
+release %s in namespace %s is not an installation of this chart: it contains %s. An upgrade to this chart would remove its objects;
+nothing was changed. Install this chart as a release of its own:
+
+  helm install nodestack charts/gpu-operator --namespace %s --set image.repository=$REPO
+{{ end }}
+
 {{- define "nodestack.operatorImage" -}}
 {{ include "nodestack.image" (dict "root" . "name" "gpu-operator" "digest" .Values.image.digests.operator) }}
 {{- end }}

@@ -12,7 +12,8 @@ pub const COMMAND: &str = "kubectl gpu-fleet";
 #[derive(clap::Args, Clone, Debug)]
 pub struct OperatorNamespace {
     /// Namespace of the operator.
-    #[arg(long = "operator-namespace", env = "POD_NAMESPACE", default_value = "gpu-operator", value_name = "NAME")]
+    // No environment variable: in a pod of another namespace, POD_NAMESPACE would be that one.
+    #[arg(long = "operator-namespace", default_value = "gpu-operator", value_name = "NAME")]
     pub name: String,
 }
 

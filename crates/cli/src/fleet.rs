@@ -175,4 +175,28 @@ mod tests {
     fn the_command_line_is_consistent() {
         Fleet::command().debug_assert();
     }
+
+    /// Returns a command and all commands below it.
+    fn all(command: &clap::Command) -> Vec<&clap::Command> {
+        let below = command.get_subcommands().flat_map(all);
+        std::iter::once(command).chain(below).collect()
+    }
+
+    #[test]
+    fn only_flags_decide_where_the_operator_is() {
+        let root = Fleet::command();
+        let arguments = all(&root).into_iter().flat_map(clap::Command::get_arguments);
+        let by_environment: Vec<_> = arguments.filter(|argument| argument.get_env().is_some()).collect();
+        assert!(by_environment.is_empty(), "{by_environment:?}");
+    }
+
+    #[test]
+    fn help_names_no_file_of_a_checkout() {
+        let mut root = Fleet::command();
+        root.build();
+        for command in all(&root) {
+            let help = command.clone().render_long_help().to_string();
+            assert!(!help.contains("docs/") && !help.contains(".md"), "{help}");
+        }
+    }
 }

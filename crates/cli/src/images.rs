@@ -68,6 +68,17 @@ pub enum ImagesError {
         "--model {0} is neither in the catalogue nor in spec.models; write a value of the label gpu.nodestack.dev/model"
     )]
     Model(String),
+    /// The catalogue has no driver image for an operating system.
+    #[error(
+        "--os {name}: the catalogue has no driver image for this operating system; valid are {}. For nodes with another one, whose driver is \
+         installed on the host or by an image of the policy, omit --os", valid.join(", ")
+    )]
+    System {
+        /// The name that `--os` has.
+        name: String,
+        /// The names of the operating systems in the catalogue.
+        valid: Vec<String>,
+    },
     /// A policy's models cannot be added.
     #[error("policy {0}: spec.{1}")]
     Conflict(String, String),
@@ -137,6 +148,10 @@ impl Images {
             return Err(ImagesError::Model(unknown.clone()));
         }
         fleet.models.clone_from(&self.model);
+        if let Some(name) = self.os.iter().find(|name| !fleet.serves(catalogue, name)) {
+            let valid = fleet.systems.iter().map(|os| format!("{}{}", os.id, os.version_id)).collect();
+            return Err(ImagesError::System { name: name.clone(), valid });
+        }
         if !self.os.is_empty() {
             fleet.limit_systems(&self.os);
         }
@@ -198,8 +213,8 @@ mod tests {
             google,
             "nvidia/driver:595-5.15.0-91-generic-ubuntu22.04",
             "nvidia/driver:595.91.07-ubuntu22.04",
-            "nvidia/k8s-device-plugin:v0.20.0",
-            "nvidia/k8s/container-toolkit:v1.20.0",
+            "nvidia/k8s-device-plugin:v0.19.3",
+            "nvidia/k8s/container-toolkit:v1.20.2",
         ];
         let probe = "registry.example.com/nvml-probe:1".to_owned();
         let of = |host: &dyn Fn(&str) -> String| {
@@ -245,6 +260,12 @@ mod tests {
             ("", "{}", "-: the file contains no policy"),
             ("--model nvidia-h999", AIR_GAPPED, "--model nvidia-h999 is neither in the catalogue nor in spec.models"),
             ("--os Ubuntu", AIR_GAPPED, "such as ubuntu22.04"),
+            (
+                "--os ubuntu2404",
+                AIR_GAPPED,
+                "--os ubuntu2404: the catalogue has no driver image for this operating system; valid are ",
+            ),
+            ("--os ubuntu22.04 --os debian12", AIR_GAPPED, "cos. For nodes with another one"),
             ("--filename x", AIR_GAPPED, "cannot be used multiple times"),
         ] {
             let error = list(flags, text).unwrap_err();

@@ -1,16 +1,17 @@
 //! Check: whether the components of the installed chart work, and its admission policies are enforced, for `helm test`.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, time::Duration};
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys, schema_revision::crd_names};
-use gpu_operator_plan::assess::pod_failure::PROBE_DAEMON_SET;
+use gpu_operator_plan::assess::pod_failure::{DETECTOR_DAEMON_SET, PROBE_DAEMON_SET};
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     apps::v1::DaemonSet,
-    core::v1::Pod,
+    core::v1::{Node, Pod},
 };
 use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     admission::{Binding, Policy, State},
@@ -19,7 +20,31 @@ use crate::{
     watch::Known,
 };
 
-/// Returns what does not work: the CRDs, the operator's pod, the probes, or the admission policies of these names. Empty if all
+/// The time in which faults may disappear: shortly after an installation, probes still start on the nodes that the detector has found.
+const WITHIN: Duration = Duration::from_mins(1);
+/// The pause between two attempts.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Returns the faults that remain for a minute.
+///
+/// # Errors
+/// Returns an error if the API server does not answer, or rejects a request.
+pub async fn lasting_faults(
+    client: &Client,
+    namespace: &str,
+    admission_policies: &[String],
+) -> Result<Vec<String>, Error> {
+    let until = Instant::now() + WITHIN;
+    loop {
+        let found = faults(client, namespace, admission_policies).await?;
+        if found.is_empty() || Instant::now() >= until {
+            return Ok(found);
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Returns what does not work: the CRDs, the operator's pod, detector and probe, or the admission policies of these names. Empty if all
 /// of them work.
 ///
 /// # Errors
@@ -36,12 +61,13 @@ pub async fn faults(client: &Client, namespace: &str, admission_policies: &[Stri
         let names: Vec<_> = pods.iter().map(ResourceExt::name_any).collect();
         faults.push(format!("no pod of the operator is ready: {names:?}"));
     }
+    // The detector runs on every node that could have a GPU, the probe where one was found, which may be nowhere.
+    let with_gpus = ListParams::default().labels(&format!("{}=true", keys::PRESENT)).limit(1);
+    let with_gpus = request("list nodes".into(), Api::<Node>::all(client.clone()).list_metadata(&with_gpus)).await?;
     let sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
-    let set = request(format!("read DaemonSet {PROBE_DAEMON_SET}"), sets.get(PROBE_DAEMON_SET)).await?;
-    let status = set.status.unwrap_or_default();
-    let (ready, wanted) = (status.number_ready, status.desired_number_scheduled);
-    if ready < wanted || wanted == 0 {
-        faults.push(format!("{ready} of {wanted} pods of DaemonSet {PROBE_DAEMON_SET} are ready"));
+    for (name, is_wanted) in [(DETECTOR_DAEMON_SET, true), (PROBE_DAEMON_SET, !with_gpus.items.is_empty())] {
+        let set = request(format!("read DaemonSet {name}"), sets.get(name)).await?;
+        faults.extend(not_ready(&set, is_wanted));
     }
     for name in crd_names() {
         if let Known::Present(Crd { mismatch: Some(mismatch) }) = known::<CrdMetadata, Crd>(client, name).await? {
@@ -65,6 +91,21 @@ where
     let named = ListParams::default().fields(&format!("metadata.name={name}"));
     let found = request(format!("read {} {name}", K::kind(&())), Api::<K>::all(client.clone()).list(&named)).await?;
     Ok(found.items.first().map_or(Known::Absent, |object| Known::Present(T::from(object))))
+}
+
+/// Returns why a DaemonSet is not ready. `is_wanted`: at least one node must be selected.
+fn not_ready(set: &DaemonSet, is_wanted: bool) -> Option<String> {
+    let (name, status) = (set.name_any(), set.status.clone().unwrap_or_default());
+    let (ready, wanted) = (status.number_ready, status.desired_number_scheduled);
+    if status.observed_generation < set.metadata.generation {
+        return Some(format!("the controller has not observed the latest generation of DaemonSet {name}"));
+    }
+    if is_wanted && wanted == 0 {
+        return Some(format!(
+            "DaemonSet {name} selects no node: check its nodeSelector and affinity in the chart's values"
+        ));
+    }
+    (ready < wanted).then(|| format!("{ready} of {wanted} pods of DaemonSet {name} are ready"))
 }
 
 fn is_ready(pod: &Pod) -> bool {

@@ -50,7 +50,8 @@ pub struct Cli {
 enum Command {
     /// Run the operator.
     Run(Run),
-    /// Check whether operator and probes of the installed chart are ready, its CRDs of this version, and its admission policies enforced.
+    /// Check whether operator, detector and probes of the installed chart are ready, its CRDs of this version, and its admission policies
+    /// enforced. Waits for a minute at most.
     Check {
         /// Namespace of the operator.
         #[arg(long, env = "POD_NAMESPACE")]
@@ -174,12 +175,12 @@ impl Cli {
                 return Ok(if plan.run(client).await? { ExitCode::from(CHANGES) } else { ExitCode::SUCCESS });
             }
             Command::Check { namespace, admission_policies } => {
-                let faults = check::faults(&bounded(client().await?), &namespace, &admission_policies).await?;
+                let faults = check::lasting_faults(&bounded(client().await?), &namespace, &admission_policies).await?;
                 if !faults.is_empty() {
                     return Err(CliError::Faults(faults));
                 }
                 tracing::info!(
-                    "operator and probes are ready, the CRDs are of this version, and the admission policies are enforced"
+                    "operator, detector and probes are ready, the CRDs are of this version, and the admission policies are enforced"
                 );
             }
         }

@@ -42,6 +42,8 @@ const RUNTIMES: [&str; 5] =
     ["containerd://2.1.4", "containerd://1.7.27", "containerd://1.6.36", "docker://27.0.3", "cri-o://1.34.1"];
 /// More GPUs than a node has: each index that a MIG layout names exists.
 const GPUS: u32 = 64;
+/// `ID` of Container-Optimized OS, for which there is no image to pull.
+const COS: &str = "cos";
 /// The name in place of a kernel's release where none is given: valid in a tag, and unlike any kernel.
 pub const ANY_KERNEL: &str = "KERNEL";
 
@@ -61,8 +63,20 @@ impl Fleet {
     #[must_use]
     pub fn of(catalogue: &Catalogue) -> Self {
         let tags: BTreeSet<&String> = catalogue.releases().flat_map(|release| &release.os).collect();
-        let systems = tags.into_iter().map(String::as_str).chain(["cos"]).map(system).collect();
+        let systems = tags.into_iter().map(String::as_str).chain([COS]).map(system).collect();
         Self { systems, models: Vec::new(), kernels: vec![ANY_KERNEL.to_owned()] }
+    }
+
+    /// Returns whether a name is that of an operating system for which the catalogue has a driver image, or Google's, or the beginning of such
+    /// a name without a minor version.
+    #[must_use]
+    pub fn serves(&self, catalogue: &Catalogue, name: &str) -> bool {
+        let OsRelease { id, version_id } = system(name);
+        let is_listed = |known: &OsRelease| {
+            let known = format!("{}{}", known.id, known.version_id);
+            known.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.systems.iter().any(is_listed) || id == COS || catalogue.default_driver_for(&[], &id, &version_id).is_some()
     }
 
     /// Replaces the operating systems by those with one of these names, such as `ubuntu22.04` or `rhel9`. A name without a

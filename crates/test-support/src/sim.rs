@@ -12,6 +12,7 @@ mod node_writes;
 mod passes;
 mod plugin;
 pub mod pod;
+pub mod pod_json;
 mod service;
 
 use std::{

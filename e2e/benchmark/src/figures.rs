@@ -1,4 +1,4 @@
-//! The figures of one fleet, their limits, and the figures of NVIDIA's operator.
+//! The figures of one fleet, and their limits.
 
 use std::time::Duration;
 
@@ -36,82 +36,40 @@ pub(super) struct Figures {
     pub usage: Usage,
 }
 
-/// The figures of NVIDIA's operator on such a fleet.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Nvidia {
-    pub nodes: u32,
-    writes: u32,
-    settled_reads: u32,
-    join: u32,
-    peak_mib: u32,
-    cpu_seconds: f64,
-}
-
-/// The measured sizes, with 49 labels per node and pods that start at once.
-pub(super) const NVIDIA: [Nvidia; 3] = [
-    Nvidia { nodes: 100, writes: 2_991, settled_reads: 202, join: 479, peak_mib: 102, cpu_seconds: 3.2 },
-    Nvidia { nodes: 1_000, writes: 12_756, settled_reads: 1_873, join: 2_282, peak_mib: 460, cpu_seconds: 28.0 },
-    Nvidia { nodes: 3_000, writes: 28_972, settled_reads: 6_573, join: 6_189, peak_mib: 1_322, cpu_seconds: 103.0 },
-];
-
-/// One figure, and the same figure of NVIDIA's operator if it was measured.
-pub(super) struct Compared {
-    pub row: Row<Figures>,
-    pub nvidia: Option<fn(&Nvidia) -> f64>,
-}
-
 /// The writes during the installation.
-pub(super) const WRITES: Compared = compared(
+pub(super) const WRITES: Row<Figures> =
     Row::count("writes from apply until quiet", |of: &Figures| requests(&of.install.writes()))
-        .at_most(|of| f64::from(of.nodes) * 4.0 + float(of.daemon_sets) + 20.0),
-    |of| of.writes.into(),
-);
+        .at_most(|of| f64::from(of.nodes) * 4.0 + float(of.daemon_sets) + 20.0);
 /// The requests when one node joins.
-pub(super) const JOIN: Compared =
-    compared(Row::count("requests when one node joins", |of: &Figures| requests(&of.join)).at_most(|_| 10.0), |of| {
-        of.join.into()
-    });
+pub(super) const JOIN: Row<Figures> =
+    Row::count("requests when one node joins", |of: &Figures| requests(&of.join)).at_most(|_| 10.0);
 /// The peak of memory.
-pub(super) const PEAK: Compared = compared(
+pub(super) const PEAK: Row<Figures> =
     Row::measure("peak resident memory, MiB", |of: &Figures| mib(of.usage.peak_resident))
-        .at_most(|of| memory_limit(of.nodes, of.gpus)),
-    |of| of.peak_mib.into(),
-);
+        .at_most(|of| memory_limit(of.nodes, of.gpus));
 
 /// All figures, in the order of the table.
-pub(super) const ROWS: [Compared; 14] = [
+pub(super) const ROWS: [Row<Figures>; 14] = [
     WRITES,
-    compared(Row::measure("the same, per node", |of| requests(&of.install.writes()) / f64::from(of.nodes)), |of| {
-        f64::from(of.writes) / f64::from(of.nodes)
-    }),
-    own(Row::count("reads from apply until quiet", |of| requests(&of.install.only(|request| !request.is_write())))),
-    own(Row::count("rejected requests, of all phases", rejected).at_most(|_| 0.0)),
-    own(Row::count("writes at the operator's start, before a policy", |of| requests(&of.start.writes()))),
-    compared(Row::count("requests while settled", |of: &Figures| requests(&of.settled)).at_most(|_| 0.0), |of| {
-        of.settled_reads.into()
-    }),
+    Row::measure("the same, per node", |of| requests(&of.install.writes()) / f64::from(of.nodes)),
+    Row::count("reads from apply until quiet", |of| requests(&of.install.only(|request| !request.is_write()))),
+    Row::count("rejected requests, of all phases", rejected).at_most(|_| 0.0),
+    Row::count("writes at the operator's start, before a policy", |of| requests(&of.start.writes())),
+    Row::count("requests while settled", |of: &Figures| requests(&of.settled)).at_most(|_| 0.0),
     JOIN,
-    own(Row::count("requests when its pods take two minutes each", |of: &Figures| requests(&of.slow_join))
-        .at_most(|_| 10.0)),
+    Row::count("requests when its pods take two minutes each", |of: &Figures| requests(&of.slow_join))
+        .at_most(|_| 10.0),
     PEAK,
-    own(Row::measure("resident memory at the end, MiB", |of| mib(of.usage.resident))),
-    compared(Row::measure("processor time of all phases, s", |of| of.usage.cpu.as_secs_f64()), |of| of.cpu_seconds),
-    own(Row::measure("time until all are labelled, s", |of| of.labelled.as_secs_f64())),
-    own(Row::measure("time until the policy is Ready, s", |of| of.ready.as_secs_f64())),
-    own(Row::measure("time until quiet, s", |of| of.quiet.as_secs_f64())),
+    Row::measure("resident memory at the end, MiB", |of| mib(of.usage.resident)),
+    Row::measure("processor time of all phases, s", |of| of.usage.cpu.as_secs_f64()),
+    Row::measure("time until all are labelled, s", |of| of.labelled.as_secs_f64()),
+    Row::measure("time until the policy is Ready, s", |of| of.ready.as_secs_f64()),
+    Row::measure("time until quiet, s", |of| of.quiet.as_secs_f64()),
 ];
-
-const fn own(row: Row<Figures>) -> Compared {
-    Compared { row, nvidia: None }
-}
-
-const fn compared(row: Row<Figures>, nvidia: fn(&Nvidia) -> f64) -> Compared {
-    Compared { row, nvidia: Some(nvidia) }
-}
 
 /// Returns a message for every figure above its limit.
 pub(super) fn exceeded(figures: &Figures) -> Vec<String> {
-    ROWS.iter().filter_map(|compared| compared.row.exceeded(figures)).collect()
+    ROWS.iter().filter_map(|row| row.exceeded(figures)).collect()
 }
 
 fn rejected(of: &Figures) -> f64 {

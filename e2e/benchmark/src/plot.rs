@@ -3,21 +3,20 @@
 use std::fmt::Write;
 
 use super::{
-    figures::{Compared, Figures, JOIN, NVIDIA, PEAK, WRITES},
-    row::number,
+    figures::{Figures, JOIN, PEAK, WRITES},
+    row::{Row, number},
 };
 
-const PANELS: [Compared; 3] = [WRITES, JOIN, PEAK];
+const PANELS: [Row<Figures>; 3] = [WRITES, JOIN, PEAK];
 /// Colours with enough contrast on white as well as on black.
 const INK: &str = "#7a7f87";
-const OPERATOR: Series = Series { name: "gpu-operator", colour: "#2f81f7", dashes: "none" };
-const NVIDIA_OPERATOR: Series = Series { name: "NVIDIA's operator", colour: "#d4671c", dashes: "6 4" };
+const LINE: &str = "#2f81f7";
 
 /// The size of a panel with its margins, in pixels.
-const PANEL: Size = Size { width: 300.0, height: 300.0 };
+const PANEL: Size = Size { width: 300.0, height: 276.0 };
 /// The left and top margins of the plot in a panel, in pixels.
 const LEFT: f64 = 56.0;
-const TOP: f64 = 60.0;
+const TOP: f64 = 36.0;
 /// The size of the plot in a panel, in pixels.
 const PLOT: Size = Size { width: 215.0, height: 185.0 };
 
@@ -39,13 +38,6 @@ struct Value {
     value: f64,
 }
 
-#[derive(Clone, Copy)]
-struct Series {
-    name: &'static str,
-    colour: &'static str,
-    dashes: &'static str,
-}
-
 /// Returns the plot: one panel for each figure, with logarithmic axes.
 pub(super) fn svg(all: &[Figures]) -> String {
     let (width, height) = (PANEL.width * 3.0, PANEL.height);
@@ -54,11 +46,6 @@ pub(super) fn svg(all: &[Figures]) -> String {
          height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\" fill=\"{INK}\">\n\
          <title>Growth of writes, requests and memory with the fleet</title>\n"
     );
-    for (index, series) in [OPERATOR, NVIDIA_OPERATOR].into_iter().enumerate() {
-        let x = LEFT + 160.0 * if index == 0 { 0.0 } else { 1.0 };
-        line(&mut svg, &series, &[Point { x, y: 16.0 }, Point { x: x + 24.0, y: 16.0 }]);
-        text(&mut svg, Point { x: x + 32.0, y: 20.0 }, "start", series.name);
-    }
     for (figure, left) in PANELS.iter().zip([0.0, PANEL.width, PANEL.width * 2.0]) {
         panel(&mut svg, figure, all, left);
     }
@@ -66,27 +53,19 @@ pub(super) fn svg(all: &[Figures]) -> String {
 }
 
 /// Draws the panel of a figure; `left` is the panel's left edge.
-fn panel(svg: &mut String, figure: &Compared, all: &[Figures], left: f64) {
-    let operators = all.iter().map(|of| Value { nodes: of.nodes.into(), value: (figure.row.value)(of) });
-    let nvidias = figure
-        .nvidia
-        .iter()
-        .flat_map(|value| NVIDIA.iter().map(|of| Value { nodes: of.nodes.into(), value: value(of) }));
+fn panel(svg: &mut String, figure: &Row<Figures>, all: &[Figures], left: f64) {
+    let values = all.iter().map(|of| Value { nodes: of.nodes.into(), value: (figure.value)(of) });
     // A logarithmic axis has no zero.
-    let operators: Vec<Value> = operators.filter(|value| value.value > 0.0).collect();
-    let nvidias: Vec<Value> = nvidias.filter(|value| value.value > 0.0).collect();
-    let both = || operators.iter().chain(&nvidias);
+    let values: Vec<Value> = values.filter(|value| value.value > 0.0).collect();
     let axes = Axes {
         left: left + LEFT,
-        x: Axis::around(both().map(|value| value.nodes)),
-        y: Axis::around(both().map(|value| value.value)),
+        x: Axis::around(values.iter().map(|value| value.nodes)),
+        y: Axis::around(values.iter().map(|value| value.value)),
     };
     axes.draw(svg);
-    text(svg, Point { x: axes.left, y: TOP - 10.0 }, "start", figure.row.what);
-    for (series, values) in [(OPERATOR, &operators), (NVIDIA_OPERATOR, &nvidias)] {
-        let points: Vec<Point> = values.iter().map(|value| axes.place(value)).collect();
-        line(svg, &series, &points);
-    }
+    text(svg, Point { x: axes.left, y: TOP - 10.0 }, "start", figure.what);
+    let points: Vec<Point> = values.iter().map(|value| axes.place(value)).collect();
+    line(svg, &points);
 }
 
 /// The axes of a panel.
@@ -131,16 +110,12 @@ impl Axes {
 }
 
 /// Draws a line with a dot at each point.
-fn line(svg: &mut String, series: &Series, points: &[Point]) {
-    let Series { colour, dashes, .. } = series;
+fn line(svg: &mut String, points: &[Point]) {
     let path: Vec<String> = points.iter().map(|Point { x, y }| format!("{x:.1},{y:.1}")).collect();
     let path = path.join(" ");
-    let _ = writeln!(
-        svg,
-        "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" stroke-dasharray=\"{dashes}\"/>"
-    );
+    let _ = writeln!(svg, "<polyline points=\"{path}\" fill=\"none\" stroke=\"{LINE}\" stroke-width=\"2\"/>");
     for Point { x, y } in points {
-        let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{colour}\"/>");
+        let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{LINE}\"/>");
     }
 }
 
@@ -206,9 +181,9 @@ mod tests {
             let coordinate = |name: &str| -> Vec<f64> {
                 svg.split(name).skip(1).map(|rest| rest.split('"').next().unwrap().parse().unwrap()).collect()
             };
-            assert_eq!(coordinate("cx=\"").len(), 4 + 9 + 3 * all.len());
+            assert_eq!(coordinate("cx=\"").len(), 3 * all.len());
             assert!(coordinate("cx=\"").iter().all(|x| (0.0..=900.0).contains(x)));
-            assert!(coordinate("cy=\"").iter().all(|y| (0.0..=300.0).contains(y)));
+            assert!(coordinate("cy=\"").iter().all(|y| (0.0..=276.0).contains(y)));
         }
     }
 

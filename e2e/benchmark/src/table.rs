@@ -5,14 +5,15 @@ use std::{collections::BTreeSet, fmt::Write};
 use cluster_client::audit::Requests;
 
 use super::{
-    figures::{Compared, Figures, NVIDIA, ROWS},
+    figures::{Figures, ROWS},
     row::{Row, number},
 };
 
-/// Returns all figures of fleets next to those of NVIDIA's operator, and the requests of the installation by kind.
+/// Returns all figures of fleets, and the requests of the installation by kind.
 pub(super) fn fleets(all: &[Figures]) -> String {
+    let fleets: Vec<_> = all.iter().map(|figures| (nodes(figures.nodes), figures)).collect();
     let installs: Vec<_> = all.iter().map(|figures| (nodes(figures.nodes), &figures.install)).collect();
-    format!("{}\n{}", comparison(all), kinds("from apply until quiet", &installs))
+    format!("{}\n{}", figures(&ROWS, &fleets), kinds("from apply until quiet", &installs))
 }
 
 /// Returns the heading of a fleet's column.
@@ -43,26 +44,6 @@ pub(super) fn kinds(when: &str, all: &[(String, &Requests)]) -> String {
     markdown(&lines)
 }
 
-fn comparison(all: &[Figures]) -> String {
-    let mut lines = Vec::new();
-    let mut heading = vec![String::new()];
-    for figures in all {
-        heading.extend([nodes(figures.nodes), "NVIDIA's".to_owned()]);
-    }
-    lines.push(heading);
-    for compared in ROWS {
-        let cells = all.iter().flat_map(|figures| [compared.row.cell(figures), nvidia(&compared, figures)]);
-        lines.push(std::iter::once(compared.row.what.to_owned()).chain(cells).collect());
-    }
-    markdown(&lines)
-}
-
-fn nvidia(compared: &Compared, figures: &Figures) -> String {
-    let measured = NVIDIA.iter().find(|measured| measured.nodes == figures.nodes);
-    let value = compared.nvidia.zip(measured).map(|(value, measured)| compared.row.number(value(measured)));
-    value.unwrap_or_else(|| "–".to_owned())
-}
-
 /// Formats a table. The first line is its heading; numbers are aligned to the right.
 fn markdown(lines: &[Vec<String>]) -> String {
     let mut text = String::new();
@@ -80,22 +61,13 @@ fn markdown(lines: &[Vec<String>]) -> String {
 mod tests {
     use super::*;
 
-    /// Returns the numbers of cells in the lines: a single number if all lines have the same.
-    fn widths(table: &str) -> BTreeSet<usize> {
-        table.lines().map(|line| line.matches('|').count()).collect()
-    }
-
     #[test]
-    fn every_figure_is_next_to_its_limit_and_to_nvidias_figure() {
+    fn every_figure_is_next_to_its_limit() {
         let text = fleets(&[Figures::example(100, 3), Figures::example(700, 3)]);
-        assert!(
-            text.starts_with("|  | 100 nodes | NVIDIA's | 700 nodes | NVIDIA's |\n|---|---:|---:|---:|---:|\n"),
-            "{text}"
-        );
-        let writes = "| writes from apply until quiet | 300 (at most 425) | 2,991 | 2,100 (at most 2,825) | – |";
+        assert!(text.starts_with("|  | 100 nodes | 700 nodes |\n|---|---:|---:|\n"), "{text}");
+        let writes = "| writes from apply until quiet | 300 (at most 425) | 2,100 (at most 2,825) |";
         assert!(text.contains(writes), "{text}");
         assert!(text.contains("| `patch nodes` | 300 | 2100 |"), "{text}");
-        assert_eq!(widths(&comparison(&[Figures::example(100, 3)])).len(), 1, "{text}");
     }
 
     #[test]

@@ -32,7 +32,20 @@ impl Cluster {
     /// # Errors
     /// If no cluster is running; the error describes how to start one.
     pub async fn connect() -> Result<Self> {
-        let paths = Paths::new();
+        Self::at(Paths::new()).await
+    }
+
+    /// Connects to the cluster for tests on simulated nodes. If none was started for them, that is the one of [`Self::connect`].
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn connect_to_simulated() -> Result<Self> {
+        let paths = Paths::simulated();
+        let exists = State::load(&paths).is_some();
+        Self::at(if exists { paths } else { Paths::new() }).await
+    }
+
+    async fn at(paths: Paths) -> Result<Self> {
         let state = State::load(&paths).filter(|state| control_plane::is_running(&paths, state)).context(
             "no cluster is running: `cargo xtask test` starts one for the tests, `cargo xtask up` starts one to work with",
         )?;
@@ -56,7 +69,7 @@ impl Cluster {
     /// Writes a kubeconfig with a token of one of the chart's service accounts, valid for a day, and returns its path.
     /// If a pod is given, the token is bound to it, which also gives the API server the pod's node.
     pub fn service_account_kubeconfig(&self, name: &str, pod: Option<&str>) -> Result<PathBuf> {
-        let mut args = vec!["create", "token", name, "--namespace", chart::RELEASE, "--duration=24h"];
+        let mut args = vec!["create", "token", name, "--namespace", chart::NAMESPACE, "--duration=24h"];
         args.extend(pod.iter().flat_map(|pod| ["--bound-object-kind=Pod", "--bound-object-name", pod]));
         let token = self.kubectl(&args)?;
         let file = self.paths.cluster().join(format!("{name}.kubeconfig"));
@@ -94,6 +107,12 @@ impl Cluster {
     /// Returns the namespace of the chart's release.
     #[must_use]
     pub fn namespace(&self) -> &'static str {
+        chart::NAMESPACE
+    }
+
+    /// Returns the name of the chart's release.
+    #[must_use]
+    pub fn release(&self) -> &'static str {
         chart::RELEASE
     }
 
@@ -142,6 +161,13 @@ impl Cluster {
     #[must_use]
     pub fn audit(&self) -> Audit {
         Audit::new(self.paths.logs().join("audit.log"))
+    }
+
+    /// Returns this audit log, and that of the cluster for tests on simulated nodes if there was one.
+    #[must_use]
+    pub fn audits(&self) -> Vec<Audit> {
+        let simulated = Audit::new(Paths::simulated().logs().join("audit.log"));
+        [self.audit()].into_iter().chain(simulated.file().exists().then_some(simulated)).collect()
     }
 
     /// Returns what helps to find out why a test failed on these nodes: policies and the operator's log; and for each

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use cluster::{
-    chart::RELEASE,
+    chart::NAMESPACE,
     clients::kubectl,
     outside::{self, OPERATOR, STANDBY},
     state::State,
@@ -45,7 +45,7 @@ impl OperatorProcess {
     /// If the chart is not installed, if the program is not built, or if the operator exits or is not ready within a minute.
     pub fn start(cluster: &Cluster, program: &Path) -> Result<Self> {
         let paths = cluster.paths().clone();
-        let text = kubectl(&paths, &["get", DEPLOYMENT, "--namespace", RELEASE, "-o", "json"])?;
+        let text = kubectl(&paths, &["get", DEPLOYMENT, "--namespace", NAMESPACE, "-o", "json"])?;
         let deployment: Deployment = serde_json::from_str(&text).context("reading the operator's Deployment")?;
         let (mut args, mut env) = invocation(&deployment)?;
         // As a process of the machine it uses the machine's network, and gets a port on loopback.
@@ -155,10 +155,10 @@ impl OperatorProcess {
 }
 
 fn scale_to_zero(paths: &Paths) -> Result<()> {
-    kubectl(paths, &["scale", DEPLOYMENT, "--namespace", RELEASE, "--replicas=0"])?;
+    kubectl(paths, &["scale", DEPLOYMENT, "--namespace", NAMESPACE, "--replicas=0"])?;
     // Before the controllers have seen the change, they may still create pods.
-    kubectl(paths, &["rollout", "status", DEPLOYMENT, "--namespace", RELEASE, "--timeout=60s"])?;
-    let pods = ["pods", "--selector=app.kubernetes.io/name=nodestack-gpu-operator", "--namespace", RELEASE];
+    kubectl(paths, &["rollout", "status", DEPLOYMENT, "--namespace", NAMESPACE, "--timeout=60s"])?;
+    let pods = ["pods", "--selector=app.kubernetes.io/name=nodestack-gpu-operator", "--namespace", NAMESPACE];
     if State::load(paths).is_some_and(|state| !state.nodes.is_real()) {
         // Nothing runs in it, and kwok may take a minute to delete it while a large fleet joins.
         kubectl(paths, &[&["delete"][..], &pods, &["--force", "--ignore-not-found"]].concat())?;

@@ -25,8 +25,10 @@ use super::{
     state::State,
 };
 
-/// The name of the release and of its namespace.
-pub const RELEASE: &str = "gpu-operator";
+/// The name of the release. NVIDIA's documentation calls the release of its operator `gpu-operator`.
+pub const RELEASE: &str = "nodestack";
+/// The namespace of the release.
+pub const NAMESPACE: &str = "gpu-operator";
 
 /// The registries of all images in tests: the stand-ins', and, for simulated nodes, the defaults and those of the examples.
 const REGISTRIES: [&str; 5] =
@@ -38,7 +40,7 @@ pub fn install(paths: &Paths, state: &State) -> Result<()> {
     let namespace = json!({
         "apiVersion": "v1",
         "kind": "Namespace",
-        "metadata": {"name": RELEASE, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}},
+        "metadata": {"name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}},
     });
     let file = paths.cluster().join("namespace.json");
     write(&file, &namespace.to_string())?;
@@ -47,14 +49,14 @@ pub fn install(paths: &Paths, state: &State) -> Result<()> {
     let mut helm = helm(paths);
     helm.args(["upgrade", "--install", RELEASE])
         .arg(package(paths, &paths.cluster(), None)?)
-        .args(["--namespace", RELEASE, "--values"])
+        .args(["--namespace", NAMESPACE, "--values"])
         .arg(values_file(paths));
     if state.nodes.is_real() {
         helm.args(["--wait", "--timeout", "2m"]);
     }
-    let pods = || kubectl(paths, &["get", "pods", "-n", RELEASE, "--no-headers"]).unwrap_or_default();
+    let pods = || kubectl(paths, &["get", "pods", "-n", NAMESPACE, "--no-headers"]).unwrap_or_default();
     run_logged(&mut helm, &paths.log("helm"), || step.tick("waiting for operator and probe"))
-        .with_context(|| format!("pods in namespace {RELEASE}:\n{}", pods()))?;
+        .with_context(|| format!("pods in namespace {NAMESPACE}:\n{}", pods()))?;
     step.done();
     Ok(())
 }
@@ -83,9 +85,9 @@ pub fn restart(paths: &Paths, images: &BTreeSet<String>) -> Result<()> {
         ("localhost:5999/nvml-probe:dev", "daemonset/nodestack-nvml-probe"),
         ("localhost:5999/nvml-probe:dev", "daemonset/nodestack-gpu-detector"),
     ] {
-        let exists = || kubectl(paths, &["get", workload, "--namespace", RELEASE]).is_ok();
+        let exists = || kubectl(paths, &["get", workload, "--namespace", NAMESPACE]).is_ok();
         if images.contains(image) && exists() {
-            kubectl(paths, &["rollout", "restart", workload, "--namespace", RELEASE])?;
+            kubectl(paths, &["rollout", "restart", workload, "--namespace", NAMESPACE])?;
         }
     }
     Ok(())
@@ -103,8 +105,8 @@ fn values(state: &State) -> serde_json::Value {
         // out of its node.
         "hostNetwork": true,
         // Shorter than on a fleet, because tests and people wait for them.
-        "detector": {"interval": "2s"},
-        "probe": {"interval": "2s", "podMetrics": {"enabled": true}, "dcgmMetrics": {"enabled": true}},
+        "detector": {"interval": "1s"},
+        "probe": {"interval": "1s", "podMetrics": {"enabled": true}, "dcgmMetrics": {"enabled": true}},
         // One replica: tests look for its pod, and on its node.
         "operator": {"replicas": 1, "affinity": affinity(state), "evictPods": true},
         // Shorter than the minute after which nodes are left, because a test waits for it to fail.

@@ -5,7 +5,7 @@ use std::{env, path::PathBuf, process::Command};
 use anyhow::Result;
 use harness::{
     paths::Paths,
-    process::{COLLECT_SELDOM, output},
+    process::{collect_seldom, output},
     tools::Kubernetes,
 };
 
@@ -35,9 +35,7 @@ pub fn script(paths: &Paths, script: &str) -> Result<Command> {
 pub fn helm(paths: &Paths) -> Command {
     let mut command = Command::new(paths.tool("helm"));
     let own = |name: &str| paths.base.join("helm").join(name);
-    let (name, value) = COLLECT_SELDOM;
-    command
-        .env(name, value)
+    collect_seldom(&mut command)
         .env("KUBECONFIG", paths.kubeconfig())
         .env("HELM_CACHE_HOME", own("cache"))
         .env("HELM_CONFIG_HOME", own("config"))

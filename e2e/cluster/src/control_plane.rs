@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use harness::{files::tail, paths::Paths, progress::Step, records::records, wait::poll};
+use harness::{files::tail, paths::Paths, process::collect_seldom, progress::Step, records::records, wait::poll};
 
 use super::{
     clients::kubectl,
@@ -93,8 +93,14 @@ pub fn is_running(paths: &Paths, state: &State) -> bool {
 
 fn spawn(paths: &Paths, state: &State, name: &str, args: &[String]) -> Result<()> {
     let program = if name == ETCD { paths.tool(name) } else { state.nodes.kubernetes().folder(paths).join(name) };
-    let mut command =
-        if state.nodes.is_real() { network::inside(paths, state, &program)? } else { Command::new(program) };
+    let mut command = if state.nodes.is_real() {
+        // Clusters with real nodes are small. Others are those of the benchmark too, with thousands of nodes.
+        let mut command = network::inside(paths, state, &program)?;
+        collect_seldom(&mut command);
+        command
+    } else {
+        Command::new(program)
+    };
     records(paths).spawn(name, command.args(args), &paths.log(name))
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use harness::paths::Paths;
 
-use super::{chart::RELEASE, clients::kubectl};
+use super::{chart::NAMESPACE, clients::kubectl};
 
 /// The line that a test prints between its error and the state of the cluster.
 pub const HEADING: &str = "--- the cluster";
@@ -21,16 +21,16 @@ pub fn diagnosis(paths: &Paths, nodes: impl IntoIterator<Item = String>) -> Stri
     add(&["get", "nodes", "-o", "wide"]);
     add(&["get", "daemonsets", "-A", "-o", "wide"]);
     add(&["get", "clustergpupolicies", "-o", "yaml"]);
-    add(&["logs", "-n", RELEASE, "deployment/nodestack-gpu-operator", "--tail=100"]);
+    add(&["logs", "-n", NAMESPACE, "deployment/nodestack-gpu-operator", "--tail=100"]);
     for node in nodes {
         let on_node = format!("--field-selector=spec.nodeName={node}");
         add(&["get", "gpunode", &node, "-o", "yaml"]);
         add(&["get", "events", "-A", &format!("--field-selector=involvedObject.name={node}")]);
         add(&["get", "pods", "-A", "-o", "wide", &on_node]);
-        let pods = kubectl(paths, &["get", "pods", "-n", RELEASE, "-o", "name", &on_node]).unwrap_or_default();
+        let pods = kubectl(paths, &["get", "pods", "-n", NAMESPACE, "-o", "name", &on_node]).unwrap_or_default();
         for pod in pods.lines() {
-            add(&["describe", "-n", RELEASE, pod]);
-            add(&["logs", "-n", RELEASE, pod, "--all-containers", "--prefix", "--tail=60"]);
+            add(&["describe", "-n", NAMESPACE, pod]);
+            add(&["logs", "-n", NAMESPACE, pod, "--all-containers", "--prefix", "--tail=60"]);
         }
     }
     text

@@ -1,10 +1,10 @@
 //! Starting and removing the whole cluster.
 
-use std::{fs, time::Duration};
+use std::{fs, thread, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use harness::{
-    cargo::{Scope, build_workspace},
+    cargo::{self, Scope, build_workspace},
     files::ignore_missing,
     images,
     interrupts::begin_cleanup,
@@ -13,13 +13,13 @@ use harness::{
     paths::Paths,
     progress::{Step, heading},
     records::records,
-    tools::{self, Kubernetes},
+    tools::{self, Kubernetes, Part},
 };
 use nix::unistd::Uid;
 
 use super::{
     chart, control_plane, demo_machines, kwok,
-    node::{cgroups, control, image_import::import},
+    node::{cgroups, control, image_import::import, runtime::Runtime},
     outside,
     state::{Nodes, Purpose, State},
 };
@@ -50,14 +50,6 @@ pub fn choose_nodes(count: u8) -> Nodes {
     }
 }
 
-/// Installs missing packages and builds the tools.
-pub fn prepare(paths: &Paths, purpose: Purpose, nodes: Nodes) -> Result<()> {
-    let real = nodes.is_real();
-    packages::install(paths, real)?;
-    // Tests and people may add a fleet of simulated nodes to the real ones; the demo does not.
-    tools::build(paths, nodes.kubernetes(), real, !real || purpose != Purpose::Demo)
-}
-
 /// Starts the cluster up to `extent`. A running cluster is kept.
 pub fn up(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Result<State> {
     let state = if let Some(state) = running(paths) {
@@ -70,9 +62,10 @@ pub fn up(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Resu
         // A killed command or a restart of the machine may have left parts of a cluster.
         down(paths)?;
         fs::remove_dir_all(paths.logs()).or_else(ignore_missing)?;
-        prepare(paths, purpose, nodes)?;
         if nodes.is_real() {
             build(paths, purpose, extent, nodes)?;
+        } else {
+            build_tools(paths, purpose, nodes)?;
         }
         heading("starting the cluster");
         create(paths, purpose, nodes, extent)?
@@ -86,15 +79,43 @@ pub fn up(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Resu
     Ok(state)
 }
 
-/// Builds what runs in the cluster, and for tests the tests too.
+/// Installs missing packages, and builds the tools, what runs in the cluster, and for tests the tests too.
 pub fn build(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Result<()> {
     let scope = match purpose {
         _ if extent == Extent::Bare => Scope::Pods,
         Purpose::Up | Purpose::Demo => Scope::Programs,
         Purpose::Test => Scope::Tests,
     };
-    build_workspace(paths, scope)?;
+    // At the same time: each of the two compilers often has work for one core only.
+    thread::scope(|threads| {
+        let workspace = threads.spawn(|| build_workspace(paths, scope));
+        build_tools(paths, purpose, nodes)?;
+        let step = Step::start("building the workspace");
+        while !workspace.is_finished() {
+            step.tick(&cargo::progress(paths));
+            thread::sleep(Duration::from_millis(50));
+        }
+        workspace.join().map_err(|_| anyhow!("the thread of the workspace's build panicked"))??;
+        step.done();
+        anyhow::Ok(())
+    })?;
     if nodes.is_real() { images::build(paths, scope != Scope::Pods) } else { Ok(()) }
+}
+
+/// Installs missing packages, and builds the programs that a cluster runs.
+fn build_tools(paths: &Paths, purpose: Purpose, nodes: Nodes) -> Result<()> {
+    let real = nodes.is_real();
+    packages::install(paths, real)?;
+    let has_older = nodes.real().any(|node| Runtime::of(node) != Runtime::Containerd2);
+    let parts = [
+        (real, Part::RealNodes),
+        (has_older, Part::OlderRuntime),
+        // Tests and people may add a fleet of simulated nodes to the real ones; the demo does not.
+        (!real || purpose != Purpose::Demo, Part::SimulatedNodes),
+        (real && purpose == Purpose::Test, Part::Tests),
+    ];
+    let parts: Vec<Part> = parts.into_iter().filter_map(|(is_needed, part)| is_needed.then_some(part)).collect();
+    tools::build(paths, nodes.kubernetes(), &parts)
 }
 
 /// Updates a running cluster to the current state of the checkout.

@@ -3,6 +3,7 @@
 mod api;
 mod catalogue;
 mod checks;
+mod disruption;
 mod images;
 mod page;
 mod reasons;
@@ -19,6 +20,7 @@ use super::file::Generated;
 pub(super) fn files(checkout: &Path) -> Result<Vec<Generated>> {
     let mut pages = api::pages()?;
     pages.push(values::page(checkout)?);
+    pages.push(disruption::page()?);
     pages.push(images::page(checkout)?);
     pages.extend(catalogue::pages()?);
     pages.extend(checks::pages());

@@ -19,6 +19,9 @@ use super::{
     progress::Step,
 };
 
+/// The log of builds.
+const LOG: &str = "cargo-build";
+
 /// The cargo profile of the workspace's programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Build {
@@ -76,14 +79,20 @@ pub enum Scope {
     Tests,
 }
 
-/// Builds the workspace's programs and libraries as the tests use them.
+/// Builds the workspace's programs and libraries as the tests use them. It may run beside other steps, so it prints nothing:
+/// [`progress`] has its last line.
 pub fn build_workspace(paths: &Paths, scope: Scope) -> Result<()> {
     let args: &[&str] = match scope {
         Scope::Pods => &["--package=cluster"],
         Scope::Programs => &["--workspace"],
         Scope::Tests => &["--workspace", "--all-targets"],
     };
-    build(paths, "building the workspace", args)
+    build(paths, args, || {})
+}
+
+/// Returns the last line of the running build.
+pub fn progress(paths: &Paths) -> String {
+    tail(&paths.log(LOG), 400).lines().last().unwrap_or_default().trim().to_owned()
 }
 
 /// Replaces this process by a program of the workspace, which cargo builds first. It returns only if that fails.
@@ -97,20 +106,15 @@ pub fn exec(paths: &Paths, package: &str, args: &[String]) -> Result<()> {
 pub fn build_release(paths: &Paths, packages: &[&str]) -> Result<()> {
     let packages: Vec<String> = packages.iter().map(|package| format!("--package={package}")).collect();
     let args: Vec<&str> = std::iter::once("--release").chain(packages.iter().map(String::as_str)).collect();
-    build(paths, "building the measured programs", &args)
-}
-
-fn build(paths: &Paths, step: &str, args: &[&str]) -> Result<()> {
-    let step = Step::start(step);
-    let log = paths.log("cargo-build");
-    let mut cargo = command(&paths.root);
-    cargo.arg("build").args(args);
-    run_logged(&mut cargo, &log, || {
-        let text = tail(&log, 400);
-        step.tick(text.lines().last().unwrap_or_default().trim());
-    })?;
+    let step = Step::start("building the measured programs");
+    build(paths, &args, || step.tick(&progress(paths)))?;
     step.done();
     Ok(())
+}
+
+fn build(paths: &Paths, args: &[&str], tick: impl FnMut()) -> Result<()> {
+    let mut cargo = command(&paths.root);
+    run_logged(cargo.arg("build").args(args), &paths.log(LOG), tick)
 }
 
 #[derive(Deserialize)]

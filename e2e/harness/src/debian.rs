@@ -77,11 +77,10 @@ pub fn docker() -> Result<Docker> {
     Ok(Docker { daemon: root.join("usr/sbin/dockerd"), client: root.join("usr/bin/docker") })
 }
 
-/// Returns Docker's version without its patch, such as `20.10`.
+/// Returns Docker's version.
 #[cfg(test)]
-pub(crate) fn docker_minor() -> &'static str {
-    let version = package::named(TABLE, "docker.io").ok().and_then(|package| package.version());
-    version.and_then(|version| version.rsplit_once('.')).map_or("", |(minor, _)| minor)
+pub(crate) fn docker_version() -> Option<&'static str> {
+    package::named(TABLE, "docker.io").ok().and_then(|package| package.version())
 }
 
 /// Returns the folder `name`, into which packages have been unpacked. `what` describes them.

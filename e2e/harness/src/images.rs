@@ -88,14 +88,14 @@ fn images(all: bool, kernel: &str) -> Vec<Image> {
         return vec![pause];
     }
     let toolkit = Image {
-        name: "localhost:5999/nvidia/k8s/container-toolkit:v1.20.0".to_owned(),
+        name: "localhost:5999/nvidia/k8s/container-toolkit:v1.20.2".to_owned(),
         dockerfile: "e2e/standins/toolkit.Dockerfile",
         target: None,
         args: Vec::new(),
         context: vec![(Source::Nvidia, "nvidia"), (Source::Checkout("e2e/standins/placeholder"), "placeholder")],
     };
     let plugin = Image {
-        name: "localhost:5999/nvidia/k8s-device-plugin:v0.20.0".to_owned(),
+        name: "localhost:5999/nvidia/k8s-device-plugin:v0.19.3".to_owned(),
         dockerfile: "e2e/standins/device-plugin.Dockerfile",
         target: None,
         args: Vec::new(),

@@ -54,7 +54,8 @@ mod tests {
     #[test]
     fn the_error_of_a_second_command_names_the_first() {
         let dir = tempfile::tempdir().unwrap();
-        let paths = Paths { root: dir.path().into(), base: dir.path().into() };
+        let path = || dir.path().into();
+        let paths = Paths { root: path(), base: path(), state: path() };
         let first = Lock::take(&paths, "demo").unwrap();
         let error = Lock::take(&paths, "up").err().unwrap().to_string();
         assert!(error.contains("`cargo xtask demo`"), "{error}");

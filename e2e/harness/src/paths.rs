@@ -11,6 +11,8 @@ pub struct Paths {
     pub root: PathBuf,
     /// `target/e2e`.
     pub base: PathBuf,
+    /// The folder of the cluster: `target/e2e`, or a folder in it.
+    pub state: PathBuf,
 }
 
 impl Paths {
@@ -19,7 +21,14 @@ impl Paths {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = manifest.ancestors().nth(2).unwrap_or(manifest).to_path_buf();
         let base = root.join("target/e2e");
-        Self { root, base }
+        Self { state: base.clone(), root, base }
+    }
+
+    /// Returns the paths of a second cluster, of simulated nodes, with the same tools. Tests run in both at the same time.
+    #[must_use]
+    pub fn simulated() -> Self {
+        let paths = Self::new();
+        Self { state: paths.base.join("simulated"), ..paths }
     }
 
     /// Returns the folder of the cluster's tools: the first of the caches, which survive `down`.
@@ -57,15 +66,15 @@ impl Paths {
 
     /// Returns the folder with the state of the running control plane; `down` removes it.
     pub fn cluster(&self) -> PathBuf {
-        self.base.join("cluster")
+        self.state.join("cluster")
     }
     /// Returns the folder of the logs; `down` keeps them.
     pub fn logs(&self) -> PathBuf {
-        self.base.join("logs")
+        self.state.join("logs")
     }
     /// Returns the folder with the state of the nodes; `down` removes it.
     pub fn nodes(&self) -> PathBuf {
-        self.base.join("nodes")
+        self.state.join("nodes")
     }
     /// Returns the folder of a node.
     pub fn node(&self, node: NodeId) -> PathBuf {
@@ -78,7 +87,7 @@ impl Paths {
 
     /// Returns the kubeconfig with all rights.
     pub fn kubeconfig(&self) -> PathBuf {
-        self.base.join("kubeconfig")
+        self.state.join("kubeconfig")
     }
     /// Returns the path of a tool.
     pub fn tool(&self, name: &str) -> PathBuf {

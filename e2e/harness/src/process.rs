@@ -70,13 +70,15 @@ pub fn run_logged(command: &mut Command, log: &Path, tick: impl FnMut()) -> Resu
     Ok(())
 }
 
-/// Lets programs that are written in Go collect garbage seldom: a small cluster's heaps are small, and two cores are the scarcer resource.
-pub const COLLECT_SELDOM: (&str, &str) = ("GOGC", "400");
+/// Lets a program that is written in Go, and what it starts, collect garbage seldom. For programs whose heaps are small: two cores are then
+/// the scarcer resource.
+pub fn collect_seldom(command: &mut Command) -> &mut Command {
+    command.env("GOGC", "400")
+}
 
 /// Starts a process that outlives this one, in a process group of its own and with its output in a file, and returns its id.
 pub fn spawn_detached(command: &mut Command, output: File) -> Result<u32> {
-    let (name, value) = COLLECT_SELDOM;
-    let command = command.env(name, value).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+    let command = command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
     let child = command.process_group(0).spawn();
     Ok(child.with_context(|| format!("starting {}", command.get_program().display()))?.id())
 }

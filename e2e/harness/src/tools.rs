@@ -13,13 +13,14 @@ use super::{
     progress::{Step, heading},
 };
 
-/// One Go module in `e2e/tools`, and the programs that are built from it.
+/// Programs that are built from one Go module in `e2e/tools`.
 struct Tool {
+    name: &'static str,
     module: &'static str,
     flags: &'static [&'static str],
-    /// The package to build; `tool` stands for all tools that the module lists.
-    package: &'static str,
-    /// The folder of its programs.
+    /// The packages to build; `tool` stands for all tools that the module lists.
+    packages: &'static [&'static str],
+    /// The folder of the programs.
     folder: fn(&Paths) -> PathBuf,
     programs: &'static [&'static str],
 }
@@ -50,54 +51,85 @@ impl Kubernetes {
 
 const STRIP: &[&str] = &["-ldflags", "-s -w"];
 
+/// The module of all programs that share most of their dependencies: in one module these have one version, and are compiled once.
+const CLUSTER: &str = "cluster";
+
 const KUBERNETES: Tool = Tool {
-    module: "kubernetes",
+    name: "kubernetes",
+    module: CLUSTER,
     // Without these flags the server reports version v0.0.0, from which clients draw wrong conclusions.
     flags: &[
         "-ldflags",
         "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.2 -X k8s.io/client-go/pkg/version.gitVersion=v1.37.2",
     ],
-    package: "tool",
+    packages: &[
+        "k8s.io/kubernetes/cmd/kube-apiserver",
+        "k8s.io/kubernetes/cmd/kube-controller-manager",
+        "k8s.io/kubernetes/cmd/kube-scheduler",
+        "k8s.io/kubernetes/cmd/kubectl",
+        "k8s.io/kubernetes/cmd/kubelet",
+    ],
     folder: Paths::bin,
-    programs: &["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"],
+    programs: &["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet"],
 };
 const KUBERNETES_OLDEST: Tool = Tool {
+    name: "kubernetes-oldest",
     module: "kubernetes-oldest",
     flags: &[
         "-ldflags",
         "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 -X k8s.io/client-go/pkg/version.gitVersion=v1.34.4",
     ],
-    package: "tool",
+    packages: &["tool"],
     folder: Paths::kubernetes_oldest,
     programs: &["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"],
 };
 const ETCD: Tool = Tool {
-    module: "etcd",
+    name: "etcd",
+    module: CLUSTER,
     flags: STRIP,
-    package: "go.etcd.io/etcd/server/v3",
+    packages: &["go.etcd.io/etcd/server/v3"],
     folder: Paths::bin,
     programs: &["etcd"],
 };
-const HELM: Tool = Tool { module: "helm", flags: STRIP, package: "tool", folder: Paths::bin, programs: &["helm"] };
+const HELM: Tool = Tool {
+    name: "helm",
+    module: CLUSTER,
+    flags: STRIP,
+    packages: &["helm.sh/helm/v4/cmd/helm"],
+    folder: Paths::bin,
+    programs: &["helm"],
+};
 const CONTAINERD: Tool = Tool {
+    name: "containerd",
+    // It does not compile with the API of the container runtime that Kubernetes requires.
     module: "containerd",
     flags: STRIP,
-    package: "tool",
+    packages: &["tool"],
     folder: Paths::bin,
     programs: &["containerd", "containerd-shim-runc-v2", "ctr"],
 };
+const KWOK: Tool = Tool {
+    name: "kwok",
+    module: CLUSTER,
+    flags: STRIP,
+    packages: &["sigs.k8s.io/kwok/cmd/kwok"],
+    folder: Paths::bin,
+    programs: &["kwok"],
+};
 const CONTAINERD_1: Tool = Tool {
+    name: "containerd-1",
     module: "containerd-1",
     flags: STRIP,
-    package: "tool",
+    packages: &["tool"],
     folder: Paths::containerd_1,
     programs: &["containerd", "containerd-shim-runc-v2"],
 };
 const RUNC: Tool = Tool {
+    name: "runc",
     module: "runc",
     // Without seccomp every unprivileged pod is rejected.
     flags: &["-tags", "seccomp", "-ldflags", "-s -w"],
-    package: "tool",
+    packages: &["tool"],
     folder: Paths::bin,
     programs: &["runc"],
 };
@@ -108,9 +140,10 @@ const NVML_FLAGS: &[&str] = &[
      -extldflags=-Wl,-z,lazy",
 ];
 const NVIDIA: Tool = Tool {
+    name: "nvidia-toolkit",
     module: "nvidia-toolkit",
     flags: NVML_FLAGS,
-    package: "tool",
+    packages: &["tool"],
     folder: Paths::nvidia,
     programs: &[
         "nvidia-cdi-hook",
@@ -123,15 +156,33 @@ const NVIDIA: Tool = Tool {
     ],
 };
 const NVIDIA_PLUGIN: Tool = Tool {
+    name: "nvidia-device-plugin",
     module: "nvidia-device-plugin",
     flags: NVML_FLAGS,
-    package: "tool",
+    packages: &[
+        "github.com/NVIDIA/k8s-device-plugin/cmd/mps-control-daemon",
+        "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin",
+    ],
     folder: Paths::nvidia_plugin,
-    programs: &["config-manager", "gpu-feature-discovery", "mps-control-daemon", "nvidia-device-plugin"],
+    programs: &["mps-control-daemon", "nvidia-device-plugin"],
 };
-const ACTIONLINT: Tool =
-    Tool { module: "actionlint", flags: STRIP, package: "tool", folder: Paths::bin, programs: &["actionlint"] };
-const KWOK: Tool = Tool { module: "kwok", flags: STRIP, package: "tool", folder: Paths::bin, programs: &["kwok"] };
+/// Apart from the plugin, because it needs three times as many dependencies, and runs in no cluster.
+const FEATURE_DISCOVERY: Tool = Tool {
+    name: "gpu-feature-discovery",
+    module: "nvidia-device-plugin",
+    flags: NVML_FLAGS,
+    packages: &["github.com/NVIDIA/k8s-device-plugin/cmd/gpu-feature-discovery"],
+    folder: Paths::nvidia_plugin,
+    programs: &["gpu-feature-discovery"],
+};
+const ACTIONLINT: Tool = Tool {
+    name: "actionlint",
+    module: "actionlint",
+    flags: STRIP,
+    packages: &["tool"],
+    folder: Paths::bin,
+    programs: &["actionlint"],
+};
 
 /// Builds the programs of NVIDIA's container toolkit, for tests that need no cluster, and returns their folder.
 pub fn nvidia_programs() -> Result<PathBuf> {
@@ -140,11 +191,11 @@ pub fn nvidia_programs() -> Result<PathBuf> {
     Ok(paths.nvidia())
 }
 
-/// Builds NVIDIA's device plugin and the programs of its module, such as GPU feature discovery, and returns their folder.
-pub fn nvidia_plugin_programs() -> Result<PathBuf> {
+/// Builds NVIDIA's GPU feature discovery, and returns its path.
+pub fn feature_discovery() -> Result<PathBuf> {
     let paths = Paths::new();
-    build_all(&paths, &[&NVIDIA_PLUGIN])?;
-    Ok(paths.nvidia_plugin())
+    build_all(&paths, &[&FEATURE_DISCOVERY])?;
+    Ok(paths.nvidia_plugin().join("gpu-feature-discovery"))
 }
 
 /// Builds helm if it is missing or outdated.
@@ -159,15 +210,34 @@ pub fn actionlint() -> Result<PathBuf> {
     Ok(paths.tool("actionlint"))
 }
 
-/// Builds missing and outdated programs; with `real` also those for real nodes, with `simulated` those for simulated nodes.
-pub fn build(paths: &Paths, kubernetes: Kubernetes, real: bool, simulated: bool) -> Result<()> {
+/// A part of a cluster that not every cluster has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Real nodes.
+    RealNodes,
+    /// A real node with an older container runtime.
+    OlderRuntime,
+    /// Simulated nodes.
+    SimulatedNodes,
+    /// Tests that run NVIDIA's programs without a cluster.
+    Tests,
+}
+
+impl Part {
+    fn tools(self) -> &'static [&'static Tool] {
+        match self {
+            Self::RealNodes => &[&CONTAINERD, &RUNC, &NVIDIA, &NVIDIA_PLUGIN],
+            Self::OlderRuntime => &[&CONTAINERD_1],
+            Self::SimulatedNodes => &[&KWOK],
+            Self::Tests => &[&FEATURE_DISCOVERY],
+        }
+    }
+}
+
+/// Builds missing and outdated programs for a cluster with these parts.
+pub fn build(paths: &Paths, kubernetes: Kubernetes, parts: &[Part]) -> Result<()> {
     let mut tools = vec![kubernetes.tool(), &ETCD, &HELM];
-    if real {
-        tools.extend([&CONTAINERD, &CONTAINERD_1, &RUNC, &NVIDIA, &NVIDIA_PLUGIN]);
-    }
-    if simulated {
-        tools.push(&KWOK);
-    }
+    tools.extend(parts.iter().flat_map(|part| part.tools()));
     build_all(paths, &tools)
 }
 
@@ -185,10 +255,10 @@ fn build_all(paths: &Paths, tools: &[&Tool]) -> Result<()> {
     }
     heading("building the cluster's tools (kept for later runs)");
     for (n, (tool, stamp)) in outdated.iter().enumerate() {
-        let step = Step::start(format!("building {} ({} of {})", tool.module, n + 1, outdated.len()));
-        tool.build(paths, &step).with_context(|| format!("building e2e/tools/{}", tool.module))?;
+        let step = Step::start(format!("building {} ({} of {})", tool.name, n + 1, outdated.len()));
+        tool.build(paths, &step).with_context(|| format!("building {} in e2e/tools/{}", tool.name, tool.module))?;
         fs::create_dir_all(paths.stamps())?;
-        fs::write(paths.stamps().join(tool.module), stamp)?;
+        fs::write(paths.stamps().join(tool.name), stamp)?;
         step.done();
     }
     Ok(())
@@ -202,13 +272,13 @@ impl Tool {
             let path = dir.join(file);
             hash.update(fs::read(&path).with_context(|| format!("reading {}", path.display()))?);
         }
-        hash.update(format!("{:?} {} {version}", self.flags, self.package));
+        hash.update(format!("{:?} {:?} {version}", self.flags, self.packages));
         Ok(hex(&hash.finalize()))
     }
 
     fn is_current(&self, paths: &Paths, stamp: &str) -> bool {
         let folder = (self.folder)(paths);
-        fs::read_to_string(paths.stamps().join(self.module)).is_ok_and(|old| old == stamp)
+        fs::read_to_string(paths.stamps().join(self.name)).is_ok_and(|old| old == stamp)
             && self.programs.iter().all(|program| folder.join(program).is_file())
     }
 
@@ -219,7 +289,7 @@ impl Tool {
             [one] => folder.join(one),
             _ => folder.join(""),
         };
-        let log = paths.log(&format!("build-{}", self.module));
+        let log = paths.log(&format!("build-{}", self.name));
         let mut command = Command::new("go");
         command
             .current_dir(paths.root.join("e2e/tools").join(self.module))
@@ -227,7 +297,7 @@ impl Tool {
             .args(self.flags)
             .arg("-o")
             .arg(target)
-            .arg(self.package);
+            .args(self.packages);
         run_logged(&mut command, &log, || {
             let text = tail(&log, 400);
             step.tick(text.lines().last().unwrap_or_default());
@@ -251,9 +321,9 @@ mod tests {
         rest.split(' ').next().unwrap().to_owned()
     }
 
-    /// Returns the major and minor part of this version.
-    fn minor(tool: &Tool, module: &str) -> String {
-        version(tool, module).split('.').take(2).collect::<Vec<_>>().join(".")
+    /// Returns the major and minor part of a version.
+    fn minor(version: &str) -> String {
+        version.split('.').take(2).collect::<Vec<_>>().join(".")
     }
 
     #[test]
@@ -268,7 +338,7 @@ mod tests {
     #[test]
     fn the_oldest_kubernetes_is_that_of_the_chart() {
         let chart = fs::read_to_string(Paths::new().root.join("charts/gpu-operator/Chart.yaml")).unwrap();
-        let oldest = minor(&KUBERNETES_OLDEST, "k8s.io/kubernetes");
+        let oldest = minor(&version(&KUBERNETES_OLDEST, "k8s.io/kubernetes"));
         assert!(chart.contains(&format!("kubeVersion: \">={oldest}.0-0\"")), "Chart.yaml does not require {oldest}");
     }
 
@@ -276,13 +346,14 @@ mod tests {
     fn the_documentation_names_the_versions_that_the_tests_use() {
         let read = |path: &str| fs::read_to_string(Paths::new().root.join("docs/operate").join(path)).unwrap();
         let (versions, matrix) = (read("versions.md"), read("support-matrix.md"));
-        let [kubernetes, oldest] = [&KUBERNETES, &KUBERNETES_OLDEST].map(|tool| minor(tool, "k8s.io/kubernetes"));
+        let [kubernetes, oldest] =
+            [&KUBERNETES, &KUBERNETES_OLDEST].map(|tool| minor(&version(tool, "k8s.io/kubernetes")));
         let [helm, containerd, older] = [
-            minor(&HELM, "helm.sh/helm/v4"),
-            minor(&CONTAINERD, "github.com/containerd/containerd/v2"),
-            minor(&CONTAINERD_1, "github.com/containerd/containerd"),
+            minor(&version(&HELM, "helm.sh/helm/v4")),
+            minor(&version(&CONTAINERD, "github.com/containerd/containerd/v2")),
+            minor(&version(&CONTAINERD_1, "github.com/containerd/containerd")),
         ];
-        let docker = crate::debian::docker_minor();
+        let docker = minor(crate::debian::docker_version().unwrap());
         for (row, part) in [
             ("| Kubernetes |", format!("Tested with {kubernetes}, and with {oldest} on simulated nodes |")),
             ("| Helm |", format!("tested with {helm};")),
@@ -296,5 +367,23 @@ mod tests {
         }
         let row = format!("| Kubernetes | {kubernetes} | {oldest} |");
         assert!(matrix.contains(&row), "docs/operate/support-matrix.md lacks {row}");
+    }
+
+    #[test]
+    fn nvidias_default_versions_are_those_of_the_tests() {
+        let toolkit = version(&NVIDIA, "github.com/NVIDIA/nvidia-container-toolkit");
+        let plugin = version(&NVIDIA_PLUGIN, "github.com/NVIDIA/k8s-device-plugin");
+        for (page, part) in [
+            // This page is generated from the operator's defaults.
+            ("reference/images.md", format!("\nnvcr.io/nvidia/k8s/container-toolkit:v{toolkit}\n")),
+            ("reference/images.md", format!("\nnvcr.io/nvidia/k8s-device-plugin:v{plugin}\n")),
+            ("operate/versions.md", format!("container toolkit v{toolkit} and device plugin v{plugin}")),
+            ("operate/support-matrix.md", format!("NVIDIA's installer v{toolkit} with")),
+            ("operate/support-matrix.md", format!("| Device plugin | NVIDIA's v{plugin} |")),
+            ("start/demo.md", format!("container toolkit (v{toolkit}) and the device plugin (v{plugin})")),
+        ] {
+            let text = fs::read_to_string(Paths::new().root.join("docs").join(page)).unwrap();
+            assert!(text.contains(&part), "docs/{page} lacks {part}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The chart: the values that it rejects and with which messages, and the rules that its objects must follow.
 
 mod monitoring;
+mod release;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +39,7 @@ pub(super) fn template(cluster: &Cluster, set: &[&str]) -> Result<String> {
 
 pub(super) fn render(cluster: &Cluster, args: &[&str]) -> Result<String> {
     let chart = cluster.chart().display().to_string();
-    cluster.helm(&[&["template", "gpu-operator", &chart, "--namespace", "gpu-operator"], args].concat())
+    cluster.helm(&[&["template", cluster.release(), &chart, "--namespace", cluster.namespace()], args].concat())
 }
 
 pub(super) fn documents(yaml: &str) -> Result<Vec<Value>> {
@@ -131,17 +132,25 @@ fn common_labels_are_on_all_objects_and_pods_and_select_none() {
 
 #[test]
 fn the_chart_fits_into_the_namespace_of_nvidias_operator() {
-    // The names of the objects of NVIDIA's chart and operator, versions 25 and 26, and the labels of its operator's pod.
-    const CHART: [&str; 7] = [
+    // The release of NVIDIA's documentation, and the names of the objects of its chart and operator, versions 25 and 26.
+    const NVIDIA_RELEASE: &str = "gpu-operator";
+    const CHART: [&str; 14] = [
         "gpu-operator",
         "gpu-operator-upgrade-crd",
         "gpu-operator-upgrade-crd-hook-sa",
         "gpu-operator-upgrade-crd-hook-role",
         "gpu-operator-upgrade-crd-hook-binding",
+        "gpu-operator-cleanup-crd",
+        "gpu-operator-cleanup-gpucluster",
+        "cluster-policy",
+        "restricted-readonly",
         "clusterpolicies.nvidia.com",
+        "gpuclusters.nvidia.com",
         "nvidiadrivers.nvidia.com",
+        "computedomains.resource.nvidia.com",
+        "computedomaincliques.resource.nvidia.com",
     ];
-    const OPERANDS: [&str; 13] = [
+    const OPERANDS: [&str; 16] = [
         "nvidia-driver",
         "nvidia-container-toolkit",
         "nvidia-device-plugin",
@@ -150,10 +159,13 @@ fn the_chart_fits_into_the_namespace_of_nvidias_operator() {
         "nvidia-mig-manager",
         "nvidia-dcgm",
         "nvidia-dcgm-exporter",
+        "nvidia-dcgm-exporter-read-pods",
         "nvidia-node-status-exporter",
         "nvidia-gpu-feature-discovery",
         "gpu-feature-discovery",
+        "nvidia-gpu-operator-metrics",
         "default-mig-parted-config",
+        "default-vgpu-devices-config",
         "default-gpu-clients",
     ];
     const POD: [(&str, &str); 3] = [
@@ -161,7 +173,9 @@ fn the_chart_fits_into_the_namespace_of_nvidias_operator() {
         ("app.kubernetes.io/name", "gpu-operator"),
         ("app.kubernetes.io/component", "gpu-operator"),
     ];
-    let rendered = documents(&template(&cluster(), &EVERYTHING).expect("a chart")).expect("YAML");
+    let cluster = cluster();
+    assert_ne!(cluster.release(), NVIDIA_RELEASE);
+    let rendered = documents(&template(&cluster, &EVERYTHING).expect("a chart")).expect("YAML");
     let mut names = BTreeSet::new();
     for document in &rendered {
         let (kind, name) = (&document["kind"], document["metadata"]["name"].as_str().expect("a name"));

@@ -23,6 +23,7 @@ mod install;
 mod leaving;
 mod mig;
 mod mps;
+mod no_gpus;
 mod nodes;
 mod policies;
 mod restarts;

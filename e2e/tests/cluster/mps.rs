@@ -40,8 +40,8 @@ const GRACE: Duration = Duration::from_mins(1);
 /// Installs the driver's own CUDA and MPS on the host, next to the stand-in NVML.
 fn install_mps(f: &Fixture, driver: &Path) -> Result<()> {
     const INSTALL: &str = "
-        cp $1/usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.$2 /usr/lib/x86_64-linux-gnu/
-        cp $1/usr/bin/nvidia-cuda-mps-control $1/usr/sbin/nvidia-cuda-mps-server /usr/bin/";
+        cp \"$1\"/usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.$2 /usr/lib/x86_64-linux-gnu/
+        cp \"$1\"/usr/bin/nvidia-cuda-mps-control \"$1\"/usr/sbin/nvidia-cuda-mps-server /usr/bin/";
     f.host.exec(&["/bin/sh", "-ec", INSTALL, "install", &driver.display().to_string(), DRIVER]).map(drop)
 }
 
@@ -49,7 +49,7 @@ fn install_mps(f: &Fixture, driver: &Path) -> Result<()> {
 async fn install_mps_in_held_container(f: &Fixture, driver: &Path) -> Result<()> {
     const INSTALL: &str = "
         container=/proc/$(cat /run/nvidia/nvidia-driver.pid)/root
-        cp $1/usr/bin/nvidia-cuda-mps-control $1/usr/sbin/nvidia-cuda-mps-server $container/usr/bin/";
+        cp \"$1\"/usr/bin/nvidia-cuda-mps-control \"$1\"/usr/sbin/nvidia-cuda-mps-server $container/usr/bin/";
     let install = ["/bin/sh", "-ec", INSTALL, "install", &driver.display().to_string()];
     eventually(READY, "a driver container that is held back", || async { f.host.exec(&install).map(drop) }).await
 }

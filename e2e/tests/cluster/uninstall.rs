@@ -1,12 +1,12 @@
 //! Uninstalling leaves nothing behind, and installing again works.
 
-mod inventory;
+pub mod inventory;
 mod kept;
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use cluster::{chart::RELEASE, node::runtime::Runtime};
+use cluster::node::runtime::Runtime;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, policy::Stage, reason::Reason};
 use harness::wait::eventually;
 use inventory::Inventory;
@@ -47,20 +47,21 @@ async fn serve(nodes: [&Fixture; 3], deletion: &str) -> Result<()> {
 }
 
 fn uninstall(f: &Fixture, more: &[&str]) -> Result<String> {
-    f.cluster.helm(&[&["uninstall", RELEASE, "--namespace", f.cluster.namespace(), "--wait"], more].concat())
+    f.cluster
+        .helm(&[&["uninstall", f.cluster.release(), "--namespace", f.cluster.namespace(), "--wait"], more].concat())
 }
 
 /// Lets the hook delete policies. docs/operate/uninstall.md shows the same command.
 fn delete_policies_too(f: &Fixture) -> Result<String> {
     let (chart, values) = (f.cluster.chart().display().to_string(), f.cluster.values().display().to_string());
-    let release = ["upgrade", RELEASE, &chart, "--namespace", f.cluster.namespace(), "--wait"];
+    let release = ["upgrade", f.cluster.release(), &chart, "--namespace", f.cluster.namespace(), "--wait"];
     f.cluster.helm(&[&release[..], &["--values", &values, "--set", "uninstall.policies=Delete"]].concat())
 }
 
 /// Removes the objects of the release that `helm uninstall` keeps for the pods on nodes. docs/operate/uninstall.md shows the same command.
 fn delete_kept_objects(f: &Fixture) -> Result<String> {
     let kinds = "resourcequota,serviceaccount,clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding";
-    let release = format!("app.kubernetes.io/instance={RELEASE},app.kubernetes.io/part-of=gpu-operator");
+    let release = format!("app.kubernetes.io/instance={},app.kubernetes.io/part-of=gpu-operator", f.cluster.release());
     f.cluster.kubectl(&["delete", kinds, "--namespace", f.cluster.namespace(), "--selector", &release])
 }
 
@@ -91,7 +92,7 @@ fn uninstalling_leaves_nothing_and_installing_again_works() {
 
         // The operator before the policies: the documented command removes what it created.
         serve(nodes, "Now").await?;
-        f.cluster.helm(&["test", "gpu-operator", "--namespace", f.cluster.namespace(), "--timeout", "2m"])?;
+        f.cluster.helm(&["test", f.cluster.release(), "--namespace", f.cluster.namespace(), "--timeout", "2m"])?;
         uninstall(f, &["--no-hooks"])?;
         ensure!(!f.operands(Stage::Driver).await?.is_empty(), "the driver was removed with the operator");
         f.cluster.script("config/remove.sh", &[f.cluster.namespace()])?;

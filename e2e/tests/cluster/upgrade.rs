@@ -43,8 +43,8 @@ fn import_images(f: &Fixture) -> Result<()> {
 
 /// Installs or upgrades the release to a chart with the values of this cluster, and waits until operator and probes are available.
 fn upgrade(f: &Fixture, chart: &str, values: &str, more: &[&str]) -> Result<()> {
-    let release = f.cluster.namespace();
-    let args = ["upgrade", "--install", release, chart, "--namespace", release, "--values", values];
+    let (release, namespace) = (f.cluster.release(), f.cluster.namespace());
+    let args = ["upgrade", "--install", release, chart, "--namespace", namespace, "--values", values];
     // All nodes at a time: tests wait for it.
     let at_once = ["detector", "probe"].map(|part| format!("{part}.updateStrategy.rollingUpdate.maxUnavailable=100%"));
     let at_once = ["--set", &at_once.join(","), "--wait", "--timeout", "2m"];
@@ -155,7 +155,7 @@ async fn outdated_crds_are_reported(f: &Fixture) -> Result<()> {
 }
 
 async fn there_and_back(f: &Fixture) -> Result<()> {
-    f.cluster.helm(&["uninstall", "gpu-operator", "--namespace", f.cluster.namespace(), "--wait"])?;
+    f.cluster.helm(&["uninstall", f.cluster.release(), "--namespace", f.cluster.namespace(), "--wait"])?;
     to_old(f)?;
     f.apply("{}").await?;
     wait_until_served_by(f, OLD).await?;

@@ -16,9 +16,9 @@ const OTHER_SYSFS: &str = "mount --bind \"$0\" /sys && exec \"$@\"";
 
 fn program() -> PathBuf {
     // Tests call this at the same time.
-    static FOLDER: LazyLock<PathBuf> =
-        LazyLock::new(|| harness::tools::nvidia_plugin_programs().unwrap_or_else(|error| panic!("{error:#}")));
-    FOLDER.join("gpu-feature-discovery")
+    static PROGRAM: LazyLock<PathBuf> =
+        LazyLock::new(|| harness::tools::feature_discovery().unwrap_or_else(|error| panic!("{error:#}")));
+    PROGRAM.clone()
 }
 
 /// Returns the plugin's configuration file for shared GPUs.

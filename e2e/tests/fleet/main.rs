@@ -6,6 +6,7 @@ mod history;
 mod install;
 mod leader;
 mod newer;
+mod removal;
 mod rollout;
 mod rollout_budgets;
 mod startup_taints;

@@ -69,7 +69,7 @@ pub struct Fixture {
 
 impl Fixture {
     async fn new() -> Result<Self> {
-        let cluster = Cluster::connect().await?;
+        let cluster = Cluster::connect_to_simulated().await?;
         if cluster.kubectl(&["get", "deployment/nodestack-gpu-operator", "-n", cluster.namespace()]).is_err() {
             cluster.install_chart()?;
         }

@@ -88,7 +88,8 @@ fn permissions(role: &Value) -> Result<Vec<Permission>> {
 /// Renders the chart with the values of the running cluster, and all rights of the hook.
 fn roles(cluster: &Cluster) -> Result<Vec<Value>> {
     let (chart, values) = (cluster.chart().display().to_string(), cluster.values().display().to_string());
-    let yaml = cluster.helm(&["template", "gpu-operator", &chart, "-n", cluster.namespace(), "--values", &values, "--set", "uninstall.policies=Delete"])?;
+    let release = ["template", cluster.release(), &chart, "-n", cluster.namespace(), "--values", &values];
+    let yaml = cluster.helm(&[&release[..], &["--set", "uninstall.policies=Delete"]].concat())?;
     let documents = serde_yaml::Deserializer::from_str(&yaml).map(serde::Deserialize::deserialize);
     Ok(documents.collect::<Result<_, serde_yaml::Error>>()?)
 }
@@ -104,7 +105,11 @@ fn each_account_uses_exactly_what_the_chart_grants() -> Result<()> {
         (DETECTOR, &["nodestack-gpu-detector"]),
     ] {
         let grants = Grants::of(&roles, names, cluster.namespace())?;
-        let found = grants.problems(&cluster.audit().needs(user)?);
+        let mut needs = BTreeSet::new();
+        for audit in cluster.audits() {
+            needs.extend(audit.needs(user)?);
+        }
+        let found = grants.problems(&needs);
         problems.extend(found.into_iter().map(|problem| format!("{names:?}: {problem}")));
     }
     ensure!(problems.is_empty(), "{}", problems.join("\n"));

@@ -4,7 +4,7 @@ use std::{fs, io::IsTerminal, path::PathBuf, sync::mpsc, thread, time::Duration}
 
 use anyhow::{Context, Result, bail};
 use cluster::{
-    chart::{RELEASE, apply_policy},
+    chart::{NAMESPACE, apply_policy},
     clients::kubectl,
     diagnosis::diagnosis,
     lifecycle::{self, Extent},
@@ -216,7 +216,7 @@ fn print_objects(paths: &Paths) -> Result<()> {
         &["get", "clustergpupolicy"],
         &["get", "gpunodes"],
         &["get", "nodes", columns],
-        &["get", "pods", "--namespace", RELEASE],
+        &["get", "pods", "--namespace", NAMESPACE],
     ];
     for args in commands {
         show(paths, args)?;

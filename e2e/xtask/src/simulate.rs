@@ -19,7 +19,7 @@ use harness::{
 use super::test_failures;
 
 /// The environment variables of the library that generates the tests' cases.
-pub(super) const SEED: &str = "PROPTEST_RNG_SEED";
+const SEED: &str = "PROPTEST_RNG_SEED";
 const CASES: &str = "PROPTEST_CASES";
 
 /// What to simulate.

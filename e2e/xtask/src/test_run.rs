@@ -1,16 +1,13 @@
 //! `test`: runs all tests, in stages, and prints the time of each stage.
 
 use std::{
-    env,
     fs::{self, File},
     io::{self, Write},
-    path::Path,
-    process::Command,
-    thread,
+    thread::{self, Scope, ScopedJoinHandle},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use cluster::{
     diagnosis::diagnosis,
     lifecycle::{self, Extent},
@@ -18,7 +15,7 @@ use cluster::{
     state::{Nodes, Purpose, State},
 };
 use harness::{
-    cargo,
+    cargo, errln,
     files::create,
     interrupts::{begin_cleanup, interrupted},
     outln,
@@ -28,7 +25,7 @@ use harness::{
     tools::Kubernetes,
 };
 
-use super::{leftovers::DevicesBefore, simulate, test_failures};
+use super::{leftovers::DevicesBefore, test_failures};
 
 /// The number of real nodes of the tests. One of them has the older containerd and is idle except for its own tests. More
 /// nodes are too much for two cores.
@@ -40,9 +37,10 @@ const END_TO_END: &str = "e2e";
 /// The end-to-end tests on simulated nodes, which need no real ones.
 const SIMULATED: &str = "fleet";
 
-/// The tests of the plan. They only compute, so they may wait for processor time for as long as it takes.
-const PLAN: &str = "plan";
+/// The package of the plan. Its tests only compute, so they may wait for processor time for as long as it takes.
+const PLAN: &str = "gpu-operator-plan";
 const PLAN_LOG: &str = "plan-tests";
+const FLEET_LOG: &str = "fleet-tests";
 
 /// The end-to-end test that runs after all others.
 const PERMISSIONS: &str = "permissions";
@@ -65,8 +63,13 @@ impl Run {
     fn stage(&mut self, stage: &'static str, work: impl FnOnce() -> Result<()>) -> bool {
         heading(&format!("stage: {stage}"));
         let started = Instant::now();
-        let failure = work().err().map(|error| format!("{error:#}"));
-        let time = started.elapsed();
+        let outcome = work();
+        self.end(stage, started.elapsed(), outcome)
+    }
+
+    /// Prints and keeps the outcome of a stage, and returns whether it succeeded.
+    fn end(&mut self, stage: &'static str, time: Duration, outcome: Result<()>) -> bool {
+        let failure = outcome.err().map(|error| format!("{error:#}"));
         match &failure {
             None => outln!("▸ {stage}: {}\n", elapsed(time)),
             Some(text) => outln!("▸ {stage}: FAILED after {}\n{text}\n", elapsed(time)),
@@ -97,80 +100,127 @@ impl Run {
     }
 }
 
+/// A stage that runs beside others, with its output only in a log.
+struct Background<'scope> {
+    stage: &'static str,
+    log: &'static str,
+    thread: ScopedJoinHandle<'scope, (Result<()>, Duration)>,
+}
+
+impl<'scope> Background<'scope> {
+    fn start(
+        scope: &'scope Scope<'scope, '_>,
+        stage: &'static str,
+        log: &'static str,
+        work: impl FnOnce() -> Result<()> + Send + 'scope,
+    ) -> Self {
+        let timed = || {
+            let started = Instant::now();
+            (work(), started.elapsed())
+        };
+        Self { stage, log, thread: scope.spawn(timed) }
+    }
+
+    /// Waits for its end, and prints its output.
+    fn finish(self, run: &mut Run, paths: &Paths) -> bool {
+        heading(&format!("stage: {}, beside the others", self.stage));
+        let panicked = |_| (Err(anyhow!("the thread of the stage panicked")), Duration::ZERO);
+        let (outcome, time) = self.thread.join().unwrap_or_else(panicked);
+        // Whether it succeeded counts, even if its log cannot be read.
+        if let Err(error) = File::open(paths.test_log(self.log)).and_then(|mut log| print_all(&mut log)) {
+            errln!("cannot print the log {}: {error}", self.log);
+        }
+        run.end(self.stage, time, outcome)
+    }
+}
+
 /// Runs the stages. With `filter` only end-to-end tests run whose names contain it, and with `oldest_kubernetes` only those on simulated
 /// nodes.
 pub(super) fn run(paths: &Paths, filter: Option<&str>, oldest_kubernetes: bool) -> Result<()> {
+    let simulated = Paths::simulated();
     lifecycle::remove_leftover(paths)?;
+    lifecycle::down(&simulated)?;
     let nodes = if oldest_kubernetes { Nodes::Kwok(Kubernetes::Oldest) } else { lifecycle::choose_nodes(NODES) };
     let devices = DevicesBefore::list()?;
     let mut run = Run::default();
-    let built = run.stage("tools", || lifecycle::prepare(paths, Purpose::Test, nodes))
-        && run.stage("build", || lifecycle::build(paths, Purpose::Test, Extent::Chart, nodes));
-    if built {
-        // The plan's tests take as long as all other tests without a cluster together, and later stages often wait.
+    if run.stage("build", || lifecycle::build(paths, Purpose::Test, Extent::Chart, nodes)) {
         thread::scope(|scope| {
             let is_whole = filter.is_none() && !oldest_kubernetes;
-            let plan = is_whole.then(|| scope.spawn(|| plan_tests(paths)));
+            // The plan's tests take as long as all other tests without a cluster together, and later stages often wait.
+            let plan = is_whole.then(|| Background::start(scope, "plan tests", PLAN_LOG, || plan_tests(paths)));
             if is_whole {
                 run.stage("unit tests", || unit_tests(paths));
             }
-            let tested = test_in_cluster(&mut run, paths, nodes, filter);
+            test_in_clusters(&mut run, paths, &simulated, nodes, filter);
             if let Some(plan) = plan {
-                run.stage("plan tests", || {
-                    let outcome = plan.join().map_err(|_| anyhow!("the thread of the plan's tests panicked"))?;
-                    io::copy(&mut File::open(paths.test_log(PLAN_LOG))?, &mut io::stdout())?;
-                    outcome
-                });
+                plan.finish(&mut run, paths);
             }
-            tested
-        })?;
+        });
     }
     begin_cleanup();
     run.stage("down", || {
+        lifecycle::down(&simulated)?;
         lifecycle::down(paths)?;
         devices.ensure_nothing_left(paths)
     });
     run.finish()
 }
 
-/// Starts the cluster and runs the tests that need it.
-fn test_in_cluster(run: &mut Run, paths: &Paths, nodes: Nodes, filter: Option<&str>) -> Result<()> {
+/// Starts the clusters and runs the tests that need one: those on real nodes and, beside them in a cluster of their own, those on simulated
+/// nodes.
+fn test_in_clusters(run: &mut Run, paths: &Paths, simulated: &Paths, nodes: Nodes, filter: Option<&str>) {
     if !run.stage("cluster up", || lifecycle::up(paths, Purpose::Test, Extent::Chart, nodes).map(drop)) {
-        return Ok(());
+        return;
     }
-    let succeeded = run.stage("e2e tests", || e2e_tests(paths, nodes, filter))
-        // Only all other tests together use all permissions.
-        && (filter.is_some() || run.stage("permissions", || permissions(paths, nodes)));
+    let succeeded = thread::scope(|scope| {
+        let fleet = nodes
+            .is_real()
+            .then(|| Background::start(scope, "fleet tests", FLEET_LOG, || fleet_tests(simulated, filter)));
+        let tested = run.stage("e2e tests", || e2e_tests(paths, nodes, filter));
+        fleet.is_none_or(|fleet| fleet.finish(run, paths)) && tested
+    });
+    // Only all other tests together use all permissions.
+    let succeeded = succeeded && (filter.is_some() || run.stage("permissions", || permissions(paths, nodes)));
     if !succeeded && !interrupted() {
         let text = diagnosis(paths, lifecycle::real_nodes(paths));
         outln!("{text}");
-        let file = paths.logs().join("diagnosis.txt");
-        fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+        if let Err(error) = fs::write(paths.logs().join("diagnosis.txt"), text) {
+            errln!("cannot keep the diagnosis: {error}");
+        }
     }
-    Ok(())
 }
 
 /// Runs all tests that need no cluster, except the plan's.
 fn unit_tests(paths: &Paths) -> Result<()> {
-    let mut names = cargo::test_targets(&paths.root, |package| package != END_TO_END)?;
-    names.retain(|name| name != PLAN);
+    let names = cargo::test_targets(&paths.root, |package| ![END_TO_END, PLAN].contains(&package))?;
     cargo_test(paths, &Tests { log: "unit-tests", kinds: &["--lib", "--bins"], names: &names, ..Tests::default() })
 }
 
 /// Runs the tests of the plan beside the other stages.
 fn plan_tests(paths: &Paths) -> Result<()> {
-    cargo_test(paths, &Tests { log: PLAN_LOG, names: &[PLAN.to_owned()], in_background: true, ..Tests::default() })
+    let names = cargo::test_targets(&paths.root, |package| package == PLAN)?;
+    cargo_test(paths, &Tests { log: PLAN_LOG, names: &names, quiet: true, idle: true, ..Tests::default() })
 }
 
 /// Runs the end-to-end tests in the running cluster; without real nodes, only those on simulated nodes.
 fn e2e_tests(paths: &Paths, nodes: Nodes, filter: Option<&str>) -> Result<()> {
     let mut tests = cargo::test_targets(&paths.root, |package| package == END_TO_END)?;
-    tests.retain(|name| if nodes.is_real() { name != PERMISSIONS } else { name == SIMULATED });
+    tests.retain(|name| if nodes.is_real() { ![PERMISSIONS, SIMULATED].contains(&&**name) } else { name == SIMULATED });
     // Every test waits for the nodes that it needs, so all of them can start at once.
     let mut args = vec!["--test-threads=200"];
     args.extend(filter);
     cargo_test(paths, &Tests { log: "e2e-tests", names: &tests, args: &args, ..Tests::default() })?;
     State::load(paths).map_or(Ok(()), |state| unanswered::ensure_all_known(paths, state.nodes.real()))
+}
+
+/// Runs the end-to-end tests on simulated nodes in a cluster of their own, which it starts.
+fn fleet_tests(paths: &Paths, filter: Option<&str>) -> Result<()> {
+    lifecycle::up(paths, Purpose::Test, Extent::Chart, Nodes::Kwok(Kubernetes::Newest))?;
+    let args: Vec<&str> = filter.into_iter().collect();
+    cargo_test(
+        paths,
+        &Tests { log: FLEET_LOG, names: &[SIMULATED.to_owned()], args: &args, quiet: true, ..Tests::default() },
+    )
 }
 
 /// Runs the test that reads the requests of all other end-to-end tests.
@@ -179,6 +229,12 @@ fn permissions(paths: &Paths, nodes: Nodes) -> Result<()> {
         return Ok(());
     }
     cargo_test(paths, &Tests { log: PERMISSIONS, names: &[PERMISSIONS.to_owned()], ..Tests::default() })
+}
+
+/// Prints what is left of a log.
+fn print_all(log: &mut File) -> io::Result<()> {
+    io::copy(log, &mut io::stdout())?;
+    io::stdout().flush()
 }
 
 /// Which tests of the workspace run, and how.
@@ -192,8 +248,10 @@ struct Tests<'a> {
     names: &'a [String],
     /// The arguments of the test programs.
     args: &'a [&'a str],
-    /// Whether they run beside other tests: with the lowest priority, and with their output only in the log.
-    in_background: bool,
+    /// Whether they run beside others, with their output only in the log.
+    quiet: bool,
+    /// Whether they use only the processor time that others leave.
+    idle: bool,
 }
 
 /// Runs tests of the workspace, and keeps their output in a log. It always runs cargo for the whole workspace, so that every
@@ -202,7 +260,7 @@ fn cargo_test(paths: &Paths, tests: &Tests<'_>) -> Result<()> {
     let log = paths.test_log(tests.log);
     // Both streams, because cargo writes to standard error which program was ended by a signal.
     let output = create(&log)?;
-    let cargo = if tests.in_background { cargo::background_command } else { cargo::command };
+    let cargo = if tests.idle { cargo::background_command } else { cargo::command };
     let mut command = cargo(&paths.root);
     command
         .args(["test", "--workspace", "--no-fail-fast"])
@@ -210,33 +268,20 @@ fn cargo_test(paths: &Paths, tests: &Tests<'_>) -> Result<()> {
         .args(tests.names.iter().flat_map(|name| ["--test", name]))
         .arg("--")
         .args(tests.args)
-        .env("E2E_KUBECONFIG", paths.kubeconfig())
-        .envs(seed(&paths.root).map(|seed| (simulate::SEED, seed)))
         .stdout(output.try_clone()?)
         .stderr(output);
-    let mut printed = File::open(&log)?;
-    // Forwards the output as it is written.
-    let mut echo = || drop(io::copy(&mut printed, &mut io::stdout()).and_then(|_| io::stdout().flush()));
-    let status = if tests.in_background {
-        wait_for(&mut command, || {})?
-    } else {
-        let status = wait_for(&mut command, &mut echo)?;
-        echo();
-        status
+    let mut written = File::open(&log)?;
+    // Forwards the output as it is written. A closed terminal is not an error.
+    let mut forward = || {
+        if !tests.quiet {
+            drop(print_all(&mut written));
+        }
     };
+    let status = wait_for(&mut command, &mut forward)?;
+    forward();
     if !status.success() {
         let failures = test_failures::summarize(&String::from_utf8_lossy(&fs::read(&log)?));
         bail!("cargo test failed ({status}); its complete output is in {}\n{}", log.display(), failures.join("\n"));
     }
     Ok(())
-}
-
-/// Returns the seed of the random tests: the one in the environment, otherwise that of the commit that is checked out, so that each
-/// commit is tested with other cases, and a failing commit fails again; `None` outside a repository.
-fn seed(root: &Path) -> Option<String> {
-    let of_commit = || {
-        let commit = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root).output().ok()?.stdout;
-        Some(u32::from_str_radix(str::from_utf8(&commit).ok()?.get(..8)?, 16).ok()?.to_string())
-    };
-    env::var(simulate::SEED).ok().or_else(of_commit)
 }

@@ -220,10 +220,10 @@ impl Check {
         if self.stage() == Stage::After { "checks-installed" } else { "checks" }
     }
 
-    /// Returns the place in the reference, from the root of the repository.
+    /// Returns the title of this page, under which the check is listed by its code.
     #[must_use]
-    pub fn place(self) -> String {
-        format!("docs/reference/{}.md#{}", self.page(), self.code().to_lowercase())
+    pub fn page_title(self) -> &'static str {
+        if self.stage() == Stage::After { "Checks of the installation" } else { "Checks before the installation" }
     }
 
     fn properties(self) -> Properties {

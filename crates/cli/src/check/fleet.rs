@@ -123,7 +123,7 @@ pub fn policies_progress(facts: &Facts) -> Judged<'_> {
     let policies = &facts.policies.as_ref()?.items;
     let found = with_condition(policies, ConditionType::Stalled, "True");
     if !found.is_empty() {
-        return bad(messages(&found), "follow the messages; docs/reference/reasons.md explains the reasons");
+        return bad(messages(&found), "follow the messages; kubectl gpu-fleet explain reason REASON explains a reason");
     }
     if policies.is_empty() { skipped("no policy exists") } else { good("none is stalled") }
 }
@@ -161,7 +161,7 @@ pub fn nodes_progress(facts: &Facts) -> Judged<'_> {
     });
     let failed: Vec<String> = failed.collect();
     if !failed.is_empty() {
-        return bad(messages(&failed), "follow the messages; docs/reference/failures.md explains the reasons");
+        return bad(messages(&failed), "follow the messages; kubectl gpu-fleet explain node NODE shows what to do");
     }
     if gpu_nodes.is_empty() { skipped("no GpuNode exists") } else { good("none has failed") }
 }
@@ -220,10 +220,7 @@ pub fn gpus_healthy(facts: &Facts) -> Judged<'_> {
         }
     }
     if !found.is_empty() {
-        return bad(
-            messages(&found),
-            "see causes and actions with kubectl get gpunode NODE -o yaml, and docs/operate/health.md",
-        );
+        return bad(messages(&found), "see causes and actions with kubectl gpu-fleet explain node NODE");
     }
     if reported == 0 { skipped("no GPU is reported") } else { good(count(reported, "GPU")) }
 }

@@ -97,7 +97,7 @@ pub fn pod_quota(facts: &Facts) -> Judged<'_> {
             let amount = |of: Option<&BTreeMap<String, Quantity>>| quantity::count(&of?.get(key)?.0).ok();
             let Some((hard, used)) = amount(hard).zip(amount(used)) else { continue };
             if used >= hard {
-                found.push(format!("ResourceQuota {} admits {hard} pods, and {used} exist", quota.name_any()));
+                found.push(format!("ResourceQuota {} is used up: {used} of {hard} pods", quota.name_any()));
             }
         }
     }

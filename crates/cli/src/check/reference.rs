@@ -100,7 +100,8 @@ impl Check {
             Self::NvidiaOperator => text(
                 "DaemonSets of NVIDIA's GPU Operator, and its CRD.",
                 "This operator installs nothing on nodes that have a part of another stack, unless the policy takes over.",
-                "Follow [Coming from NVIDIA's GPU Operator](../guides/migration.md).",
+                "Install this chart as a Helm release of its own, such as `nodestack`. To move nodes, follow \
+                 [Coming from NVIDIA's GPU Operator](../guides/migration.md).",
             ),
             Self::GkeAddOn => text(
                 "Device plugins and driver installers of GKE that reach a node.",

@@ -55,8 +55,8 @@ pub struct Checked {
     /// What to do. Absent if there is nothing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
-    /// The place in the reference, from the root of the repository.
-    pub page: String,
+    /// The title of the page of the documentation that lists the check by its code.
+    pub page: &'static str,
 }
 
 /// The result of a check.
@@ -104,7 +104,7 @@ fn checked(check: Check, facts: &Facts) -> Checked {
             (CheckResult::Skipped, finding, fix)
         }
     };
-    Checked { code: check, result, finding, fix, page: check.place() }
+    Checked { code: check, result, finding, fix, page: check.page_title() }
 }
 
 /// Returns why facts are missing, and what to do.

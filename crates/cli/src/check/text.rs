@@ -49,7 +49,7 @@ fn add(lines: &mut Vec<String>, check: &Checked, screen: Screen) {
             if let Some(fix) = &check.fix {
                 lines.extend(fix_lines(fix, &indent));
             }
-            lines.push(screen.paint(Tone::Quiet, &format!("{indent}{}: {}", check.code.code(), check.page)));
+            lines.push(screen.paint(Tone::Quiet, &format!("{indent}See: {} in {}", check.code.code(), check.page)));
         }
     }
 }

@@ -29,7 +29,8 @@ pub fn nvidia_operator(facts: &Facts) -> Judged<'_> {
     }
     bad(
         format!("NVIDIA's GPU Operator has the DaemonSets {}; their nodes are left unchanged", listed(&sets)),
-        "follow docs/guides/migration.md to move nodes to this operator",
+        "install this chart as a Helm release of its own, such as nodestack; to move nodes to this operator, follow the page Coming from \
+         NVIDIA's GPU Operator",
     )
 }
 

@@ -47,9 +47,6 @@ pub struct NodeReport {
     /// What to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
-    /// The pages of the documentation about the reason.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub pages: Vec<String>,
     /// The latest Events of the operator about the node, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<NodeEvent>,
@@ -90,7 +87,6 @@ pub fn report(facts: &Facts, catalogue: &Catalogue, now: Timestamp) -> NodeRepor
         waits_on: shown.waits_on.clone(),
         checks,
         action: entry.map(|entry| plain(entry.action)).filter(|action| !action.is_empty()),
-        pages: entry.map(Entry::pages).unwrap_or_default(),
         events: facts.events.clone().unwrap_or_default(),
         notes: notes(facts, found, gpu_node, now),
     }

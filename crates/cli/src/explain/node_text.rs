@@ -5,7 +5,6 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use super::{
     checks::{Check, State},
     node_report::NodeReport,
-    reason::see,
 };
 use crate::screen::{Screen, Tone, age, wrap};
 
@@ -32,7 +31,6 @@ pub fn of(report: &NodeReport, screen: Screen, now: Timestamp) -> String {
     if let Some(action) = &report.action {
         lines.push(String::new());
         lines.extend(wrap(action, "Do: ", 4));
-        lines.extend(see(&report.pages));
     }
     if !report.notes.is_empty() {
         lines.push(String::new());

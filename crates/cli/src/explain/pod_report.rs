@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use super::{
     pod_facts::Facts,
-    reasons::{Entry, Topic, plain},
+    reasons::{Topic, plain},
 };
 
 /// The prefix of NVIDIA's resources.
@@ -79,8 +79,6 @@ pub struct Found {
     pub message: String,
     /// What to do in general.
     pub action: String,
-    /// The pages of the documentation.
-    pub pages: Vec<String>,
 }
 
 /// A node on which a pod may run, or runs.
@@ -193,7 +191,6 @@ fn found(finding: Finding) -> Found {
         warning: finding.reason.is_warning(),
         message: finding.message,
         action: entry.map(|entry| plain(entry.action)).unwrap_or_default(),
-        pages: entry.map(Entry::pages).unwrap_or_default(),
     }
 }
 

@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{
-    pod_report::{Candidate, PodReport},
-    reason::see,
-};
+use super::pod_report::{Candidate, PodReport};
 use crate::screen::{Screen, Tone, age, wrap};
 
 /// Returns the explanation of a pod as text.
@@ -25,7 +22,6 @@ pub fn of(report: &PodReport, screen: Screen, now: Timestamp) -> String {
         let first = format!("{} ", screen.mark(tone));
         lines.extend(wrap(&format!("{}: {}", screen.paint(Tone::Strong, found.reason), found.message), &first, 2));
         lines.extend(wrap(&found.action, "Do: ", 4));
-        lines.extend(see(&found.pages));
     }
     if findings.is_empty() {
         lines.push(String::new());

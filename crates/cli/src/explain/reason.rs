@@ -29,8 +29,8 @@ pub struct Meaning {
     /// What to do.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub action: String,
-    /// The pages of the documentation.
-    pub pages: Vec<String>,
+    /// The title of the page of the documentation that lists it.
+    pub page: &'static str,
 }
 
 /// Returns the explanation of a reason.
@@ -41,7 +41,7 @@ pub fn report(topic: Topic) -> ReasonReport {
         context: topic.context(entry),
         text: plain(entry.meaning),
         action: plain(entry.action),
-        pages: entry.pages(),
+        page: entry.list.page(),
     });
     ReasonReport { reason: topic.name(), meanings: meanings.collect() }
 }
@@ -50,7 +50,7 @@ pub fn report(topic: Topic) -> ReasonReport {
 #[must_use]
 pub fn text(report: &ReasonReport, screen: Screen) -> String {
     let mut lines = Vec::new();
-    for Meaning { kind, context, text, action, pages } in &report.meanings {
+    for Meaning { kind, context, text, action, page } in &report.meanings {
         if !lines.is_empty() {
             lines.push(String::new());
         }
@@ -61,16 +61,9 @@ pub fn text(report: &ReasonReport, screen: Screen) -> String {
         lines.push(String::new());
         let action = if action.is_empty() { "Nothing." } else { action };
         lines.extend(wrap(action, "Do: ", 4));
-        lines.extend(see(pages));
+        lines.push(format!("See: {page}"));
     }
     lines.join("\n") + "\n"
-}
-
-/// Returns the lines with pages of the documentation.
-#[must_use]
-pub fn see(pages: &[String]) -> Vec<String> {
-    let prefix = |index| if index == 0 { "See: " } else { "     " };
-    pages.iter().enumerate().map(|(index, page)| format!("{}{page}", prefix(index))).collect()
 }
 
 #[cfg(test)]
@@ -86,7 +79,9 @@ mod tests {
         for topic in Topic::all() {
             let text = text(&report(topic), Screen::default());
             assert!(!text.contains("]("), "{text}");
-            assert!(text.lines().count() >= 4 && text.contains("\nDo: ") && text.contains("\nSee: docs/"), "{text}");
+            assert!(text.lines().count() >= 4 && text.contains("\nDo: ") && text.contains("\nSee: "), "{text}");
+            // Who has the program need not have a checkout.
+            assert!(!text.contains("docs/") && !text.contains(".md"), "{text}");
             let long = |line: &&str| columns(line) > WIDTH && line.trim_start().contains(' ');
             assert_eq!(text.lines().find(long), None, "{text}");
         }

@@ -153,6 +153,7 @@ fn validation(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Chec
             let message = if message.is_empty() { String::new() } else { format!(": {message}") };
             let (state, detail) = match result {
                 ValidationResult::Passed => (State::Done, "passed".to_owned()),
+                ValidationResult::Failed if *failures <= 1 => (State::Failed, format!("failed{message}")),
                 ValidationResult::Failed => (State::Failed, format!("failed {failures} times in a row{message}")),
                 ValidationResult::Skipped => (State::NotNeeded, format!("skipped{message}")),
             };

@@ -1,6 +1,9 @@
 //! Screens of fleets, as the operator's plan and the simulator make them.
 
-use gpu_operator_crd::{GpuNode, health::HealthState};
+use gpu_operator_crd::{
+    GpuNode,
+    health::{Action, Cause, CauseKind, GpuHealth, HealthState, Severity},
+};
 use k8s_openapi::{
     api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus},
     apimachinery::pkg::apis::meta::v1::Time,
@@ -115,6 +118,42 @@ fn large() -> FakeApi {
     api
 }
 
+/// Returns the fleet of docs/guides/kubectl.md: the driver of one pool is being updated while a GPU of another one fails.
+fn documented() -> Sim {
+    let spec = |driver: &str| {
+        format!(
+            "{{pools: [{{name: a100, match: {{models: [nvidia-a100-80gb]}}}}, {{name: h100, match: {{models: [nvidia-h100-80gb]}}, \
+             driver: {{version: {driver}}}}}, {{name: k80, match: {{models: [nvidia-tesla-k80]}}}}]}}"
+        )
+    };
+    let mut sim = Sim::new().policy("fleet", &spec("580.173.02"));
+    for (pool, id, nodes) in [("a100", "20b5", 6), ("h100", "2330", 8), ("k80", "102d", 4)] {
+        for node in 1..=nodes {
+            sim.join(format!("{pool}-{node}").as_str(), id, 8);
+        }
+    }
+    sim.settle();
+    let xid = Cause {
+        kind: CauseKind::Xid.into(),
+        severity: Severity::Fatal,
+        xid: Some(79),
+        count: None,
+        evidence: "NVRM: GPU has fallen off the bus".into(),
+        since: Time(sim.now),
+        recovering: false,
+    };
+    sim.report("a100-2").gpus[3].health = GpuHealth {
+        state: HealthState::Unhealthy,
+        action: Action::RebootNode.into(),
+        since: Some(Time(sim.now)),
+        causes: vec![xid],
+        ..GpuHealth::default()
+    };
+    sim.faults.insert("a100-2".into(), Faults { publishes: Some(7), ..Faults::default() });
+    sim.faults.insert("h100-4".into(), Faults { slow: 600, ..Faults::default() });
+    steps(sim.policy("fleet", &spec("595.91.07")), 400)
+}
+
 /// Returns each fleet with its cluster and the time at which it is looked at.
 fn fleets() -> Vec<(&'static str, Sim, FakeApi)> {
     let slow = || Faults { slow: 600, ..Faults::default() };
@@ -133,6 +172,7 @@ fn fleets() -> Vec<(&'static str, Sim, FakeApi)> {
             steps(with(fleet("{}").policy("all", paused), |sim| sim.node_mut("h100-2").cordoned = true), 60)
         }),
         of("rejected", steps(mixed().policy("all", "{defaults: {driver: {version: 590.10.01}}}"), 60)),
+        of("documented", documented()),
         of("unhealthy", {
             let sim = faulty(fleet("{}"), "h100-2", Faults { publishes: Some(7), ..Faults::default() });
             let unhealthy = |sim: &mut Sim| sim.report("h100-2").gpus[3].health.state = HealthState::Unhealthy;
@@ -173,6 +213,13 @@ async fn each_fleet_has_its_screen() {
         let wide = shown.lines().find(|line| columns(line) > WIDTH);
         assert_eq!(wide, None, "{name}");
         assert!(api.requests().len() <= 2, "{name}: {:?}", api.requests());
+        if name == "documented" {
+            let page = include_str!("../../../../docs/guides/kubectl.md");
+            assert!(
+                page.contains(&format!("$ kubectl gpu-fleet status\n{shown}")),
+                "the page shows another screen than\n{shown}"
+            );
+        }
         insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, {
             insta::assert_snapshot!(format!("status-{name}"), shown);
         });

@@ -37,7 +37,7 @@ pub fn step(host: &HostRoot, unload: impl Fn() -> io::Result<()>) -> GateStatus 
             }
             Err(error) => format!("the kernel does not unload it: {error}"),
         },
-        Ok(Some(count)) => format!("it is in use, {count} times, such as by a console or a display server"),
+        Ok(Some(count)) => format!("it is in use (use count {count}), such as by a console or a display server"),
         // Without a count, nouveau is built into the kernel, or the kernel cannot unload modules.
         Ok(None) => return step_in_kernel(host),
         Err(error) => format!("its use count cannot be read: {error}"),
@@ -116,7 +116,7 @@ mod tests {
         let cases: [Case<'_>; 6] = [
             (false, None, None, true, false, "is not loaded"),
             (true, Some("0"), None, true, true, "has been unloaded"),
-            (true, Some("2"), None, false, false, "in use, 2 times"),
+            (true, Some("2"), None, false, false, "in use (use count 2)"),
             (true, Some("-1"), None, false, false, "in use"),
             (true, Some("0"), Some(Errno::EWOULDBLOCK), false, true, "does not unload it"),
             (true, Some("0"), Some(Errno::ENOENT), true, true, "is not loaded"),

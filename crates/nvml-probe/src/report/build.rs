@@ -178,7 +178,7 @@ fn nvml(look: &NvmlStatus, on_bus: usize) -> NvmlFacts {
 fn differences(inventory: &Inventory, on_bus: usize) -> Option<String> {
     let refused = inventory.refused.iter().map(|refused| format!("{}: {}", refused.pci_address, refused.message));
     let more = usize::try_from(inventory.count).is_ok_and(|count| count > on_bus);
-    let more = more.then(|| format!("NVML counts {} GPUs, but {on_bus} are on the PCI bus", inventory.count));
+    let more = more.then(|| format!("NVML counts more GPUs ({}) than are on the PCI bus ({on_bus})", inventory.count));
     let text = refused.chain(more).collect::<Vec<_>>().join("\n");
     (!text.is_empty()).then_some(text)
 }
@@ -275,7 +275,7 @@ mod tests {
         let NvmlStatus::Answering(mut inventory) = look else { panic!("it answers") };
         inventory.count = 1;
         let message = report(&facts(&[]), &NvmlStatus::Answering(inventory)).nvml.message.unwrap();
-        assert!(message.contains("counts 1 GPUs, but 0 are"), "{message}");
+        assert!(message.contains("more GPUs (1) than are on the PCI bus (0)"), "{message}");
     }
 
     #[test]

@@ -128,7 +128,11 @@ impl Fact for PodFacts {
                 ContainerState::Waiting { .. } | ContainerState::Ended(_) => None,
             });
         let deleted = self.deletion.as_mut().map(|deletion| &mut deletion.since);
-        [self.created.as_mut(), deleted, ended].into_iter().flatten().chain(running).collect()
+        [self.created.as_mut(), self.sandbox_since.as_mut(), deleted, ended]
+            .into_iter()
+            .flatten()
+            .chain(running)
+            .collect()
     }
 }
 

@@ -13,10 +13,10 @@ use gpu_operator::{
     schema_watch,
     watch::{self, Mirrors},
 };
-use gpu_operator_crd::{GpuNode, NodeName, keys};
+use gpu_operator_crd::{GpuNode, NodeName};
 use gpu_operator_plan::{
     catalogue::Catalogue,
-    world::{ContainerFacts, ContainerState, Exit, NodeFacts, PodFacts, Role, TrimmedNode},
+    world::{NodeFacts, PodFacts, TrimmedNode},
 };
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use kube::{Client, ResourceExt};
@@ -28,7 +28,7 @@ use tokio::{
 
 use crate::{
     api::{Api, clock, merge},
-    sim::Sim,
+    sim::{Sim, pod_json::json_of_pod},
 };
 
 pub const NODES: &str = "/api/v1/nodes";
@@ -233,42 +233,5 @@ fn json_of_node(node: &NodeFacts) -> Value {
                 "kernelVersion": node.kernel, "kubeletVersion": node.kubelet,
             },
         },
-    })
-}
-
-fn json_of_pod(pod: &PodFacts) -> Value {
-    let (label, selector) = match pod.role {
-        Role::Operand(stage) => (json!({keys::STAGE: stage.as_str()}), json!({stage.key(): pod.group})),
-        Role::Probe => (json!({"app.kubernetes.io/name": "nvml-probe"}), json!({})),
-        Role::Validation => (json!({keys::STAGE: keys::VALIDATION}), json!({})),
-        Role::Preflight => (json!({keys::STAGE: keys::PREFLIGHT}), json!({})),
-    };
-    let phase = pod.end.as_ref().map_or("Running", |end| if end.succeeded { "Succeeded" } else { "Failed" });
-    let statuses = |containers: &[ContainerFacts]| containers.iter().map(json_of_container).collect::<Vec<_>>();
-    let message = pod.unschedulable.as_ref();
-    let scheduled = if message.is_some() { "False" } else { "True" };
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"labels": label, "annotations": {keys::APPLIED: pod.applied}, "creationTimestamp": pod.created},
-        "spec": {"nodeName": pod.node, "nodeSelector": selector, "containers": []},
-        "status": {
-            "phase": phase,
-            "conditions": [{"type": "PodScheduled", "status": scheduled, "message": message}],
-            "initContainerStatuses": statuses(&pod.init), "containerStatuses": statuses(&pod.containers),
-        },
-    })
-}
-
-fn json_of_container(container: &ContainerFacts) -> Value {
-    let exit = |Exit { code, message }: &Exit| json!({"terminated": {"exitCode": code, "message": message}});
-    let state = match &container.state {
-        ContainerState::Waiting { reason, message } => json!({"waiting": {"reason": reason, "message": message}}),
-        ContainerState::Running(since) => json!({"running": {"startedAt": since}}),
-        ContainerState::Ended(ended) => exit(ended),
-    };
-    let last = container.last_failure.as_ref().map_or_else(|| json!({}), exit);
-    json!({
-        "name": container.name, "ready": container.ready, "restartCount": 0, "image": "", "imageID": "",
-        "state": state, "lastState": last,
     })
 }

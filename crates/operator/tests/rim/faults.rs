@@ -191,7 +191,8 @@ async fn writes_to_half_of_the_nodes_hang_and_others_are_made() {
     };
     cluster.api.fail(move |made| if hangs(made) { Fault::Hangs } else { Fault::None });
     cluster.start_operator(&sim);
-    // The first pass begins writes for seven seconds, each sixteen of which wait for a second, and the second one makes the rest.
+    // Sixteen writes are in progress at a time, and one that hangs occupies its place for a second. The first pass begins writes for seven
+    // seconds, and the second pass makes the rest.
     cluster.run_for(Duration::from_secs(15)).await;
     let made = cluster.api.take();
     let paths = |made: &[&Made]| made.iter().map(|made| made.path.clone()).collect::<BTreeSet<_>>();

@@ -192,6 +192,7 @@ mod tests {
             group: None,
             applied: None,
             created: Some(then.into()),
+            sandbox_since: Some(then.into()),
             deletion: None,
             unschedulable: None,
             end: None,

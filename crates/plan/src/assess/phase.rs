@@ -150,12 +150,11 @@ fn silent_runtime(member: &Member<'_>, now: Timestamp) -> Verdict {
 fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
     let failure = member.probe_pod().and_then(|pod| pod_failure(pod, now));
     let (late, since) = if member.report_is_outdated() {
-        // A reboot ends the probe's container with an error.
         (waited_since_boot(member, now), " since the node was booted")
     } else {
-        (failure.is_some() || member.report_due().is_none_or(|due| now >= due), "")
+        (member.report_due().is_none_or(|due| now >= due), "")
     };
-    if !late {
+    if failure.is_none() && !late {
         let message = format!("the probe has not yet reported{since}");
         return Verdict::new(Phase::Discovery, Reason::WaitingForReport, message);
     }

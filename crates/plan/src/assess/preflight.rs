@@ -113,6 +113,7 @@ mod tests {
             group: None,
             applied: None,
             created: Some(Timestamp::UNIX_EPOCH.into()),
+            sandbox_since: None,
             deletion: None,
             unschedulable: None,
             end: None,

@@ -10,10 +10,10 @@ pub const DRIVER: &str = "nvidia/driver";
 pub const GKE_COS: &str = "cos-nvidia-installer:fixed";
 /// Google's driver installer for GKE's Ubuntu, preloaded as well.
 pub const GKE_UBUNTU: &str = "gke-nvidia-installer:fixed";
-/// NVIDIA's container toolkit and its tag (chart defaults of NVIDIA's operator v26.7).
-pub const TOOLKIT: (&str, &str) = ("nvidia/k8s/container-toolkit", "v1.20.0");
+/// NVIDIA's container toolkit and its tag. The tests run this version, built from its Go module.
+pub const TOOLKIT: (&str, &str) = ("nvidia/k8s/container-toolkit", "v1.20.2");
 /// NVIDIA's device plugin and its tag (likewise).
-pub const DEVICE_PLUGIN: (&str, &str) = ("nvidia/k8s-device-plugin", "v0.20.0");
+pub const DEVICE_PLUGIN: (&str, &str) = ("nvidia/k8s-device-plugin", "v0.19.3");
 
 /// Returns the reference of an image that is preloaded on the nodes: `reference`, or the user's repository with the
 /// user's digest or tag.

@@ -81,9 +81,12 @@ pub fn add(forecast: &mut Forecast, first: &First, world: &World) {
         }
         forecast.changes.extend(change(write, world));
     }
-    forecast.changes.extend(labels.into_iter().map(|((key, value), nodes)| match value {
-        Some(value) => format!("label {key}={value} on {nodes} nodes"),
-        None => format!("label {key} removed from {nodes} nodes"),
+    forecast.changes.extend(labels.into_iter().map(|((key, value), nodes)| {
+        let nodes = if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") };
+        match value {
+            Some(value) => format!("label {key}={value} on {nodes}"),
+            None => format!("label {key} removed from {nodes}"),
+        }
     }));
     forecast.changes.sort();
     let status = first.statuses.get(&forecast.policy);

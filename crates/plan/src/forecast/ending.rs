@@ -123,6 +123,7 @@ fn pod_on(node: &NodeName, role: Role, name: String) -> PodFacts {
         group: None,
         applied: None,
         created: None,
+        sandbox_since: None,
         deletion: None,
         unschedulable: None,
         end: None,

@@ -119,7 +119,10 @@ impl Verdicts<'_> {
             (false, Reason::NoMatchingNodes, self.no_nodes() + &self.left())
         } else if self.serving() == 0 && !self.is_ready() {
             let excluded = by_state(self.nodes.iter().filter_map(|node| node.excluded), |state| state.as_str());
-            let nodes = format!("none of {} nodes is eligible: {excluded}", self.counts.total);
+            let nodes = match self.counts.total {
+                1 => format!("the only node is not eligible: {excluded}"),
+                nodes => format!("none of {nodes} nodes is eligible: {excluded}"),
+            };
             (false, Reason::NodesNotReady, nodes + &first)
         } else if !self.is_ready() {
             (false, Reason::NodesNotReady, counts + &first)

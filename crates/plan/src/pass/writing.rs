@@ -17,7 +17,8 @@ use crate::{
     time::Uptime,
 };
 
-/// How long after its world was observed a plan waits for the answers to its writes. The next pass is not made before.
+/// How long after its world was observed a plan waits for the answers to its writes, at most: the next pass may be made as soon as all have
+/// been answered.
 const LIFETIME: Duration = Duration::from_secs(10);
 /// How long after its world was observed a plan begins writes. What it decided may no longer be right after that: a node that was idle may
 /// have GPU pods. The rest of its lifetime is for the answers to the last ones: without an answer, the next pass does not know what a
@@ -55,8 +56,7 @@ impl Writing {
         uptime: Uptime,
     ) -> (Self, Vec<Request>) {
         let until = observed + LIFETIME;
-        let begins_until = observed + BEGINS;
-        let begins_until = if has_waiting_pods { begins_until.min(uptime + BRIEF) } else { begins_until };
+        let begins_until = (observed + BEGINS).min(if has_waiting_pods { uptime + BRIEF } else { until });
         let (outstanding, slow, missing) = (Vec::new(), Vec::new(), BTreeSet::new());
         let mut writing = Self { begins_until, until, later: steps.into(), outstanding, slow, missing };
         let requests = writing.next(carry, uptime);

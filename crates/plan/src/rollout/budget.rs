@@ -113,9 +113,11 @@ impl<'f> Budgets<'f> {
             !is_full(budget.max_parallel, budget.slots) && is_full(budget.max_unavailable, budget.unavailable)
         };
         let Budget { unavailable, .. } = [&self.policy].into_iter().chain(self.pools.values()).find(is_exhausted)?;
-        Some(format!(
-            "rollout.maxUnavailable is reached: {unavailable} nodes are being updated, have failed, or are NotReady, cordoned or being deleted"
-        ))
+        let nodes = match unavailable {
+            1 => "1 node is being updated, has failed, or is".to_owned(),
+            _ => format!("{unavailable} nodes are being updated, have failed, or are"),
+        };
+        Some(format!("rollout.maxUnavailable is reached: {nodes} NotReady, cordoned or being deleted"))
     }
 
     /// Counts the slot that a node gets.

@@ -33,6 +33,9 @@ pub struct PodFacts {
     pub applied: Option<Interned>,
     /// When it was created.
     pub created: Option<ObservedTime>,
+    /// Since when its sandbox has been ready, in which its containers run: each boot of its node needs another one. When it was created, if
+    /// kubelet does not report that.
+    pub sandbox_since: Option<ObservedTime>,
     /// Its deletion, if it is being deleted.
     pub deletion: Option<Deletion>,
     /// Why it cannot be scheduled.
@@ -87,7 +90,7 @@ pub struct ContainerFacts {
     pub name: Interned,
     /// Its state.
     pub state: ContainerState,
-    /// How its previous run ended, if that failed.
+    /// How its previous run in the pod's sandbox ended, if that failed.
     pub last_failure: Option<Exit>,
     /// Whether it passes its readiness probe, or runs and has none.
     pub ready: bool,
@@ -136,8 +139,11 @@ impl PodFacts {
             Role::Operand(stage) => spec.node_selector.as_ref().and_then(|selector| selector.get(stage.key())),
             Role::Probe | Role::Validation | Role::Preflight => None,
         };
+        let created = pod.creation_timestamp().map(|time| time.0.into());
+        let sandbox = Sandbox::of(status).filter(|_| matches!(role, Role::Operand(_) | Role::Probe));
+        let container = |status: &ContainerStatus| ContainerFacts::of(status, sandbox.as_ref());
         let containers = |statuses: Option<&Vec<ContainerStatus>>| {
-            statuses.into_iter().flatten().take(MAX_CONTAINERS).map(ContainerFacts::of).collect::<Vec<_>>()
+            statuses.into_iter().flatten().take(MAX_CONTAINERS).map(container).collect::<Vec<_>>()
         };
         Some(Self {
             name: pod.name_any(),
@@ -145,7 +151,8 @@ impl PodFacts {
             role,
             group: group.map(|group| group.as_str().into()),
             applied: pod.annotations().get(keys::APPLIED).map(Interned::from),
-            created: pod.creation_timestamp().map(|time| time.0.into()),
+            created,
+            sandbox_since: sandbox.as_ref().map_or(created, |sandbox| sandbox.since),
             deletion: Deletion::of(pod),
             unschedulable: status
                 .and_then(|status| status.conditions.as_ref())
@@ -180,7 +187,7 @@ impl PodFacts {
     }
 
     /// Returns whether this pod of a stage on top of the driver proves that the driver's container runs, although kubelet has not
-    /// reported any start of it: this pod started while the driver's pod existed, and waited in its gate for the driver's container.
+    /// reported any start of it in its sandbox: this pod started later than that, and waited in its gate for the driver's container.
     /// Kubelet reports the pods of a node one by one, in any order.
     #[must_use]
     pub fn has_found(&self, driver: &Self) -> bool {
@@ -193,8 +200,8 @@ impl PodFacts {
         driver.containers.iter().all(|container| is_new(container) && container.last_failure.is_none())
             && self
                 .running_since()
-                .zip(driver.created)
-                .is_some_and(|(started, created)| started.local() >= created.local())
+                .zip(driver.sandbox_since)
+                .is_some_and(|(started, sandbox)| started.local() >= sandbox.local())
     }
 
     /// Returns whether it belongs to a stage that has the driver open while it runs: the device plugin, or the MPS daemon.
@@ -252,6 +259,30 @@ impl PodEnd {
     }
 }
 
+/// The sandbox of a pod whose containers are always restarted. It ends with the boot of its node, and all its containers end with it, which
+/// is no failure, whatever their exit codes are. Most have code 255 then, because the container runtime did not see them end.
+struct Sandbox {
+    /// Since when it has been ready. `None` if there is none.
+    since: Option<ObservedTime>,
+}
+
+impl Sandbox {
+    /// Returns the sandbox as kubelet reports it.
+    fn of(status: Option<&PodStatus>) -> Option<Self> {
+        let mut conditions = status?.conditions.iter().flatten();
+        let reported = conditions.find(|condition| condition.type_ == "PodReadyToStartContainers")?;
+        let since = reported.last_transition_time.as_ref().filter(|_| reported.status == "True");
+        Some(Self { since: since.map(|time| time.0.into()) })
+    }
+
+    /// Returns whether a container ended in this sandbox. Both times are from the same machine. Kubelet reports the sandbox a moment after
+    /// the start of its first container: if that ends within this moment, only its next end counts.
+    fn saw(&self, ended: &ContainerStateTerminated) -> bool {
+        let at = ended.finished_at.as_ref().map(|time| time.0);
+        self.since.zip(at).is_some_and(|(since, at)| at > since.reported())
+    }
+}
+
 /// Returns the beginning of a text: kubelet limits a message to 4 KiB.
 fn kept(text: Option<&String>) -> String {
     text.map(|text| clipped(text, MAX_MESSAGE).to_owned()).unwrap_or_default()
@@ -277,7 +308,8 @@ impl ContainerFacts {
         }
     }
 
-    fn of(status: &ContainerStatus) -> Self {
+    fn of(status: &ContainerStatus, sandbox: Option<&Sandbox>) -> Self {
+        let counts = |ended: &&ContainerStateTerminated| sandbox.is_none_or(|sandbox| sandbox.saw(ended));
         let exit = |ended: &ContainerStateTerminated| Exit {
             code: ended.exit_code,
             message: kept(ended.message.as_ref().or(ended.reason.as_ref())).trim().to_owned(),
@@ -285,13 +317,13 @@ impl ContainerFacts {
         let state = status.state.clone().unwrap_or_default();
         let state = if let Some(running) = state.running {
             ContainerState::Running(running.started_at.map(|time| time.0.into()))
-        } else if let Some(ended) = &state.terminated {
+        } else if let Some(ended) = state.terminated.as_ref().filter(counts) {
             ContainerState::Ended(exit(ended))
         } else {
             let waiting = state.waiting.unwrap_or_default();
             ContainerState::Waiting { reason: kept(waiting.reason.as_ref()), message: kept(waiting.message.as_ref()) }
         };
-        let last = status.last_state.as_ref().and_then(|last| last.terminated.as_ref());
+        let last = status.last_state.as_ref().and_then(|last| last.terminated.as_ref()).filter(counts);
         Self {
             name: Interned::from(&status.name),
             state,

@@ -48,7 +48,7 @@ fn without_its_driver_container_a_node_offers_no_gpu() {
     ] {
         let (sim, mut world) = ready();
         edit_driver_pod(&mut world, |pod| {
-            pod.created = Some((sim.now + SignedDuration::from_secs(1)).into());
+            pod.sandbox_since = Some((sim.now + SignedDuration::from_secs(1)).into());
             pod.containers[0].state = state;
         });
         let (phase, found, message, gpus, recreated) = assessed(&sim, world);
@@ -213,7 +213,7 @@ fn a_plugin_that_has_started_proves_that_the_driver_runs() {
         let (sim, mut world) = ready();
         let plugin = world.pods["device-plugin@a"].running_since().expect("a start");
         edit_driver_pod(&mut world, |pod| {
-            pod.created = Some((plugin.reported() - SignedDuration::from_secs(age)).into());
+            pod.sandbox_since = Some((plugin.reported() - SignedDuration::from_secs(age)).into());
             pod.containers[0].state = ContainerState::Waiting { reason: reason.into(), message: String::new() };
         });
         let (_, found, _, _, recreated) = assessed(&sim, world);

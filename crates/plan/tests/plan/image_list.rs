@@ -72,8 +72,8 @@ proptest! {
 fn it_is_limited_by_operating_system_and_model() {
     let probe = "registry.example.com/nvml-probe:1";
     let [toolkit, plugin, google] = [
-        "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0",
-        "nvcr.io/nvidia/k8s-device-plugin:v0.20.0",
+        "nvcr.io/nvidia/k8s/container-toolkit:v1.20.2",
+        "nvcr.io/nvidia/k8s-device-plugin:v0.19.3",
         "gcr.io/gke-release/nvidia-gpu-device-plugin@sha256:6b25281cd0fa3ca55f3e837a18be4a14b44952105568f466530dd85bcebde62f",
     ];
     for (spec, systems, models, expected) in [
@@ -129,8 +129,8 @@ fn it_is_limited_by_operating_system_and_model() {
             &[
                 // GKE's nodes get the driver where Google's plugin expects it.
                 "mirror.example.com/all/gke-release/nvidia-gpu-device-plugin@sha256:6b25281cd0fa3ca55f3e837a18be4a14b44952105568f466530dd85bcebde62f",
-                "mirror.example.com/all/nvidia/k8s-device-plugin:v0.20.0",
-                "mirror.example.com/all/nvidia/k8s/container-toolkit:v1.20.0",
+                "mirror.example.com/all/nvidia/k8s-device-plugin:v0.19.3",
+                "mirror.example.com/all/nvidia/k8s/container-toolkit:v1.20.2",
                 "mirror.example.com/all/nvidia/k8s/cuda-sample:vectoradd-cuda10.2",
                 "mirror.example.com/all/nvidia/k8s/cuda-sample:vectoradd-cuda11.7.1",
                 "mirror.example.com/all/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0",
@@ -159,7 +159,7 @@ fn images_with_a_tag_have_the_field_for_their_digest() {
     let fields: Vec<&str> = by_tag.keys().copied().collect();
     let test = "readiness.validation.image.digest";
     assert_eq!(fields, [&plugin, &driver, "image.digests.probe", test, &toolkit]);
-    assert_eq!(by_tag[&*plugin].iter().collect::<Vec<_>>(), ["nvcr.io/nvidia/k8s-device-plugin:v0.20.0"]);
+    assert_eq!(by_tag[&*plugin].iter().collect::<Vec<_>>(), ["nvcr.io/nvidia/k8s-device-plugin:v0.19.3"]);
     assert!(by_tag[test].iter().all(|image| image.contains("cuda-sample:")), "{by_tag:?}");
     // Fixed where the field says, and nowhere else.
     let image = format!("image: {{digest: \"{digest}\"}}");

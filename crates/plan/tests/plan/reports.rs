@@ -10,10 +10,7 @@ use crate::{
     sim::{Faults, Sim, machine::new_gpu_node},
 };
 use gpu_operator_crd::{NodeName, Phase, health::HealthState, keys, reason::Reason};
-use gpu_operator_plan::{
-    output::body::{Body, Kind},
-    world::Exit,
-};
+use gpu_operator_plan::output::body::{Body, Kind};
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 
@@ -40,9 +37,6 @@ fn a_report_of_an_earlier_boot_does_not_count() {
     let (labels, known) = (sim.node("a").labels.clone(), sim.status("a"));
     let plans = sim.plans.len();
     sim.run(1);
-    // The reboot has ended the probe's container.
-    let probe = sim.pods.get_mut("nvml-probe@a").expect("a probe");
-    probe.containers[0].last_failure = Some(Exit { code: 255, message: "Unknown".into() });
     sim.run(20);
     let status = sim.status("a");
     assert_eq!((status.phase, status.reason()), (Phase::Discovery, Some(Reason::WaitingForReport)));
@@ -59,6 +53,32 @@ fn a_report_of_an_earlier_boot_does_not_count() {
     assert_eq!(written.count(), 0, "no label is written, and no pod deleted");
     let failed = sim.plans[plans..].iter().flat_map(Plan::events).filter(|event| event.reason.is_failure());
     assert_eq!(failed.map(|event| event.reason).collect::<BTreeSet<_>>(), [Reason::ProbeMissing].into());
+}
+
+#[test]
+fn a_reboot_of_a_healthy_node_is_no_failure() {
+    let mps = "{defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}, rollout: {onFailure: RollBack}}";
+    for (spec, slow) in [("{rollout: {onFailure: RollBack}}", 0), ("{rollout: {onFailure: RollBack}}", 40), (mps, 40)] {
+        let mut sim = Sim::settled_fleet(spec, &["a", "b", "c"]);
+        // The rollout is not complete as long as node c is busy.
+        busy(&mut sim, "c");
+        let policy = sim.policies[&"all".into()].spec.clone();
+        let mut spec: serde_json::Value = serde_json::to_value(policy).expect("JSON");
+        spec["defaults"]["driver"] = serde_json::json!({"version": "590.10.01"});
+        sim.apply_spec("all", serde_json::from_value(spec).expect("a spec"));
+        sim.steps(120);
+        assert!(!sim.is_moving("a") && !sim.is_moving("b") && sim.status("a").is_ready());
+        sim.faults.insert("a".into(), Faults { slow, ..Faults::default() });
+        let plans = sim.plans.len();
+        sim.reboot("a", 0);
+        sim.steps(300);
+        assert!(sim.status("a").is_ready(), "{}", sim.status("a").message);
+        let failed = sim.plans[plans..].iter().flat_map(Plan::events).filter(|event| event.reason.is_failure());
+        assert_eq!(failed.collect::<Vec<_>>(), Vec::<&gpu_operator_plan::output::events::Transition>::new(), "{slow}");
+        assert_eq!(sim.condition("all", "Stalled").0, "False");
+        let from = sim.node("c").labels[keys::DRIVER].clone();
+        assert_ne!(sim.node("a").labels[keys::DRIVER], from, "the new driver stays");
+    }
 }
 
 #[test]

@@ -159,7 +159,7 @@ fn a_pool_may_have_the_name_of_a_model() {
     sim.settle();
     let mut images: Vec<_> = sim.sets_of(Stage::DevicePlugin).into_iter().map(Sim::image).collect();
     images.sort();
-    assert_eq!(images, ["nvcr.io/nvidia/k8s-device-plugin:v0.20.0", "nvcr.io/nvidia/k8s-device-plugin:v9"]);
+    assert_eq!(images, ["nvcr.io/nvidia/k8s-device-plugin:v0.19.3", "nvcr.io/nvidia/k8s-device-plugin:v9"]);
 }
 
 #[test]

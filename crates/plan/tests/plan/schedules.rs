@@ -90,6 +90,22 @@ proptest! {
     }
 
     #[test]
+    fn in_random_orders_a_reboot_is_no_failure(choices in vec(any::<u16>(), 0..500)) {
+        use Event::{Back, Move, PodRuns, PodStarts, PodsEnd, Reboot};
+        let spec = "{rollout: {maxParallel: 2, maxUnavailable: 3, onFailure: RollBack, gpuPods: {mode: Await}}}";
+        let sim = Sim::settled_fleet(spec, &["a", "b", "c"]);
+        let events = [
+            Reboot("a"), PodRuns("c"), Move, Reboot("b"), Reboot("a"), PodStarts, Reboot("c"), Reboot("a"), PodsEnd, Reboot("b"),
+            Back, Reboot("a"), Reboot("b"),
+        ];
+        // A Node that is observed later or earlier than its pods contradicts them.
+        let lagging = &[Kind::Policy, Kind::GpuNode, Kind::DaemonSet];
+        let cluster = Cluster::new(sim, lagging, Allowed { kills: 2, lag: 6, ..Allowed::default() }, &events).healthy();
+        let end = random::run(cluster, &choices).and_then(|cluster| all_ready(&cluster));
+        prop_assert!(end.is_ok(), "{}", end.unwrap_err());
+    }
+
+    #[test]
     fn in_random_orders_startup_taints_wait_for_ready(choices in vec(any::<u16>(), 0..500)) {
         use Event::{Delete, Join, Leave, Readiness, Reboot, StartupTaint};
         let mut sim = Sim::new().policy("all", POLICY);

@@ -74,7 +74,6 @@ impl Sim {
             container.ready = false;
             return;
         }
-        container.last_failure = None;
         if !runs && is_slow(pod, now, faults) {
             return;
         }

@@ -6,7 +6,7 @@ use gpu_operator_crd::{
     GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName, Report, keys,
     report::{Gpu, InstalledDriver, NvmlState, OsRelease},
 };
-use gpu_operator_plan::world::{ContainerState, Exit, NodeFacts, Role};
+use gpu_operator_plan::world::{Exit, NodeFacts, Role};
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, Time},
     jiff::Timestamp,
@@ -16,6 +16,7 @@ use super::{
     Sim,
     faults::{Faults, Program},
     pod::end_test,
+    pod_json::rebooted,
 };
 
 pub(super) const CONTAINER_ROOT: &str = "/run/nvidia/driver";
@@ -180,10 +181,7 @@ impl Sim {
                 end_test(pod, Some(exit));
                 continue;
             }
-            for container in &mut pod.containers {
-                container.state = ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
-                container.ready = false;
-            }
+            *pod = rebooted(pod, self.now);
         }
         if self.faults.get(&node).is_some_and(|faults| faults.late_kubelet) {
             return;

@@ -89,7 +89,7 @@ impl Sim {
             self.mute_since.remove(node).map(|_| true)
         };
         let pod = self.pods.entry(name.clone()).or_insert_with(|| new_pod(&name, node, Role::Probe, now));
-        if pod.containers == new_pod(&name, node, Role::Probe, now).containers {
+        if !pod.has_started() {
             run(pod, now);
         }
         if let Some(is_ready) = is_ready {

@@ -12,17 +12,25 @@ pub(super) fn is_slow(pod: &mut PodFacts, now: Timestamp, faults: &Faults) -> bo
     if faults.slow == 0 {
         return false;
     }
-    let Some(at) = pod.init.iter().position(|init| init.name == STEP) else {
-        let state = ContainerState::Running(Some(now.into()));
-        pod.init.push(ContainerFacts { name: STEP.into(), state, last_failure: None, ready: false });
-        return true;
-    };
-    let since = pod.init[at].running_since().map_or(now, ObservedTime::local);
-    if now.duration_since(since).as_secs() < faults.slow {
+    let since = start(pod, STEP, now);
+    if now.duration_since(since.local()).as_secs() < faults.slow {
         return true;
     }
-    pod.init.remove(at);
+    pod.init.retain(|init| init.name != STEP);
     false
+}
+
+/// Lets an init container of a pod run, unless it does already, and returns since when.
+fn start(pod: &mut PodFacts, name: &str, now: Timestamp) -> ObservedTime {
+    let at = pod.init.iter().position(|init| init.name == name).unwrap_or_else(|| {
+        let state = ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
+        pod.init.push(ContainerFacts { name: name.into(), state, last_failure: None, ready: false });
+        pod.init.len() - 1
+    });
+    pod.init[at].running_since().unwrap_or_else(|| {
+        pod.init[at].state = ContainerState::Running(Some(now.into()));
+        now.into()
+    })
 }
 
 /// The init container of a toolkit pod that restarts the container runtime.
@@ -35,10 +43,7 @@ pub(super) fn restarts_runtime(template: &PodSpec) -> bool {
 
 /// Lets a driver pod wait at its guard while the loaded driver is in use.
 pub(super) fn wait_at_guard(pod: &mut PodFacts, now: Timestamp) {
-    if pod.init.is_empty() {
-        let state = ContainerState::Running(Some(now.into()));
-        pod.init = vec![ContainerFacts { name: "guard-driver-in-use".into(), state, last_failure: None, ready: false }];
-    }
+    start(pod, "guard-driver-in-use", now);
 }
 
 /// Ends a test: with success, or with a failure.
@@ -77,6 +82,7 @@ pub(super) fn new_pod(name: &str, node: &NodeName, role: Role, now: Timestamp) -
         group: None,
         applied: None,
         created: Some(now.into()),
+        sandbox_since: Some(now.into()),
         deletion: None,
         unschedulable: None,
         end: None,

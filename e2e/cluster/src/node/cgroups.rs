@@ -47,10 +47,10 @@ fn hierarchies() -> Vec<Hierarchy> {
     real.map(|folder| Hierarchy { version: version(&folder), folder }).collect()
 }
 
-/// Returns the name of the group above all nodes of this checkout. It has a hash of the checkout's path, so that two checkouts
-/// do not share a group.
+/// Returns the name of the group above all nodes of this cluster. It has a hash of the cluster's folder, so that two clusters do not share
+/// a group.
 fn group(paths: &Paths) -> String {
-    let hash = hex(&Sha256::digest(paths.root.as_os_str().as_encoded_bytes()));
+    let hash = hex(&Sha256::digest(paths.state.as_os_str().as_encoded_bytes()));
     format!("gpu-operator-e2e-{}", &hash[..8])
 }
 
@@ -153,7 +153,7 @@ pub fn remove_all(paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// Returns the groups of this checkout's nodes that still exist.
+/// Returns the groups of this cluster's nodes that still exist.
 pub fn existing(paths: &Paths) -> Vec<PathBuf> {
     let groups = hierarchies().into_iter().map(|hierarchy| hierarchy.folder.join(group(paths)));
     groups.filter(|group| group.exists()).collect()

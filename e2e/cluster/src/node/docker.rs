@@ -16,7 +16,7 @@ use harness::{
     paths::Paths,
     process::{reloadable, spawn_detached},
 };
-use standin_node::docker::RUNTIME_FILE;
+use standin_node::RUNTIME_FILE;
 
 use super::containerd::{self, Containerd};
 

@@ -42,8 +42,8 @@ pub fn configure(paths: &Paths, node: NodeId) -> Result<Vec<String>> {
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         // The defaults would make the tests take hours.
-        "nodeStatusUpdateFrequency": "2s",
-        "crashLoopBackOff": {"maxContainerRestartPeriod": "10s"},
+        "nodeStatusUpdateFrequency": "1s",
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "3s"},
         "featureGates": {"KubeletCrashLoopBackOffMax": true},
     });
     let file = dir.join(format!("{name}.kubelet.yaml"));

@@ -20,7 +20,7 @@ use harness::{
     node_id::NodeId,
     outln,
     paths::Paths,
-    process::spawn_detached,
+    process::{collect_seldom, spawn_detached},
     scratch::exit_code,
 };
 use nix::{
@@ -53,7 +53,9 @@ pub fn start(paths: &Paths, node: NodeId, network: u32) -> Result<()> {
     mounts::make_private()?;
     let log = create(&paths.log(&format!("node-init.{}", node.name())))?;
     let mut init = Command::new(std::env::current_exe()?);
-    let id = spawn_detached(init.args(["node-init", "--number", &node.number().to_string()]), log)?;
+    // The programs of the container runtime inherit it.
+    collect_seldom(&mut init).args(["node-init", "--number", &node.number().to_string()]);
+    let id = spawn_detached(&mut init, log)?;
     network::enter(network)?;
     network::attach(node)?;
     outln!("{id}");
@@ -104,7 +106,7 @@ pub fn exec(paths: &Paths, node: NodeId, holder: u32, log: Option<&Path>, comman
     let mut child = Command::new(program);
     child.args(args).env("PATH", Runtime::of(node).search_path(paths));
     if let Some(log) = log {
-        let id = spawn_detached(&mut child, log).context("in the node")?;
+        let id = spawn_detached(collect_seldom(&mut child), log).context("in the node")?;
         outln!("{id}");
         return Ok(ExitCode::SUCCESS);
     }

@@ -11,7 +11,7 @@ const SOURCE: &str = "crates/cli/src/check/reference.rs";
 
 /// Returns the pages.
 pub(super) fn pages() -> [Generated; 2] {
-    let mut page = Page::new("checks", SOURCE, "Checks before the installation");
+    let mut page = Page::new("checks", SOURCE, Check::KubernetesVersion.page_title());
     page.block(
         "`kubectl gpu-fleet check --pre` makes these checks in a cluster where the chart is not installed yet. Without `--pre`, it makes all of \
          them that do not say otherwise, and those of [Checks of the installation](checks-installed.md). It changes nothing.",
@@ -28,7 +28,7 @@ pub(super) fn pages() -> [Generated; 2] {
          failed. A check is `Skipped` if there is nothing to judge, or if you lack the right to read what it needs; then it names the right.",
     );
     add(&mut page, |stage| stage != Stage::After);
-    let mut installed = Page::new("checks-installed", SOURCE, "Checks of the installation");
+    let mut installed = Page::new("checks-installed", SOURCE, Check::OperatorAvailable.page_title());
     installed.block(
         "`kubectl gpu-fleet check` makes these checks, and most of [Checks before the installation](checks.md), which describes options and \
          results.",
@@ -72,6 +72,7 @@ mod tests {
             let path = format!("docs/reference/{}.md", check.page());
             let page = pages.iter().find(|page| page.path == path).expect("a page");
             assert!(page.text.contains(&format!("\n### {}\n", check.code())), "{}", check.code());
+            assert!(page.text.contains(&format!("\n# {}\n", check.page_title())), "{}", check.code());
         }
     }
 }

@@ -50,7 +50,7 @@ fn chart(page: &mut Page, checkout: &Path) -> Result<()> {
         "Set by the chart's [values](values.md#image). They are not published: [Install](../start/install.md) shows how to build and push them.",
     );
     page.list([
-        format!("`REPOSITORY/gpu-operator:{version}`: the operator, and the pod of `helm test`. `REPOSITORY` is `image.repository`."),
+        format!("`REPOSITORY/gpu-operator:{version}`: the operator, and the pods of `helm test` and of the hook for `helm uninstall`. `REPOSITORY` is `image.repository`."),
         format!(
             "`REPOSITORY/nvml-probe:{version}`: the probe, and in the pods of drivers, toolkits and device plugins the containers that wait, \
              check and clean up.",

@@ -1,7 +1,5 @@
-//! The stand-in for NVIDIA's driver container, for machines without a GPU: it "loads" a kernel module by writing files. And that for
-//! cri-dockerd.
+//! The stand-in for NVIDIA's driver container, for machines without a GPU: it "loads" a kernel module by writing files.
 
-pub mod docker;
 pub mod driver;
 
 use std::{env, fs::OpenOptions, io::Write};
@@ -9,6 +7,10 @@ use std::{env, fs::OpenOptions, io::Write};
 /// The folder of the node that controls the stand-ins. NVIDIA's driver container mounts the node's `/var/log`. It also mounts
 /// `/run/nvidia`, but what is mounted there can be unmounted with a driver root.
 pub const FOLDER: &str = "/var/log/stand-in";
+
+/// The file of a node with Docker that has the path of the program that creates the containers of its pods. The stand-in for cri-dockerd
+/// writes it.
+pub const RUNTIME_FILE: &str = "/run/containerd/docker-runtime";
 
 /// Reports an error in the container's log and in the container's status, through the file that `TERMINATION_LOG` names; the
 /// default is Kubernetes' termination message path.

@@ -29,7 +29,10 @@ async fn operands(nodes: [&Fixture; 3]) -> Result<BTreeMap<String, (Option<Strin
 async fn is_cordoned(f: &Fixture) -> Result<bool> {
     let node = f.node().await?;
     let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default();
-    ensure!(cordoned == node.annotations().contains_key(keys::CORDON), "a cordon without its record, or the record alone");
+    ensure!(
+        cordoned == node.annotations().contains_key(keys::CORDON),
+        "a cordon without its record, or the record alone"
+    );
     Ok(cordoned)
 }
 
@@ -54,7 +57,11 @@ async fn is_quiet(f: &Fixture) -> Result<()> {
     let status = f.policies().get(&f.policy).await?.status.context("no status")?;
     let reason = Reason::OperatorUninstalled.as_str();
     ensure!(status.summary.status == "Unknown" && status.summary.reason == reason, "{:?}", status.summary);
-    ensure!(status.conditions.iter().all(|it| it.status == "Unknown" && it.reason == reason), "{:?}", status.conditions);
+    ensure!(
+        status.conditions.iter().all(|it| it.status == "Unknown" && it.reason == reason),
+        "{:?}",
+        status.conditions
+    );
     Ok(())
 }
 

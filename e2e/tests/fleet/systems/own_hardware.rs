@@ -104,7 +104,7 @@ fn workstations_with_a_run_file_googles_plugin_and_no_toolkit() {
         for word in ["XFree86/Linux-x86_64/460.56", "nvidia-driver-install:20.04"] {
             ensure!(driver.contains(word), "no {word} in {driver}");
         }
-        ensure!(plugin.contains("nvidia-plugin:promethues"), "{plugin}");
+        ensure!(plugin.contains("nvidia-plugin:prometheus"), "{plugin}");
         ensure!(
             s.label("ceph-node1", "gpu/nividia").await?.as_deref() == Some("P630"),
             "the user's own label was changed"

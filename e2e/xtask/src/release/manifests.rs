@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use cluster::{
-    chart::{self, RELEASE},
+    chart::{self, NAMESPACE, RELEASE},
     clients::helm,
 };
 use harness::{files::write, paths::Paths, process::output, progress::Step};
@@ -29,7 +29,7 @@ pub(super) fn make(paths: &Paths, folder: &Path, repository: &str) -> Result<()>
 pub(super) fn render(paths: &Paths, archive: &Path) -> Result<String> {
     let namespace = include_str!("namespace.yaml");
     let mut helm = helm(paths);
-    helm.args(["template", RELEASE, "--namespace", RELEASE, "--no-hooks"]).arg(archive);
+    helm.args(["template", RELEASE, "--namespace", NAMESPACE, "--no-hooks"]).arg(archive);
     let objects = output(&mut helm).context("rendering the chart")?;
     Ok(format!("{namespace}{objects}"))
 }

@@ -166,11 +166,11 @@ pub const VALIDATING: Entry = Entry {
 pub const GPU_PODS_IN_USE: Entry = Entry {
     list: List::InProgress,
     condition: "",
-    meaning: "A new driver revision is pending until no pod uses a GPU of this node. `status.waitsOn` lists the pods. \
-               With `gpuPods: {mode: Await}` the node is cordoned meanwhile, until the time in the message at the \
-               latest.",
-    action: "Let them finish, or delete them: nothing is evicted. For a node that is always busy, see [Updating a \
-              busy node](#updating-a-busy-node).",
+    meaning: "A new driver or MIG layout is pending until no pod uses a GPU of this node. `status.waitsOn` lists the \
+               pods. With `gpuPods: {mode: Await}`, and with `mode: Evict` if one of them must not be evicted, the node \
+               is cordoned meanwhile, until the time in the message at the latest.",
+    action: "Let them finish, or delete them: [none of them is evicted](disruption.md). For a node that is always \
+              busy, see [Updating a busy node](#updating-a-busy-node).",
 };
 
 /// The text of `EvictingPods`.

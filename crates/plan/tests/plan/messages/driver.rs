@@ -57,7 +57,7 @@ pub const SCENARIOS: &[Scenario] = &[
             // The pod was created again, after the start of the plugin.
             let started = world.pods["device-plugin@a"].running_since().expect("a start");
             let pod = world.pods.get_mut("driver@a").map(std::sync::Arc::make_mut).expect("a pod");
-            pod.created = Some((started.reported() + jiff::SignedDuration::from_secs(1)).into());
+            pod.sandbox_since = Some((started.reported() + jiff::SignedDuration::from_secs(1)).into());
             let (reason, message) = ("ContainerCreating".into(), String::new());
             pod.containers[0].state = ContainerState::Waiting { reason, message };
         })

@@ -2,13 +2,35 @@
 
 use std::sync::Arc;
 
-use gpu_operator_crd::{GpuNodeStatus, NodeConditionType, NodeName};
+use gpu_operator_crd::{ClusterGpuPolicyStatus, ConditionType, GpuNodeStatus, NodeConditionType, NodeName};
 use gpu_operator_plan::{
     output::{body::Body, write::Write},
     world::World,
 };
 
 use crate::law::Lawful;
+
+/// A node that is rebooted has not failed, whatever the exit codes of its containers: no Event reports a failure, no policy is stalled, and no
+/// pool returns to its previous revision.
+///
+/// # Errors
+/// Returns what is claimed.
+pub fn of_healthy_nodes(write: &Write) -> Lawful {
+    if let Some(event) = write.events.iter().find(|event| event.reason.is_failure()) {
+        return Err(format!("{write}: a healthy node has failed: {event:?}"));
+    }
+    let stalled = |status: &ClusterGpuPolicyStatus| {
+        let mut conditions = status.conditions.iter();
+        conditions.any(|found| found.type_ == ConditionType::Stalled.as_str() && found.status == "True")
+    };
+    match &write.body {
+        Body::PolicyStatus(status) if stalled(status) => Err(format!("{write}: {:?}", status.conditions)),
+        Body::Ledger(ledger) if ledger.pools.iter().any(|pool| !pool.rolled_back.is_empty()) => {
+            Err(format!("{write}: {:?}", ledger.pools))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// No driver is believed to work because of what a probe reported before a reboot that the operator has seen. That kubelet offers
 /// the GPUs in the new boot proves the driver, too.

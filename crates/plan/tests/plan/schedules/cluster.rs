@@ -19,6 +19,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use super::{
+    claims,
     event::Event,
     operator::{self, Operator, PlannedPod, uptime},
     step::{Allowed, Fault, Step},
@@ -45,6 +46,8 @@ pub struct Cluster {
     /// The nodes whose record may have changed between the record and the labels of one pass: by a late write, or by another operator
     /// while this one was paused. A write of labels has no precondition on the record.
     overtaken: BTreeSet<NodeName>,
+    /// Whether nothing fails but for reboots: time passes only where nothing else happens, so that nothing takes too long.
+    pub is_healthy: bool,
 }
 
 /// What became of the object of a write since it was planned, if it is a pod to delete.
@@ -74,7 +77,13 @@ impl Cluster {
         let operator = Operator::start(&store);
         let paused = (allowed.switches > 0).then(|| operator.clone());
         let events = events.iter().copied().collect();
-        Self { sim, store, operator, paused, lagging, allowed, events, late: Vec::new(), overtaken: BTreeSet::new() }
+        let (late, overtaken) = (Vec::new(), BTreeSet::new());
+        Self { sim, store, operator, paused, lagging, allowed, events, late, overtaken, is_healthy: false }
+    }
+
+    /// Returns it as a cluster in which nothing fails but for reboots.
+    pub fn healthy(self) -> Self {
+        Self { is_healthy: true, ..self }
     }
 
     /// Ends everything that may happen but need not.
@@ -247,6 +256,9 @@ impl Cluster {
     fn write(&mut self, which: usize, fault: Fault) -> Result<(), String> {
         let pass = self.operator.pass.as_ref().expect("a pass");
         let write = pass.outstanding()[which].clone();
+        if self.is_healthy {
+            claims::of_healthy_nodes(&write)?;
+        }
         let pod = pass.pods.get(&write.target.name).copied().filter(|_| operator::deletes_pod(&write));
         if fault != Fault::None {
             self.allowed.faults -= 1;

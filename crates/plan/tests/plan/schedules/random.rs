@@ -14,7 +14,9 @@ pub fn run(mut cluster: Cluster, choices: &[u16]) -> Result<Cluster, String> {
     let mut taken = Vec::new();
     for choice in choices {
         let mut steps = cluster.steps();
-        steps.push(Step::Wait);
+        if !cluster.is_healthy {
+            steps.push(Step::Wait);
+        }
         let step = steps[usize::from(*choice) % steps.len()];
         let before = cluster.hash();
         let outcome = cluster.take(step);

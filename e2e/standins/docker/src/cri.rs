@@ -3,10 +3,9 @@
 use anyhow::{Result, bail};
 use prost::{Message, bytes::Bytes};
 
-use super::engine::Engine;
+use standin_node::RUNTIME_FILE;
 
-/// The file with the path of the program that creates the containers of Docker's pods.
-pub const RUNTIME_FILE: &str = "/run/containerd/docker-runtime";
+use super::engine::Engine;
 
 /// What becomes of a request.
 pub enum Decision {

@@ -1,7 +1,7 @@
 //! The stand-in for cri-dockerd. Arguments: its socket, containerd's and Docker's.
 
 use anyhow::{Context, Result};
-use standin_node::docker::{Engine, serve};
+use standin_docker::{Engine, serve};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tokio::net::{UnixListener, UnixStream};
 
-pub use cri::RUNTIME_FILE;
 pub use engine::Engine;
 
 /// Serves the CRI at `socket`, once containerd and Docker answer.
