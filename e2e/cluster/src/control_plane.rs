@@ -16,7 +16,7 @@ use super::{
     clients::kubectl,
     network, pki,
     state::{Nodes, Purpose, State},
-    users::{OPERATOR, PROBE, READER, UNINSTALL},
+    users::{OPERATOR, PROBE, READER},
 };
 
 const GRACE: Duration = Duration::from_secs(3);
@@ -171,7 +171,7 @@ fn apiserver(state: &State, dir: &Path, paths: &Paths) -> Vec<String> {
 }
 
 /// Returns the audit policy: metadata of all writes, which is enough to see that a settled cluster is quiet, and of the reads
-/// of operator, probe, the hook and the commands that are measured.
+/// of operator, probe and the commands that are measured.
 fn audit_policy() -> String {
     format!(
         "apiVersion: audit.k8s.io/v1
@@ -179,7 +179,7 @@ kind: Policy
 omitStages: [RequestReceived]
 rules:
 - level: Metadata
-  users: ['{OPERATOR}', '{PROBE}', '{READER}', '{UNINSTALL}']
+  users: ['{OPERATOR}', '{PROBE}', '{READER}']
 - level: None
   verbs: [get, list, watch]
 - level: None

@@ -1,6 +1,7 @@
 //! Uninstalling leaves nothing behind, and installing again works.
 
 pub mod inventory;
+mod kept;
 
 use std::time::Duration;
 
@@ -50,6 +51,20 @@ fn uninstall(f: &Fixture, more: &[&str]) -> Result<String> {
         .helm(&[&["uninstall", f.cluster.release(), "--namespace", f.cluster.namespace(), "--wait"], more].concat())
 }
 
+/// Lets the hook delete policies. docs/operate/uninstall.md shows the same command.
+fn delete_policies_too(f: &Fixture) -> Result<String> {
+    let (chart, values) = (f.cluster.chart().display().to_string(), f.cluster.values().display().to_string());
+    let release = ["upgrade", f.cluster.release(), &chart, "--namespace", f.cluster.namespace(), "--wait"];
+    f.cluster.helm(&[&release[..], &["--values", &values, "--set", "uninstall.policies=Delete"]].concat())
+}
+
+/// Removes the objects of the release that `helm uninstall` keeps for the pods on nodes. docs/operate/uninstall.md shows the same command.
+fn delete_kept_objects(f: &Fixture) -> Result<String> {
+    let kinds = "resourcequota,serviceaccount,clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding";
+    let release = format!("app.kubernetes.io/instance={},app.kubernetes.io/part-of=gpu-operator", f.cluster.release());
+    f.cluster.kubectl(&["delete", kinds, "--namespace", f.cluster.namespace(), "--selector", &release])
+}
+
 /// Waits until the chart's namespace is as the API server creates it, and kubelets have removed the GPUs.
 async fn wait_until_all_is_gone(nodes: [&Fixture; 3]) -> Result<()> {
     for f in nodes {
@@ -81,6 +96,7 @@ fn uninstalling_leaves_nothing_and_installing_again_works() {
         uninstall(f, &["--no-hooks"])?;
         ensure!(!f.operands(Stage::Driver).await?.is_empty(), "the driver was removed with the operator");
         f.cluster.script("config/remove.sh", &[f.cluster.namespace()])?;
+        delete_kept_objects(f)?;
         wait_until_all_is_gone(nodes).await?;
         let crds = f.cluster.kubectl(&["get", "crds", "-o", "name"])?;
         ensure!(crds.contains("clustergpupolicies.gpu.nodestack.dev"), "the CRDs were deleted");
@@ -89,11 +105,16 @@ fn uninstalling_leaves_nothing_and_installing_again_works() {
         before.is_bare()?;
         ensure!(f.node().await?.labels().contains_key(KEPT.1), "a user's label was removed");
 
-        // The chart alone: the policies are deleted, and nodes are left once no pod uses their GPUs.
+        // By default, the policies and what runs on their nodes stay.
         f.cluster.install_chart()?;
         serve(nodes, "WhenIdle").await?;
         f.run_gpu_pod("training").await?;
         let running = f.pods(&f.users()).get("training").await?.uid();
+        kept::what_runs_is_kept_and_adopted(nodes).await?;
+        ensure!(f.pods(&f.users()).get("training").await?.uid() == running);
+
+        // The value: the policies are deleted, and nodes are left once no pod uses their GPUs.
+        delete_policies_too(f)?;
         ensure!(uninstall(f, &[]).is_err(), "uninstalled while a pod uses a GPU");
         let log = f.cluster.kubectl(&["logs", "job/nodestack-gpu-operator-uninstall", "-n", f.cluster.namespace()])?;
         ensure!(log.contains(&format!("{} (", f.policy)) && log.contains("--no-hooks"), "{log}");

@@ -1,11 +1,11 @@
-//! The accounts of operator, probe, detector and hook use every permission that the chart grants them, and have all that they need. Their requests in
+//! The accounts of operator (which is the hook's, too), probe and detector use every permission that the chart grants them, and have all that they need. Their requests in
 //! all other tests show that, so `cargo xtask test` runs this one after them.
 #![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use cluster::users::{DETECTOR, OPERATOR, PROBE, UNINSTALL};
+use cluster::users::{DETECTOR, OPERATOR, PROBE};
 use cluster_client::{
     handle::Cluster,
     permissions::{Need, Permission},
@@ -30,17 +30,17 @@ struct Grants {
 }
 
 impl Grants {
-    /// Reads the roles of this name.
-    fn of(roles: &[Value], name: &str, namespace: &str) -> Result<Self> {
+    /// Reads the roles of these names.
+    fn of(roles: &[Value], names: &[&str], namespace: &str) -> Result<Self> {
         let mut grants = Self { namespace: namespace.to_owned(), ..Self::default() };
-        for role in roles.iter().filter(|role| role["metadata"]["name"] == name) {
+        for role in roles.iter().filter(|role| names.iter().any(|name| role["metadata"]["name"] == *name)) {
             match role["kind"].as_str() {
                 Some("ClusterRole") => grants.everywhere.extend(permissions(role)?),
                 Some("Role") => grants.here.extend(permissions(role)?),
                 _ => {}
             }
         }
-        ensure!(!grants.everywhere.is_empty(), "no ClusterRole {name}");
+        ensure!(!grants.everywhere.is_empty(), "no ClusterRole of {names:?}");
         Ok(grants)
     }
 
@@ -85,11 +85,11 @@ fn permissions(role: &Value) -> Result<Vec<Permission>> {
     Ok(all)
 }
 
-/// Renders the chart with the values of the running cluster.
+/// Renders the chart with the values of the running cluster, and all rights of the hook.
 fn roles(cluster: &Cluster) -> Result<Vec<Value>> {
     let (chart, values) = (cluster.chart().display().to_string(), cluster.values().display().to_string());
-    let yaml =
-        cluster.helm(&["template", cluster.release(), &chart, "-n", cluster.namespace(), "--values", &values])?;
+    let release = ["template", cluster.release(), &chart, "-n", cluster.namespace(), "--values", &values];
+    let yaml = cluster.helm(&[&release[..], &["--set", "uninstall.policies=Delete"]].concat())?;
     let documents = serde_yaml::Deserializer::from_str(&yaml).map(serde::Deserialize::deserialize);
     Ok(documents.collect::<Result<_, serde_yaml::Error>>()?)
 }
@@ -99,19 +99,18 @@ fn each_account_uses_exactly_what_the_chart_grants() -> Result<()> {
     let cluster = tokio::runtime::Runtime::new()?.block_on(Cluster::connect())?;
     let roles = roles(&cluster)?;
     let mut problems = Vec::new();
-    for (user, name) in [
-        (OPERATOR, "nodestack-gpu-operator"),
-        (PROBE, "nodestack-nvml-probe"),
-        (DETECTOR, "nodestack-gpu-detector"),
-        (UNINSTALL, "nodestack-gpu-operator-uninstall"),
+    for (user, names) in [
+        (OPERATOR, &["nodestack-gpu-operator", "nodestack-gpu-operator-uninstall"][..]),
+        (PROBE, &["nodestack-nvml-probe"]),
+        (DETECTOR, &["nodestack-gpu-detector"]),
     ] {
-        let grants = Grants::of(&roles, name, cluster.namespace())?;
+        let grants = Grants::of(&roles, names, cluster.namespace())?;
         let mut needs = BTreeSet::new();
         for audit in cluster.audits() {
             needs.extend(audit.needs(user)?);
         }
         let found = grants.problems(&needs);
-        problems.extend(found.into_iter().map(|problem| format!("{name}: {problem}")));
+        problems.extend(found.into_iter().map(|problem| format!("{names:?}: {problem}")));
     }
     ensure!(problems.is_empty(), "{}", problems.join("\n"));
     Ok(())
