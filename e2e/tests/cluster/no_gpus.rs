@@ -41,7 +41,9 @@ fn the_chart_works_in_a_cluster_without_gpus() {
         f.cluster.install_chart()?;
         works(f, fixtures.len())?;
         let (chart, values) = (f.cluster.chart().display().to_string(), f.cluster.values().display().to_string());
-        let changed = "detector.interval=3s,detector.updateStrategy.rollingUpdate.maxUnavailable=100%";
+        // With policies: Delete, Helm keeps nothing when the release is uninstalled.
+        let changed =
+            "detector.interval=3s,detector.updateStrategy.rollingUpdate.maxUnavailable=100%,uninstall.policies=Delete";
         helm(f, "upgrade", &[&chart, "--values", &values, "--set", changed, "--wait", "--timeout", "2m"])?;
         // A pod of the former version may still be terminating.
         eventually(READY, "a working upgrade", || async { works(f, fixtures.len()) }).await?;

@@ -209,7 +209,7 @@ async fn while_another_operator_leads_nothing_is_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_a_user_has_deleted_is_waited_for_while_there_is_an_operator() {
+async fn a_deleted_policy_is_waited_for_while_an_operator_exists() {
     let (cluster, _) = served().await;
     let api = &cluster.api;
     api.write("user", POLICY, |policy| policy["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:10:00Z"));

@@ -203,7 +203,7 @@ fn the_labels_of_a_node_that_is_given_back_are_written_after_an_interruption() {
 }
 
 #[test]
-fn a_driver_that_is_being_replaced_is_replaced_without_an_operator() {
+fn a_driver_in_replacement_is_replaced_without_an_operator() {
     let mut sim = updating_fleet(&["a", "b"], "{}");
     step_until(&mut sim, "a", RolloutStep::Replace);
     assert_eq!(sim.node("a").allocatable.total(), 0);
@@ -287,7 +287,7 @@ fn a_stalled_policy_is_not_stalled_without_an_operator() {
 }
 
 #[test]
-fn a_node_whose_gpu_node_cannot_be_parsed_is_uncordoned_and_else_left_unchanged() {
+fn a_node_with_an_unreadable_gpu_node_is_only_uncordoned() {
     let mut sim = updating_fleet(&["a"], "{gpuPods: {mode: Await}}");
     busy(&mut sim, "a");
     step_until(&mut sim, "a", RolloutStep::Await);

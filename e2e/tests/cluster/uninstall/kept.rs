@@ -70,7 +70,7 @@ async fn is_quiet(f: &Fixture) -> Result<()> {
 pub async fn what_runs_is_kept_and_adopted(nodes: [&Fixture; 3]) -> Result<()> {
     let [f, other, _] = nodes;
     f.apply(&format!(
-        "{{rollout: {{gpuPods: {{mode: Await}}}}, readiness: {{nodeCondition: true}}, nodeLabels: [{{key: {PUBLISHED}}}],
+        "{{deletionPolicy: WhenIdle, rollout: {{gpuPods: {{mode: Await}}}}, readiness: {{nodeCondition: true}}, nodeLabels: [{{key: {PUBLISHED}}}],
           defaults: {{driver: {{version: 590.10.01}}}}}}"
     ))
     .await?;
