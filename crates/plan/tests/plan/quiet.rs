@@ -108,7 +108,7 @@ fn adopt(sim: &mut Sim) {
 }
 
 #[test]
-fn a_settled_fleet_gets_one_write_and_is_adopted_without_any_change() {
+fn a_settled_fleet_gets_one_write_and_is_adopted_unchanged() {
     let mut sim = Sim::settled_fleet("{nodeLabels: [{key: accelerator}]}", &["a", "b"]);
     sim.node_mut("b").cordoned = true;
     sim.settle();
@@ -188,7 +188,7 @@ fn a_node_that_releases_its_driver_gets_its_plugin_back() {
 }
 
 #[test]
-fn the_labels_of_a_node_that_is_given_back_are_written_after_an_interruption() {
+fn labels_to_give_back_are_written_after_an_interruption() {
     let mut sim = updating_fleet(&["a"], "{}");
     step_until_released(&mut sim, "a");
     let had = sim.spec("a").rollout.clone().expect("an update").from;
