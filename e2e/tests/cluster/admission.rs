@@ -88,7 +88,7 @@ async fn well_typed(cluster: &Cluster, selector: &str) -> Result<BTreeSet<String
 #[test]
 fn the_admission_policies_have_no_type_errors() {
     test(async |f| {
-        let names = well_typed(&f.cluster, "app.kubernetes.io/instance=gpu-operator").await?;
+        let names = well_typed(&f.cluster, &format!("app.kubernetes.io/instance={}", f.cluster.release())).await?;
         let expected = ["nodestack-gke-device-plugin", "nodestack-gpu-operator-images", "nodestack-gpu-operator-nodes"];
         let expected = expected.into_iter().chain(["nodestack-nvml-probe"]).map(str::to_owned).collect();
         ensure!(names == expected, "{names:?}");

@@ -146,8 +146,8 @@ fn up(paths: &Paths, extent: Extent, nodes: Nodes) -> Result<()> {
         return lifecycle::then_down(paths, || Err(error));
     }
     outln!("\nThe cluster is running. In your shell:\n");
-    outln!("  export KUBECONFIG={}", paths.kubeconfig().display());
-    outln!("  export PATH={}:$PATH", clients::folder(paths).display());
+    outln!("  export KUBECONFIG=\"{}\"", paths.kubeconfig().display());
+    outln!("  export PATH=\"{}:$PATH\"", clients::folder(paths).display());
     outln!("\nStop it with: cargo xtask down");
     Ok(())
 }

@@ -230,7 +230,7 @@ fn print_next_steps(paths: &Paths, is_kept: bool) {
     if !is_interactive && !is_kept {
         outln!("  cargo xtask demo --keep   # run the demo again and keep the cluster");
     }
-    outln!("  export KUBECONFIG={} PATH={}:$PATH", paths.kubeconfig().display(), paths.bin().display());
+    outln!("  export KUBECONFIG=\"{}\" PATH=\"{}:$PATH\"", paths.kubeconfig().display(), paths.bin().display());
     outln!("  kubectl describe clustergpupolicy fleet");
     outln!("  kubectl get gpunode gpu-node-1 -o yaml");
     outln!("  kubectl get events --sort-by=.lastTimestamp");

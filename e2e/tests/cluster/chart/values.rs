@@ -77,7 +77,7 @@ fn alternatives(value: &Value) -> Vec<Value> {
         Value::Bool(_) => json!([true, false]),
         Value::Number(_) => json!([81]),
         Value::String(_) => {
-            json!(["a", "100Mi", "1m", "/a", "0.0.0.0:81", digest, "Always", "OnDelete", "11%", "https://a/"])
+            json!(["a", "100Mi", "1m", "/a", "0.0.0.0:81", digest, "Always", "OnDelete", "Delete", "11%", "https://a/"])
         }
         Value::Array(_) => json!([
             [],

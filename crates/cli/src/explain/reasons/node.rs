@@ -167,8 +167,7 @@ pub const GPU_PODS_IN_USE: Entry = Entry {
     list: List::InProgress,
     condition: "",
     meaning: "A new driver or MIG layout is pending until no pod uses a GPU of this node. `status.waitsOn` lists the \
-               pods. With `gpuPods: {mode: Await}`, and with `mode: Evict` if one of them must not be evicted, the node \
-               is cordoned meanwhile, until the time in the message at the latest.",
+               pods. A node that is cordoned meanwhile stays so until the time in the message at the latest.",
     action: "Let them finish, or delete them: [none of them is evicted](disruption.md). For a node that is always \
               busy, see [Updating a busy node](#updating-a-busy-node).",
 };

@@ -114,9 +114,8 @@ pub const OPERATOR_UNINSTALLED: Entry = Entry {
     list: List::Policy,
     condition: "all conditions Unknown",
     meaning: "The chart was uninstalled. What runs on the nodes keeps running, also after a reboot, but nothing is installed, updated or \
-              reported; counts are those of the time before.",
-    action: "Install the chart again: the operator [continues](../operate/uninstall.md#installing-again). A policy that is deleted \
-             meanwhile keeps its finalizer until then.",
+              reported.",
+    action: "[Install the chart again](../operate/uninstall.md#installing-again), which also completes the deletion of policies.",
 };
 
 /// The text of `Settled`.
