@@ -83,7 +83,7 @@ fn scale(f: &Fixture, replicas: u32) -> Result<String> {
     let namespace = f.cluster.namespace();
     f.cluster.helm(&[
         "upgrade",
-        namespace,
+        f.cluster.release(),
         &chart,
         "--namespace",
         namespace,
