@@ -13,10 +13,11 @@ use cluster_client::{
 use serde_json::Value;
 
 /// Permissions that a run need not use, each with the reason why the chart grants it.
-const OPTIONAL: [(&str, &str); 3] = [
+const OPTIONAL: [(&str, &str); 4] = [
     ("patch events.events.k8s.io", "only an Event that is repeated within minutes is counted instead of created"),
     ("create gpunodes.gpu.nodestack.dev", "usually the probe has created it"),
     ("delete gpunodes.gpu.nodestack.dev", "usually the garbage collector has deleted it with its Node"),
+    ("get deployments.apps", "only if a policy is being deleted when the chart is uninstalled"),
 ];
 
 /// What the roles of one account grant.
