@@ -23,6 +23,9 @@ const UNNEEDED: &str = "device-plugin-unneeded";
 /// The user's pod.
 const USER: &str = "user";
 
+/// A policy with the images of this version: the older one has other defaults, and a change of these restarts pods in turn.
+const SAME_IMAGES: &str = "{defaults: {toolkit: {image: {tag: v1.20.2}}, devicePlugin: {image: {tag: v0.19.3}}}}";
+
 /// Returns the path of a file of the archive.
 fn archived(f: &Fixture, name: &str) -> PathBuf {
     f.cluster.paths().root.join("e2e/releases/v0.1.0").join(name)
@@ -157,7 +160,7 @@ async fn outdated_crds_are_reported(f: &Fixture) -> Result<()> {
 async fn there_and_back(f: &Fixture) -> Result<()> {
     f.cluster.helm(&["uninstall", f.cluster.release(), "--namespace", f.cluster.namespace(), "--wait"])?;
     to_old(f)?;
-    f.apply("{}").await?;
+    f.apply(SAME_IMAGES).await?;
     wait_until_served_by(f, OLD).await?;
     f.run_gpu_pod(USER).await?;
     let before = identities(f).await?;
