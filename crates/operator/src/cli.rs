@@ -216,46 +216,37 @@ impl Run {
         let mut term = unix::signal(unix::SignalKind::terminate()).map_err(|error| CliError::Listen(listen, error))?;
         let mut int = unix::signal(unix::SignalKind::interrupt()).map_err(|error| CliError::Listen(listen, error))?;
         let client = bounded(client().await?);
-        let mirrors = Arc::<Mirrors>::default();
-        let metrics = Arc::<Metrics>::default();
-        let wake = Arc::default();
-        let progress = Arc::<Progress>::default();
-        let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
-        let mut follow = watch::follow_all(&client, &namespace, &mirrors, &wake);
-        follow.push(Box::pin(publishing));
-        follow.extend(schema_watch::follow_all(&client, &mirrors, &metrics, &wake));
-        follow.extend(admission_watch::follow_all(&client, admission_policies, &metrics));
         let elect = |(lease, identity): (String, String)| Election::new(client.clone(), &namespace, &lease, &identity);
         let mut election = lease.zip(identity).map(elect);
         let leadership = election.as_ref().map_or_else(Leadership::sole, Election::leadership);
-        if !no_pod_diagnosis {
-            follow.extend(watch::follow_pods(&client, &namespace, &mirrors));
-            let adviser = Adviser {
-                leadership: leadership.clone(),
-                client: client.clone(),
-                mirrors: Arc::clone(&mirrors),
-                metrics: Arc::clone(&metrics),
-                publisher: publisher.clone(),
-            };
-            follow.push(Box::pin(adviser.run()));
-        }
-        let probe_pull_policy = probe_image_pull_policy;
         let settings = Settings {
-            namespace,
+            namespace: namespace.clone(),
             probe_image,
-            probe_pull_policy,
+            probe_pull_policy: probe_image_pull_policy,
             image_pull_secrets,
             kubelet_root,
             evicts_pods: evict_pods,
             quiets: false,
         };
+        let (reconcile, mut tasks) =
+            Loop::new(&client, settings, Catalogue::builtin()?, leadership, Arc::<Mirrors>::default());
+        let Loop { leadership, mirrors, metrics, publisher, progress, .. } = &reconcile;
+        tasks.extend(admission_watch::follow_all(&client, admission_policies, metrics));
+        if !no_pod_diagnosis {
+            tasks.extend(watch::follow_pods(&client, &namespace, mirrors));
+            let adviser = Adviser {
+                leadership: leadership.clone(),
+                client: client.clone(),
+                mirrors: Arc::clone(mirrors),
+                metrics: Arc::clone(metrics),
+                publisher: publisher.clone(),
+            };
+            tasks.push(Box::pin(adviser.run()));
+        }
         let admin =
-            Admin { mirrors: Arc::clone(&mirrors), metrics: Arc::clone(&metrics), progress: Arc::clone(&progress) };
+            Admin { mirrors: Arc::clone(mirrors), metrics: Arc::clone(metrics), progress: Arc::clone(progress) };
         let listener = TcpListener::bind(listen).await.map_err(|error| CliError::Listen(listen, error))?;
         let served = serve(listener, admin);
-        let catalogue = Catalogue::builtin()?;
-        let driver = Driver::new(settings, catalogue, client, Arc::clone(&mirrors));
-        let reconcile = Loop { leadership, driver, mirrors, wake, metrics, publisher, progress };
         tracing::info!(version = env!("CARGO_PKG_VERSION"), %listen, "gpu-operator started");
         let elected = async {
             match &mut election {
@@ -264,7 +255,7 @@ impl Run {
             }
         };
         // Unlike `join_all`, it polls only those that something has happened to.
-        let followed = follow.into_iter().collect::<FuturesUnordered<_>>().collect::<()>();
+        let followed = tasks.into_iter().collect::<FuturesUnordered<_>>().collect::<()>();
         // Every write is complete in itself, so stopping at any time loses nothing.
         let outcome = tokio::select! {
             () = followed => Ok(()),

@@ -12,16 +12,7 @@ use kube::Client;
 use thiserror::Error;
 use tokio::time::{Instant, sleep_until};
 
-use crate::{
-    drive::Driver,
-    election::Election,
-    events::Publisher,
-    metrics::Metrics,
-    progress::Progress,
-    reconcile::Loop,
-    schema_watch,
-    watch::{self, Mirrors},
-};
+use crate::{election::Election, reconcile::Loop, watch::Mirrors};
 
 /// Why nodes may still have something that only an operator can undo.
 #[derive(Debug, Error)]
@@ -52,25 +43,12 @@ pub async fn quiet(
     until: Instant,
 ) -> Result<(), QuietError> {
     let settings = Settings { namespace: namespace.to_owned(), quiets: true, ..Settings::default() };
-    let (mirrors, metrics, wake) = <(Arc<Mirrors>, Arc<Metrics>, Arc<_>)>::default();
-    let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
-    let mut follow = watch::follow_all(client, namespace, &mirrors, &wake);
-    follow.extend(schema_watch::follow_all(client, &mirrors, &metrics, &wake));
-    follow.push(Box::pin(publishing));
     let mut election = Election::new(client.clone(), namespace, lease, identity);
     let leadership = election.leadership();
-    let driver = Driver::new(settings, Catalogue::builtin()?, client.clone(), Arc::clone(&mirrors));
-    let passes = Loop {
-        leadership: leadership.clone(),
-        driver,
-        mirrors: Arc::clone(&mirrors),
-        wake,
-        metrics,
-        publisher,
-        progress: Arc::<Progress>::default(),
-    };
+    let mirrors = Arc::<Mirrors>::default();
+    let (passes, tasks) = Loop::new(client, settings, Catalogue::builtin()?, leadership.clone(), Arc::clone(&mirrors));
     // None of the watches ends.
-    let followed = follow.into_iter().collect::<FuturesUnordered<_>>().collect::<()>();
+    let followed = tasks.into_iter().collect::<FuturesUnordered<_>>().collect::<()>();
     let followed_and_elected = async { tokio::join!(followed, election.run()) };
     let outcome = tokio::select! {
         () = passes.settle() => Ok(()),

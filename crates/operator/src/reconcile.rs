@@ -3,14 +3,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use gpu_operator_plan::{Plan, carry::LoopState, pass::Pass, world::World};
+use futures::future::BoxFuture;
+use gpu_operator_plan::{Plan, carry::LoopState, catalogue::Catalogue, pass::Pass, settings::Settings, world::World};
+use kube::Client;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, sleep_until},
 };
 
 use crate::{
-    drive::Driver, election::Leadership, events::Publisher, metrics::Metrics, progress::Progress, watch::Mirrors,
+    drive::Driver,
+    election::Leadership,
+    events::Publisher,
+    metrics::Metrics,
+    progress::Progress,
+    schema_watch,
+    watch::{self, Mirrors},
 };
 
 /// Events within this time are handled by one pass.
@@ -47,6 +55,24 @@ pub struct Loop {
 }
 
 impl Loop {
+    /// Creates the loop and the tasks that it depends on: the watches that fill `mirrors`, and the publisher of Events. They run until they
+    /// are dropped.
+    pub fn new(
+        client: &Client,
+        settings: Settings,
+        catalogue: Catalogue,
+        leadership: Leadership,
+        mirrors: Arc<Mirrors>,
+    ) -> (Self, Vec<BoxFuture<'static, ()>>) {
+        let (metrics, wake, progress) = <(Arc<Metrics>, Arc<Notify>, Arc<Progress>)>::default();
+        let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
+        let mut tasks = watch::follow_all(client, &settings.namespace, &mirrors, &wake);
+        tasks.extend(schema_watch::follow_all(client, &mirrors, &metrics, &wake));
+        tasks.push(Box::pin(publishing));
+        let driver = Driver::new(settings, catalogue, client.clone(), Arc::clone(&mirrors));
+        (Self { leadership, driver, mirrors, wake, metrics, publisher, progress }, tasks)
+    }
+
     /// Runs until dropped. A replica that does not lead keeps nothing but its mirrors: it begins with a new state when it leads.
     pub async fn run(self) {
         loop {

@@ -168,8 +168,12 @@ pub fn real_nodes(paths: &Paths) -> Vec<String> {
     State::load(paths).into_iter().flat_map(|state| state.nodes.real().map(NodeId::name)).collect()
 }
 
-/// Stops the cluster and removes all of it except caches and logs. Has no effect if there is no cluster.
+/// Stops the cluster and removes all of it except caches and logs. Has no effect if there is no cluster. With the cluster of the checkout goes
+/// the second one, which only tests have.
 pub fn down(paths: &Paths) -> Result<()> {
+    if paths.state == paths.base {
+        down(&Paths::simulated())?;
+    }
     if paths.cluster().exists() || paths.nodes().exists() {
         let step = Step::start("taking the cluster down");
         for name in [outside::OPERATOR, outside::STANDBY, outside::PROBE] {

@@ -114,8 +114,7 @@ fn xid_79_leaves_seven_gpus_and_a_reboot_restores_the_eighth() {
 
         f.cluster.kubectl(&["delete", "pods", "--all", "-n", &f.users(), "--force", "--grace-period=0"])?;
         f.set_faults(&Map::new())?;
-        f.host.reboot()?;
-        f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &f.host.name(), "--timeout=60s"])?;
+        f.reboot()?;
         f.wait_for_allocatable(GPUS, READY).await?;
         f.wait_for_health("a healthy GPU after the reboot", |health| health.state == HealthState::Healthy).await?;
         f.wait_until_ready().await?;

@@ -62,16 +62,9 @@ fn a_node_recovers_from_a_reboot() {
         f.wait_until_ready().await?;
         let boot = f.status().await?.report.map(|report| report.driver.loaded);
         ensure!(boot == Some(Some(DEFAULT_DRIVER.to_owned())), "{boot:?}");
-        f.host.reboot()?;
-        f.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &f.host.name(), "--timeout=60s"])?;
-        // The reboot unloaded the driver, and the same DaemonSet's pod loads it again.
-        eventually(READY, "the driver, loaded again", || async {
-            ensure!(f.host.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER));
-            Ok(())
-        })
-        .await?;
-        // The status from before the reboot stays until the operator is running again.
-        f.wait_for_allocatable(GPUS, READY).await?;
+        // The reboot unloads the driver, and the same DaemonSet's pod loads it again. The status from before the reboot stays until the
+        // operator is running again.
+        f.reboot_with_driver().await?;
         wait_for_a_working_gpu_pod(&f, "after-reboot").await
     });
 }

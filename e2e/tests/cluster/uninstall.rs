@@ -87,7 +87,7 @@ async fn wait_until_all_is_gone(nodes: [&Fixture; 3]) -> Result<()> {
 #[test]
 fn uninstalling_leaves_nothing_and_installing_again_works() {
     everywhere(async |fixtures| {
-        let nodes @ [f, ..] = of_all_runtimes(&fixtures).await?;
+        let nodes @ [f, other, _] = of_all_runtimes(&fixtures).await?;
         f.cluster.kubectl(&["label", "--overwrite", "node", &f.host.name(), KEPT.0])?;
 
         // The operator before the policies: the documented command removes what it created.
@@ -101,6 +101,8 @@ fn uninstalling_leaves_nothing_and_installing_again_works() {
         let crds = f.cluster.kubectl(&["get", "crds", "-o", "name"])?;
         ensure!(crds.contains("clustergpupolicies.gpu.nodestack.dev"), "the CRDs were deleted");
         f.cluster.kubectl(&["delete", "crd", ClusterGpuPolicy::crd_name(), GpuNode::crd_name()])?;
+        // It is rebooted again below, and loses what other tests have left in memory.
+        other.reboot()?;
         let before = Inventory::take(&nodes).await?;
         before.is_bare()?;
         ensure!(f.node().await?.labels().contains_key(KEPT.1), "a user's label was removed");

@@ -79,14 +79,13 @@ impl Run {
         succeeded
     }
 
-    /// Prints the times of all stages, and fails if a stage failed.
-    fn finish(self) -> Result<()> {
+    /// Prints the times of all stages, some of which ran beside each other, and fails if a stage failed.
+    fn finish(self, total: Duration) -> Result<()> {
         heading("times");
         for outcome in &self.outcomes {
             let mark = if outcome.failure.is_some() { "✗" } else { "✓" };
             outln!("  {mark} {:<12} {:>8}", outcome.stage, elapsed(outcome.time));
         }
-        let total = self.outcomes.iter().map(|outcome| outcome.time).sum();
         outln!("    {:<12} {:>8}", "total", elapsed(total));
         let failed: Vec<String> = self
             .outcomes
@@ -137,9 +136,8 @@ impl<'scope> Background<'scope> {
 /// Runs the stages. With `filter` only end-to-end tests run whose names contain it, and with `oldest_kubernetes` only those on simulated
 /// nodes.
 pub(super) fn run(paths: &Paths, filter: Option<&str>, oldest_kubernetes: bool) -> Result<()> {
-    let simulated = Paths::simulated();
+    let started = Instant::now();
     lifecycle::remove_leftover(paths)?;
-    lifecycle::down(&simulated)?;
     let nodes = if oldest_kubernetes { Nodes::Kwok(Kubernetes::Oldest) } else { lifecycle::choose_nodes(NODES) };
     let devices = DevicesBefore::list()?;
     let mut run = Run::default();
@@ -151,7 +149,7 @@ pub(super) fn run(paths: &Paths, filter: Option<&str>, oldest_kubernetes: bool) 
             if is_whole {
                 run.stage("unit tests", || unit_tests(paths));
             }
-            test_in_clusters(&mut run, paths, &simulated, nodes, filter);
+            test_in_clusters(&mut run, paths, nodes, filter);
             if let Some(plan) = plan {
                 plan.finish(&mut run, paths);
             }
@@ -159,23 +157,22 @@ pub(super) fn run(paths: &Paths, filter: Option<&str>, oldest_kubernetes: bool) 
     }
     begin_cleanup();
     run.stage("down", || {
-        lifecycle::down(&simulated)?;
         lifecycle::down(paths)?;
         devices.ensure_nothing_left(paths)
     });
-    run.finish()
+    run.finish(started.elapsed())
 }
 
 /// Starts the clusters and runs the tests that need one: those on real nodes and, beside them in a cluster of their own, those on simulated
 /// nodes.
-fn test_in_clusters(run: &mut Run, paths: &Paths, simulated: &Paths, nodes: Nodes, filter: Option<&str>) {
+fn test_in_clusters(run: &mut Run, paths: &Paths, nodes: Nodes, filter: Option<&str>) {
     if !run.stage("cluster up", || lifecycle::up(paths, Purpose::Test, Extent::Chart, nodes).map(drop)) {
         return;
     }
     let succeeded = thread::scope(|scope| {
         let fleet = nodes
             .is_real()
-            .then(|| Background::start(scope, "fleet tests", FLEET_LOG, || fleet_tests(simulated, filter)));
+            .then(|| Background::start(scope, "fleet tests", FLEET_LOG, || fleet_tests(&Paths::simulated(), filter)));
         let tested = run.stage("e2e tests", || e2e_tests(paths, nodes, filter));
         fleet.is_none_or(|fleet| fleet.finish(run, paths)) && tested
     });

@@ -105,22 +105,14 @@ impl Cluster {
 
     /// Starts the watches, the publisher of Events and the reconcile loop.
     fn start(&self, sim: &Sim, client: Client, leadership: Leadership) -> Arc<Metrics> {
-        let settings = sim.settings.clone();
-        let (metrics, wake, progress) = <(Arc<Metrics>, _, Arc<Progress>)>::default();
-        let mirrors = Arc::new(Mirrors::new(clock));
-        let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
-        for follow in watch::follow_all(&client, &settings.namespace, &mirrors, &wake) {
-            self.spawn(follow);
-        }
-        for follow in schema_watch::follow_all(&client, &mirrors, &metrics, &wake) {
-            self.spawn(follow);
-        }
-        self.spawn(publishing);
         let catalogue = Catalogue::builtin().expect("a valid catalogue");
-        let driver = Driver::new(settings, catalogue, client, Arc::clone(&mirrors));
-        self.spawn(
-            Loop { leadership, driver, mirrors, wake, metrics: Arc::clone(&metrics), publisher, progress }.run(),
-        );
+        let mirrors = Arc::new(Mirrors::new(clock));
+        let (reconcile, tasks) = Loop::new(&client, sim.settings.clone(), catalogue, leadership, mirrors);
+        for task in tasks {
+            self.spawn(task);
+        }
+        let metrics = Arc::clone(&reconcile.metrics);
+        self.spawn(reconcile.run());
         metrics
     }
 

@@ -65,8 +65,8 @@ impl RealNode {
     }
 
     /// Lists what the node has in addition to the machine: changed files with their checksums, device nodes, and mounts. Container
-    /// images, logs, the files of pods, the state of kubelet and containerd and files that differ with each boot are left out, and so is what
-    /// is mounted below: the root of a driver's container that could not be unloaded contains /proc, where reading some files never ends. Of
+    /// images, logs, the files of pods, the state of kubelet and containerd and the boot's ID are left out, and so is what is mounted
+    /// below: the root of a driver's container that could not be unloaded contains /proc, where reading some files never ends. Of
     /// Docker its runtimes are listed.
     pub fn inventory(&self) -> Result<Vec<String>> {
         let disk = self.paths.node(self.id).join("upper").display().to_string();
@@ -162,7 +162,7 @@ const INVENTORY: &str = "
 find \"$1\" /run /dev /tmp /var/lib/kubelet -xdev \\
   \\( -path \"$1/var/log\" -o -path '/run/containerd*' -o -path /run/netns -o -path '/var/lib/kubelet/pods/*' \\
      -o -path '/var/lib/kubelet/*_state' -o -name kubelet_internal_checkpoint \\
-     -o -path /run/boot-id -o -path /run/gpu-operator/runtime/loaded.json \\) -prune \\
+     -o -path /run/boot-id \\) -prune \\
   -o -type f -exec sha256sum {} + -o -printf '%M %p %l\\n'
 cut --delimiter=' ' --fields=5 /proc/self/mountinfo | grep -v -e ^/run/containerd -e ^/run/netns -e ^/var/lib/kubelet/pods | sed 's/^/mount /'
 ";

@@ -8,9 +8,27 @@ use gpu_operator_crd::{GpuNodeStatus, Phase, keys, policy::Stage, reason::Reason
 use harness::wait::eventually;
 use kube::ResourceExt;
 
-use super::{DETECTOR_PODS, Fixture, GPUS, PROBE_PODS, READY, SHOWN};
+use super::{DEFAULT_DRIVER, DETECTOR_PODS, Fixture, GPUS, PROBE_PODS, READY, SHOWN};
 
 impl Fixture {
+    /// Reboots the node, and waits until it is Ready again.
+    pub fn reboot(&self) -> Result<()> {
+        self.host.reboot()?;
+        self.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &self.host.name(), "--timeout=60s"])?;
+        Ok(())
+    }
+
+    /// Reboots a node whose driver the operator's pod loads, and waits until it is loaded again and GPUs are allocatable.
+    pub async fn reboot_with_driver(&self) -> Result<()> {
+        self.reboot()?;
+        eventually(READY, "the driver, loaded again", || async {
+            ensure!(self.host.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER));
+            Ok(())
+        })
+        .await?;
+        self.wait_for_allocatable(GPUS, READY).await
+    }
+
     /// Waits until this number of GPUs is allocatable.
     pub async fn wait_for_allocatable(&self, gpus: u32, within: Duration) -> Result<()> {
         eventually(within, &format!("{gpus} allocatable GPUs"), || async move {

@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt};
 use crate::support::Fixture;
 
 /// What remains, by a part of its line. docs/operate/uninstall.md lists it.
-const REMAINS: [&str; 10] = [
+const REMAINS: [&str; 11] = [
     // The CRDs, unless the chart's value crds.keep is false, and what the API server derives from them.
     "apiservice.apiregistration.k8s.io/v1alpha1.gpu.nodestack.dev",
     "customresourcedefinition.apiextensions.k8s.io/clustergpupolicies.gpu.nodestack.dev",
@@ -19,9 +19,11 @@ const REMAINS: [&str; 10] = [
     // Empty folders.
     " /etc/containerd/conf.d",
     " /var/lib/gpu-operator",
-    // In memory until the next reboot: folders of the driver's container and the device plugin's CDI specification,
+    // In memory until the next reboot: folders of the driver's container, the device plugin's CDI specification, the record of the
+    // runtime's restarts,
     " /run/nvidia",
     " /run/cdi",
+    " /run/gpu-operator",
     // and links to device nodes by their numbers: 195 is NVIDIA's, and that of nvidia-uvm is of this kind here.
     " /dev/char/195:",
     " /dev/char/7:",

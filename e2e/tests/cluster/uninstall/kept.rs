@@ -89,14 +89,7 @@ pub async fn what_runs_is_kept_and_adopted(nodes: [&Fixture; 3]) -> Result<()> {
     // What is deleted or restarted comes back by itself.
     f.remake(Stage::DevicePlugin).await?;
     f.wait_for_allocatable(GPUS, READY).await?;
-    other.host.reboot()?;
-    other.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &other.host.name(), "--timeout=60s"])?;
-    eventually(READY, "the driver, loaded again", || async {
-        ensure!(other.host.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER));
-        Ok(())
-    })
-    .await?;
-    other.wait_for_allocatable(GPUS, READY).await?;
+    other.reboot_with_driver().await?;
 
     let before = operands(nodes).await?;
     f.cluster.install_chart()?;
