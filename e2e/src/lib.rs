@@ -14,7 +14,7 @@
 //! | `benchmark` | `cargo xtask benchmark`, and the benchmark of planning |
 //! | `tests` | the end-to-end tests |
 //! | `checks` | checks of what no single crate owns: the sources of all crates, the chart's monitoring, the images' scripts |
-#![allow(clippy::expect_used, clippy::missing_panics_doc, clippy::must_use_candidate, reason = "fails like a test")]
+#![allow(clippy::expect_used, clippy::missing_panics_doc, reason = "fails like a test")]
 
 mod api;
 pub mod host;

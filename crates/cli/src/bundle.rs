@@ -85,9 +85,6 @@ pub enum BundleError {
 
 impl SupportBundle {
     /// Writes the archive, and prints its path, or its manifest as JSON.
-    ///
-    /// # Errors
-    /// Returns an error if the API server does not answer or the archive cannot be written.
     pub async fn run(&self, context: &Context) -> Result<Outcome, BundleError> {
         let version = server_version(context).await;
         if let Err(error @ (ReadError::Unreachable(_) | ReadError::Rejected(..))) = version {

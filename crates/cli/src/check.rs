@@ -67,9 +67,6 @@ pub struct RunChecks {
 
 impl RunChecks {
     /// Prints the results of the checks.
-    ///
-    /// # Errors
-    /// Returns an error if the API server does not answer, or the output cannot be written.
     pub async fn run(&self, context: &Context) -> Result<Outcome, CheckError> {
         let report = self.report(context).await?;
         self.output.print(&report, |report| text::text(report, context.screen))?;

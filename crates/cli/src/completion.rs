@@ -11,7 +11,6 @@ const NO_FILES: &str = ":4";
 
 /// Returns the answer to kubectl: the subcommands, flags and values that may follow the words before the last one and begin as it does. If
 /// there are none, the shell completes file names.
-#[must_use]
 pub fn answer(command: &Command, words: &[String]) -> String {
     let (last, before) = words.split_last().map_or(("", &[][..]), |(last, before)| (last.as_str(), before));
     let candidates = candidates(command, before, last);

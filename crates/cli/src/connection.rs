@@ -68,9 +68,6 @@ pub enum ConnectionError {
 }
 
 /// Parses a duration with a unit, such as 90s or 30m, or a number of seconds.
-///
-/// # Errors
-/// Returns what to write instead.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let seconds = match unit {
@@ -87,9 +84,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 impl Connection {
     /// Returns a client, and the namespace in which pods are looked for. With a client for watches, answers have no time limit: a watch is
     /// silent while nothing changes.
-    ///
-    /// # Errors
-    /// Returns why there is no connection.
     pub async fn client(&self, for_watches: bool) -> Result<(Client, String), ConnectionError> {
         let mut config = self.config().await?;
         if let Some(server) = &self.server {

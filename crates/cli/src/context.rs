@@ -45,7 +45,6 @@ pub enum Outcome {
 
 impl Outcome {
     /// Returns the exit code.
-    #[must_use]
     pub fn code(self) -> u8 {
         match self {
             Self::Good => 0,

@@ -43,9 +43,6 @@ pub struct Explain {
 
 impl Explain {
     /// Explains a reason, which needs no cluster. Returns `None` if the target is a node or a pod.
-    ///
-    /// # Errors
-    /// Returns an error if there is no such reason, or if the explanation cannot be written.
     pub fn without_cluster(&self, screen: Screen) -> Result<Option<Outcome>, ExplainError> {
         match Target::parse(&self.target)? {
             Target::Reason(name) => {
@@ -58,9 +55,6 @@ impl Explain {
     }
 
     /// Explains a node or a pod.
-    ///
-    /// # Errors
-    /// Returns an error if it does not exist or cannot be read, or if the explanation cannot be written.
     pub async fn run(&self, context: &Context) -> Result<Outcome, ExplainError> {
         match Target::parse(&self.target)? {
             Target::Node(name) => node::explain(&name, &self.operator.name, self.output, context).await,

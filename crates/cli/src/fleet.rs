@@ -116,9 +116,6 @@ pub enum FleetError {
 
 impl Fleet {
     /// Runs the command.
-    ///
-    /// # Errors
-    /// Returns why it cannot do what it should.
     pub async fn run(self) -> Result<ExitCode, FleetError> {
         let outcome = match &self.command {
             Command::Status(status) => status.run(&self.context(status.follows()).await?).await?,

@@ -100,9 +100,6 @@ fn system(name: &str) -> Result<String, String> {
 
 impl Images {
     /// Prints the list to standard output.
-    ///
-    /// # Errors
-    /// Returns why there is none.
     pub fn run(&self) -> Result<(), ImagesError> {
         let policies = policy_file::read(&self.filename)?;
         let ImageList { images, by_tag, .. } = self.list(policies)?;

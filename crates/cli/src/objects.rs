@@ -63,25 +63,18 @@ fn kinds() -> Vec<Kind> {
 /// A reason why the objects cannot be read.
 #[derive(Debug, Error)]
 pub enum ObjectsError {
-    /// Rights are missing: each is a verb, a resource and an API group.
     #[error("these rights are missing: {}; bind a ClusterRole with them, or read files with --from", .0.join(", "))]
     Forbidden(Vec<String>),
-    /// The CRDs of this operator are not installed.
     #[error("the cluster does not have the resource {0}; install the chart first, which contains the CRDs")]
     NotInstalled(String),
-    /// The API server does not answer, or rejects a request.
     #[error("cannot list {0}: {1}")]
     List(String, #[source] kube::Error),
-    /// A file or folder cannot be read.
     #[error("cannot read {0}: {1}")]
     Read(PathBuf, #[source] io::Error),
-    /// A file is neither YAML nor JSON.
     #[error("{0} is not valid YAML: {1}")]
     Yaml(PathBuf, #[source] serde_yaml::Error),
-    /// An object cannot be parsed.
     #[error("{0} {1} cannot be parsed: {2}")]
     Object(String, String, #[source] serde_json::Error),
-    /// The folder has no GPU nodes.
     #[error(
         "{0} has no GpuNode and no Node; export them with: kubectl get clustergpupolicies,gpunodes,nodes,daemonsets,pods,poddisruptionbudgets,runtimeclasses,deployments -A -o yaml --show-managed-fields > {0}/cluster.yaml"
     )]
@@ -95,7 +88,6 @@ pub struct Objects {
     world: World,
     /// The pods of each node that have not ended.
     pods: BTreeMap<String, Vec<Pod>>,
-    /// The disruption budgets.
     pub budgets: Vec<DisruptionBudget>,
     /// The arguments of the operator's container.
     arguments: Option<Vec<String>>,
@@ -111,9 +103,6 @@ impl Objects {
     }
 
     /// Reads the objects of a cluster. The operator is in `namespace`.
-    ///
-    /// # Errors
-    /// Returns why nothing can be said about the cluster, with all rights that are missing.
     pub async fn of_cluster(client: &Client, namespace: &str) -> Result<Self, ObjectsError> {
         let (mut objects, mut missing) = (Self::new(namespace), Vec::new());
         for Kind { resource, without } in kinds() {
@@ -154,9 +143,6 @@ impl Objects {
     }
 
     /// Reads objects from the YAML and JSON files of a folder, in which other objects may be as well.
-    ///
-    /// # Errors
-    /// Returns the first file or object that cannot be read.
     pub fn of_folder(folder: &Path, namespace: &str) -> Result<Self, ObjectsError> {
         let mut objects = Self::new(namespace);
         let read = |path: &Path| {
@@ -270,7 +256,6 @@ impl Objects {
     }
 
     /// Returns the world, with the GPU pods of all nodes.
-    #[must_use]
     pub fn world(&self) -> World {
         let mut world = self.world.clone();
         let requests = world.gpu_requests();
@@ -281,7 +266,6 @@ impl Objects {
     }
 
     /// Returns the operator's settings, or its defaults if there is no operator; then it may evict pods.
-    #[must_use]
     pub fn settings(&self) -> (Settings, Option<String>) {
         let value = |flag: &str| {
             let arguments = self.arguments.as_ref()?;

@@ -24,9 +24,6 @@ pub struct Output {
 
 impl Output {
     /// Prints a report to standard output: as JSON, or as the text that `text` returns.
-    ///
-    /// # Errors
-    /// Returns an error if standard output cannot be written.
     pub fn print<T: Serialize>(self, report: &T, text: impl FnOnce(&T) -> String) -> io::Result<()> {
         let printed = match self.format {
             Format::Text => text(report),

@@ -54,15 +54,11 @@ pub enum PlanError {
 
 impl Plan {
     /// Returns whether a client is needed.
-    #[must_use]
     pub fn needs_cluster(&self) -> bool {
         self.from.is_none()
     }
 
     /// Prints what the policies would do, and returns whether that is anything.
-    ///
-    /// # Errors
-    /// Returns why that is not known.
     pub async fn run(&self, client: Option<Client>) -> Result<bool, PlanError> {
         let policies = policy_file::read(&self.filename)?;
         if policies.iter().any(|policy| policy.metadata.name.as_ref().is_none_or(String::is_empty)) {

@@ -18,18 +18,13 @@ const ALIKE: f64 = 0.8;
 /// A reason why policies cannot be read from a file.
 #[derive(Debug, Error)]
 pub enum FileError {
-    /// The file cannot be read.
     #[error("cannot read {0}: {1}")]
     Read(String, #[source] io::Error),
-    /// Its policies are invalid.
     #[error("{0}: {1}")]
     Policy(String, #[source] PolicyFileError),
 }
 
 /// Returns the policies in a file; `-` is standard input.
-///
-/// # Errors
-/// Returns the first error, with what to write instead.
 pub fn read(filename: &str) -> Result<Vec<ClusterGpuPolicy>, FileError> {
     let read = if filename == "-" {
         let mut text = String::new();
@@ -41,9 +36,6 @@ pub fn read(filename: &str) -> Result<Vec<ClusterGpuPolicy>, FileError> {
 }
 
 /// Returns the policies in the text of a file with this name.
-///
-/// # Errors
-/// Returns the first error, with what to write instead.
 pub fn policies(filename: &str, text: &str) -> Result<Vec<ClusterGpuPolicy>, FileError> {
     parse(text).map_err(|error| FileError::Policy(filename.to_owned(), error))
 }
@@ -51,31 +43,23 @@ pub fn policies(filename: &str, text: &str) -> Result<Vec<ClusterGpuPolicy>, Fil
 /// A reason why a file's policies are invalid.
 #[derive(Debug, Error)]
 pub enum PolicyFileError {
-    /// It is not YAML.
     #[error("document {0} is not valid YAML: {1}")]
     Yaml(usize, #[source] serde_yaml::Error),
-    /// It has no policy.
     #[error(
         "the file contains no policy; write apiVersion: {GROUP}/{VERSION} and kind: {KIND}, with the policy's fields in spec"
     )]
     None,
-    /// A policy of another version.
     #[error("policy {name}: apiVersion {found} is not known; write apiVersion: {GROUP}/{VERSION}")]
     Version {
-        /// The policy's name.
         name: String,
         /// Its version.
         found: String,
     },
-    /// A policy that the API server would reject.
     #[error("policy {0}: {1}")]
     Invalid(String, String),
 }
 
 /// Returns the policies of a text: of its documents and of lists in them. Objects of other kinds are ignored.
-///
-/// # Errors
-/// Returns the first error, with what to write instead.
 pub fn parse(text: &str) -> Result<Vec<ClusterGpuPolicy>, PolicyFileError> {
     let mut policies = Vec::new();
     for (index, document) in serde_yaml::Deserializer::from_str(text).enumerate() {

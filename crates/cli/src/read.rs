@@ -13,16 +13,12 @@ pub const PAGE: u32 = 500;
 /// A reason why objects cannot be read.
 #[derive(Debug, Error)]
 pub enum ReadError {
-    /// A right is missing.
     #[error("the right to {right} is missing; {role}", right = .0, role = how_to_get(.0))]
     Forbidden(String),
-    /// The cluster does not have the resource.
     #[error("the cluster does not have the resource {0}; install the chart, which contains the CRDs")]
     NotInstalled(String),
-    /// The API server does not answer.
     #[error("the API server does not answer: {0}")]
     Unreachable(#[source] kube::Error),
-    /// The API server rejects the request.
     #[error("the API server rejects the request to {0}: {1}")]
     Rejected(String, #[source] kube::Error),
 }
@@ -46,9 +42,6 @@ pub struct Listed<K> {
 }
 
 /// Reads the objects of a kind in a namespace, or in all namespaces, page by page.
-///
-/// # Errors
-/// Returns why they cannot be read.
 pub async fn list<K>(client: &Client, namespace: Option<&str>, params: ListParams) -> Result<Listed<K>, ReadError>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
@@ -66,9 +59,6 @@ where
 }
 
 /// Reads the objects of a resource page by page, and passes each to `take` before the next page is read.
-///
-/// # Errors
-/// Returns why they cannot be read.
 pub async fn each(
     client: &Client,
     namespace: Option<&str>,
@@ -89,9 +79,6 @@ pub async fn each(
 }
 
 /// Reads an object, or `None` if it does not exist. One that cannot be parsed is rejected.
-///
-/// # Errors
-/// Returns why it cannot be read.
 pub async fn get<K>(client: &Client, namespace: Option<&str>, name: &str) -> Result<Option<K>, ReadError>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
@@ -118,13 +105,11 @@ fn dynamic(client: &Client, namespace: Option<&str>, resource: &ApiResource) -> 
 }
 
 /// Returns the error of a request to list or watch a kind.
-#[must_use]
 pub fn error_of<K: Resource<DynamicType = ()>>(verb: &str, error: kube::Error) -> ReadError {
     classify(verb, &ApiResource::erase::<K>(&()), None, error)
 }
 
 /// Returns the error of a request. `name` is of a single object.
-#[must_use]
 pub fn classify(verb: &str, resource: &ApiResource, name: Option<&str>, error: kube::Error) -> ReadError {
     let kind = if resource.group.is_empty() {
         resource.plural.clone()

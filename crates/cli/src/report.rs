@@ -20,9 +20,6 @@ pub struct Report {
 }
 
 /// Returns what these policies would do if they were applied now.
-///
-/// # Errors
-/// Returns an error if the built-in catalogue is invalid.
 pub fn report(objects: &Objects, policies: &[ClusterGpuPolicy], now: Timestamp) -> Result<Report, CatalogueError> {
     let catalogue = Catalogue::builtin()?;
     let (settings, note) = objects.settings();

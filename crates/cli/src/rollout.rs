@@ -110,9 +110,6 @@ struct PoolReport {
 
 impl Rollout {
     /// Changes the policy, and prints what has been written.
-    ///
-    /// # Errors
-    /// Returns why the policy cannot be read or written.
     pub async fn run(&self, context: &Context) -> Result<Outcome, RolloutError> {
         let (Verb::Retry(target) | Verb::Pause(target) | Verb::Resume(target)) = &self.verb;
         let mut attempts = ATTEMPTS;

@@ -50,7 +50,6 @@ impl Tone {
 impl Screen {
     /// Returns what standard output can show, according to the environment: no colours if it is not a terminal, if `NO_COLOR` is set
     /// and not empty, or if `TERM` is `dumb`; other characters than ASCII if the locale is UTF-8.
-    #[must_use]
     pub fn of_stdout() -> Self {
         let value = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         Self::of(io::stdout().is_terminal(), value)
@@ -64,13 +63,11 @@ impl Screen {
     }
 
     /// Returns a text in the colour of a tone, if there are colours.
-    #[must_use]
     pub fn paint(self, tone: Tone, text: &str) -> String {
         if self.colour { format!("\x1b[{}m{text}\x1b[0m", tone.code()) } else { text.to_owned() }
     }
 
     /// Returns the mark of a tone, of one column.
-    #[must_use]
     pub fn mark(self, tone: Tone) -> String {
         let (unicode, ascii) = match tone {
             Tone::Good => ("√", "+"),
@@ -82,7 +79,6 @@ impl Screen {
     }
 
     /// Returns the arrow from an old value to a new one.
-    #[must_use]
     pub fn arrow(self) -> &'static str {
         if self.unicode { "→" } else { "->" }
     }
@@ -90,7 +86,6 @@ impl Screen {
 
 /// Breaks a text into lines of at most [`WIDTH`] columns, the first with the indentation `first` and all others with `rest` spaces. A word
 /// that is longer than a line has a line of its own.
-#[must_use]
 pub fn wrap(text: &str, first: &str, rest: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = first.to_owned();
@@ -113,7 +108,6 @@ pub fn wrap(text: &str, first: &str, rest: usize) -> Vec<String> {
 }
 
 /// Returns the number of columns of a text, without the sequences for colours.
-#[must_use]
 pub fn columns(text: &str) -> usize {
     let (mut count, mut in_sequence) = (0, false);
     for character in text.chars() {
@@ -128,7 +122,6 @@ pub fn columns(text: &str) -> usize {
 }
 
 /// Returns how long something has lasted, as kubectl prints ages: `41s`, `12m`, `3h5m`, `2d4h`, `9d`.
-#[must_use]
 pub fn age(since: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(since).as_secs().max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);

@@ -48,15 +48,11 @@ pub struct Status {
 
 impl Status {
     /// Returns whether changes are followed by watches.
-    #[must_use]
     pub fn follows(&self) -> bool {
         self.watch || self.wait
     }
 
     /// Runs the command.
-    ///
-    /// # Errors
-    /// Returns why the state is not known.
     pub async fn run(&self, context: &Context) -> Result<Outcome, StatusError> {
         let (client, policy) = (&context.client, self.policy.as_deref());
         if self.watch {

@@ -14,7 +14,6 @@ use gpu_operator_plan::{
 
 use crate::report::Report;
 
-/// Returns a report as text.
 pub fn of(report: &Report) -> String {
     let mut lines = Vec::new();
     for forecast in &report.policies {

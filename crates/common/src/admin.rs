@@ -19,23 +19,14 @@ use self::connections::LIMITS;
 pub trait Admin: Clone + Send + Sync + 'static {
     /// Whether the program works; one that does not is restarted by kubelet. One that answers at all works, unless it knows
     /// better.
-    ///
-    /// # Errors
-    /// Why it does not, in a sentence.
     fn alive(&self) -> Result<(), String> {
         Ok(())
     }
 
     /// Whether the program serves its purpose.
-    ///
-    /// # Errors
-    /// What it still lacks, in a sentence.
     fn ready(&self) -> Result<(), String>;
 
     /// Returns the program's metrics in the text format of OpenMetrics.
-    ///
-    /// # Errors
-    /// Where they cannot be written as text.
     fn metrics(&self) -> Result<String, fmt::Error>;
 }
 

@@ -11,7 +11,6 @@ pub fn shorten(text: &mut String, most: usize) {
 }
 
 /// Returns the beginning of a text, of at most this many bytes.
-#[must_use]
 pub fn clipped(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }

@@ -6,7 +6,6 @@ const END: [char; 5] = ['"', '\'', '`', '<', '>'];
 /// Returns a text with `***` in place of the user and password, and of the query, of each URL in it, such as
 /// `http://***@proxy.example.com` and `https://mirror.example.com/a.run?***`: the query of a signed URL is a credential. Programs write
 /// the URLs that they are given into their logs, and the ends of logs are shown in statuses and Events.
-#[must_use]
 pub fn hide_in_urls(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;

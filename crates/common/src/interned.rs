@@ -17,8 +17,6 @@ use string_cache::DefaultAtom;
 pub struct Interned(DefaultAtom);
 
 impl Interned {
-    /// Returns the string.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

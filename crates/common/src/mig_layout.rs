@@ -16,7 +16,6 @@ pub struct MigLayout {
     /// The layouts of single GPUs, by index: their position on the bus in the order of PCI addresses, from 0.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub devices: BTreeMap<u32, GpuLayout>,
-    /// The layout of all other GPUs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub others: GpuLayout,
 }
@@ -27,29 +26,22 @@ pub struct MigLayout {
     "devicePlugin.mig.layout names GPU {index}, but the last GPU of this node has index {last}; correct its devices"
 )]
 pub struct NoSuchGpu {
-    /// The index in the layout.
     pub index: u32,
     /// The highest index on the node.
     pub last: u32,
 }
 
 impl MigLayout {
-    /// Returns the layout of the GPU with this index.
-    #[must_use]
     pub fn of_gpu(&self, index: u32) -> &GpuLayout {
         self.devices.get(&index).unwrap_or(&self.others)
     }
 
     /// Returns whether MIG is disabled on every GPU.
-    #[must_use]
     pub fn is_disabled(&self) -> bool {
         self.others.is_empty() && self.devices.values().all(BTreeMap::is_empty)
     }
 
     /// Checks the indices against the number of a node's GPUs.
-    ///
-    /// # Errors
-    /// Returns the highest index that the node does not have.
     pub fn check(&self, gpus: u32) -> Result<(), NoSuchGpu> {
         match self.devices.last_key_value() {
             Some((&index, _)) if index >= gpus => Err(NoSuchGpu { index, last: gpus.saturating_sub(1) }),

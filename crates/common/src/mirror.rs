@@ -60,19 +60,16 @@ impl<F, N> Default for Mirror<F, N> {
 
 impl<F, N> Mirror<F, N> {
     /// Creates a mirror that holds at most this many objects, for kinds whose number is unbounded and that need not be complete.
-    #[must_use]
     pub fn of_at_most(most: usize) -> Self {
         Self { most, synced: false, known: BTreeMap::new(), seen: 0, listing: None }
     }
 
     /// Returns whether it holds as many objects as it may, so that there may be others.
-    #[must_use]
     pub fn is_full(&self) -> bool {
         self.known.len() >= self.most
     }
 
     /// Returns whether the kind has been listed.
-    #[must_use]
     pub fn synced(&self) -> bool {
         self.synced
     }
@@ -80,14 +77,12 @@ impl<F, N> Mirror<F, N> {
 
 impl<F: PartialEq, N: Ord + Clone> Mirror<F, N> {
     /// Returns the current facts, or `None` until the kind has been listed.
-    #[must_use]
     pub fn facts(&self) -> Option<Facts<F, N>> {
         let facts = || self.known.iter().map(|(name, known)| (name.clone(), Arc::clone(&known.fact))).collect();
         self.synced.then(facts)
     }
 
     /// Returns the facts of one object, or `None` if they are unknown.
-    #[must_use]
     pub fn get<Q: Ord + ?Sized>(&self, name: &Q) -> Option<&F>
     where
         N: Borrow<Q>,
@@ -96,7 +91,6 @@ impl<F: PartialEq, N: Ord + Clone> Mirror<F, N> {
     }
 
     /// Returns the newest known version of one object, if its facts are known.
-    #[must_use]
     pub fn version<Q: Ord + ?Sized>(&self, name: &Q) -> Option<Version>
     where
         N: Borrow<Q>,

@@ -29,19 +29,14 @@ pub struct InvalidQuantity(String);
 /// A text that does not count anything.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum InvalidCount {
-    /// It is not a quantity.
     #[error(transparent)]
     Quantity(#[from] InvalidQuantity),
-    /// It is below zero.
     #[error("\"{0}\" is not a count; a count is not below zero")]
     Negative(String),
 }
 
 /// Returns a number of things, such as devices, rounded up to whole ones. What exceeds the range of `u32` is its greatest
 /// number.
-///
-/// # Errors
-/// If the text is not a quantity, or is below zero.
 pub fn count(text: &str) -> Result<u32, InvalidCount> {
     let units = text.parse::<Amount>()?.whole_units();
     let units = u64::try_from(units).map_err(|_| InvalidCount::Negative(text.to_owned()))?;
@@ -50,7 +45,6 @@ pub fn count(text: &str) -> Result<u32, InvalidCount> {
 
 impl Amount {
     /// Returns the amount in whole units, rounded away from zero: 1 of `500m`, 2 of `1.5`.
-    #[must_use]
     pub fn whole_units(self) -> i64 {
         let magnitude = i64::try_from(self.nanos.unsigned_abs().div_ceil(NANO)).unwrap_or(i64::MAX);
         if self.nanos < 0 { -magnitude } else { magnitude }

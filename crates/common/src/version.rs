@@ -19,7 +19,6 @@ pub struct InvalidVersion(String);
 impl Version {
     /// Returns the version that a text begins with, after an optional `v`: 1.7.27 of `v1.7.27-k3s1`. None if it begins with no
     /// number.
-    #[must_use]
     pub fn leading(text: &str) -> Option<Self> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -28,19 +27,16 @@ impl Version {
     }
 
     /// Returns the first number.
-    #[must_use]
     pub fn major(&self) -> u32 {
         self.major
     }
 
     /// Returns the second number, if there is one.
-    #[must_use]
     pub fn minor(&self) -> Option<u32> {
         self.rest.first().copied()
     }
 
     /// Returns how many numbers the version has; at least one.
-    #[must_use]
     pub fn parts(&self) -> usize {
         1 + self.rest.len()
     }
@@ -87,7 +83,6 @@ fn number(part: &str) -> Option<u32> {
 
 /// Returns whether a driver's version is the given one, or belongs to the given branch (`580`), which is all that is known of a
 /// precompiled driver.
-#[must_use]
 pub fn is_release_of(version: &str, wanted: &str) -> bool {
     version.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || !wanted.contains('.') && rest.starts_with('.'))
 }

@@ -190,13 +190,11 @@ pub struct GpuNodeStatus {
 
 impl GpuNodeStatus {
     /// Returns whether the node is ready for GPU pods.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Ready
     }
 
     /// Returns all fields except the probe's report, the health and the conditions, for comparisons.
-    #[must_use]
     pub fn progress(&self) -> impl PartialEq {
         // All fields are listed, so that none is forgotten.
         let Self {
@@ -227,13 +225,11 @@ impl GpuNodeStatus {
     }
 
     /// Returns the reason, if this version knows it.
-    #[must_use]
     pub fn reason(&self) -> Option<crate::reason::Reason> {
         self.reason.as_ref()?.known()
     }
 
     /// Returns `since` as a timestamp.
-    #[must_use]
     pub fn since(&self) -> Option<Timestamp> {
         self.since.as_ref().map(|time| time.0)
     }

@@ -102,7 +102,6 @@ pub enum Action {
 
 impl Action {
     /// Returns the action as an instruction, for messages.
-    #[must_use]
     pub fn advice(self) -> Option<&'static str> {
         match self {
             Self::None => None,

@@ -153,7 +153,6 @@ const DISCOVERED_FAMILIES: [&str; 6] =
     ["gpu.compute.", "gpu.slices.", "gpu.engines.", "mig-", "cuda.", "vgpu.host-driver-"];
 
 /// Returns whether a label is part of [`crate::policy::CompatibleLabels::Gfd`].
-#[must_use]
 pub fn is_discovered(key: &str) -> bool {
     key.strip_prefix(RESOURCES).is_some_and(|name| {
         DISCOVERED.contains(&name) || DISCOVERED_FAMILIES.iter().any(|family| name.starts_with(family))
@@ -161,13 +160,11 @@ pub fn is_discovered(key: &str) -> bool {
 }
 
 /// Returns the selector of objects by [`NAME`].
-#[must_use]
 pub fn selector(name: &str) -> String {
     format!("{NAME}={name}")
 }
 
 /// Returns whether labels contain this value of [`NAME`].
-#[must_use]
 pub fn are_of(labels: &BTreeMap<String, String>, name: &str) -> bool {
     labels.get(NAME).is_some_and(|found| found == name)
 }

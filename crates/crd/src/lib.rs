@@ -3,6 +3,8 @@
 //!
 //! This crate contains types only: no client and no runtime. Defaults, bounds and CEL rules are defined on the fields.
 //! `cargo xtask generate` generates the files in `config/crd/` from them.
+// The schema contains these comments.
+#![deny(missing_docs)]
 
 mod descriptions;
 pub mod gpunode;
@@ -48,7 +50,6 @@ pub const GROUP: &str = "gpu.nodestack.dev";
 pub const VERSION: &str = "v1alpha1";
 
 /// Returns all CustomResourceDefinitions of this API with the names of their files in `config/crd/`.
-#[must_use]
 pub fn crds() -> Vec<(&'static str, CustomResourceDefinition)> {
     let (mut policy, mut node) = (ClusterGpuPolicy::crd(), GpuNode::crd());
     for name in ["spec", "status"] {
@@ -65,9 +66,6 @@ pub fn crds() -> Vec<(&'static str, CustomResourceDefinition)> {
 }
 
 /// Returns the content of a CRD's file in `config/crd/`.
-///
-/// # Errors
-/// Returns an error if the CRD cannot be written as YAML, which does not happen for the CRDs of this crate.
 pub fn crd_yaml(crd: &CustomResourceDefinition) -> Result<String, serde_yaml::Error> {
     let mut value = serde_yaml::to_value(crd)?;
     drop_unsigned_formats(&mut value);

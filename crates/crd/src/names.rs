@@ -17,7 +17,6 @@ macro_rules! name {
 
         impl $name {
             /// Returns the name as a string.
-            #[must_use]
             pub fn as_str(&self) -> &str {
                 self.0.as_str()
             }

@@ -24,9 +24,6 @@ pub enum Open<T> {
 
 /// Reads a value that this version does not need to keep, because its writer judges it again. An unknown value is read as the
 /// default.
-///
-/// # Errors
-/// Returns an error for anything but a string.
 pub fn or_default<'de, T: DeserializeOwned + Default, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     let text = Cow::<str>::deserialize(deserializer)?;
     let known: Result<T, serde::de::value::Error> = T::deserialize(text.into_deserializer());
@@ -34,9 +31,6 @@ pub fn or_default<'de, T: DeserializeOwned + Default, D: Deserializer<'de>>(dese
 }
 
 /// As [`or_default`], for an optional field.
-///
-/// # Errors
-/// Returns an error for anything but a string or null.
 pub fn some_or_default<'de, T: DeserializeOwned + Default, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
@@ -52,7 +46,6 @@ impl<T: Default> Default for Open<T> {
 
 impl<T: Copy> Open<T> {
     /// Returns the value, if this version knows it.
-    #[must_use]
     pub fn known(&self) -> Option<T> {
         match self {
             Self::Known(value) => Some(*value),
@@ -63,7 +56,6 @@ impl<T: Copy> Open<T> {
 
 impl<T: Copy + Into<&'static str>> Open<T> {
     /// Returns the value as it is written.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
             Self::Known(value) => (*value).into(),

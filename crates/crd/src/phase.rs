@@ -28,7 +28,6 @@ pub enum Phase {
 
 impl Phase {
     /// Returns the phase's name in status.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }

@@ -155,7 +155,6 @@ impl ClusterGpuPolicySpec {
     }
 
     /// Returns the keys of the taints that nodes of the policy and its pools can get, except the default key.
-    #[must_use]
     pub fn taint_keys(&self) -> BTreeSet<&str> {
         let settings = iter::once(&self.health).chain(self.pools.iter().map(|pool| &pool.health));
         let named = settings.filter_map(|health| health.on_unhealthy.taint()).map(UnhealthyTaint::key);

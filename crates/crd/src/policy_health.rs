@@ -48,7 +48,6 @@ pub struct OnUnhealthy {
 
 impl OnUnhealthy {
     /// Returns the taint that the node gets, if any.
-    #[must_use]
     pub fn taint(&self) -> Option<&UnhealthyTaint> {
         let sets = match self.mode {
             Some(mode) => mode == OnUnhealthyMode::Taint,
@@ -83,7 +82,6 @@ pub struct UnhealthyTaint {
 
 impl UnhealthyTaint {
     /// Returns the key.
-    #[must_use]
     pub fn key(&self) -> &str {
         self.key.as_deref().unwrap_or(keys::UNHEALTHY_TAINT)
     }

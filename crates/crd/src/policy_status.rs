@@ -266,7 +266,6 @@ pub struct PoolStatus {
 
 impl PoolStatus {
     /// Returns the reason, if the pool has one that this version knows.
-    #[must_use]
     pub fn reason(&self) -> Option<crate::reason::Reason> {
         self.reason.as_ref()?.known()
     }
@@ -309,7 +308,6 @@ pub struct Attention {
 
 impl Attention {
     /// Returns the reason, if this version knows it.
-    #[must_use]
     pub fn reason(&self) -> Option<crate::reason::Reason> {
         self.reason.known()
     }

@@ -230,14 +230,12 @@ pub enum Reason {
 
 impl Reason {
     /// Returns the reason's name in status.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 
     /// Returns whether the node cannot proceed until a user, or time, resolves a problem. Failures are Warning Events,
     /// halt the rollout of their pool and make the policy Stalled.
-    #[must_use]
     pub fn is_failure(self) -> bool {
         matches!(
             self,
@@ -288,26 +286,22 @@ impl Reason {
     }
 
     /// Returns whether the Node itself is unavailable.
-    #[must_use]
     pub fn is_away(self) -> bool {
         matches!(self, Self::NodeNotReady | Self::NodeDeleting)
     }
 
     /// Returns whether the node's GPUs are offered by other means, so that the node is excluded from readiness.
-    #[must_use]
     pub fn counts_apart(self) -> bool {
         self == Self::ForeignDraDriver
     }
 
     /// Returns whether the progress deadline of the node is suspended: it is unavailable, excluded from readiness, or
     /// waiting for other nodes.
-    #[must_use]
     pub fn stops_the_clock(self) -> bool {
         self.is_away() || self.counts_apart() || self == Self::RuntimeTurnPending
     }
 
     /// Returns whether the reason is a warning about a node that works.
-    #[must_use]
     pub fn is_note(self) -> bool {
         matches!(
             self,
@@ -368,7 +362,6 @@ pub enum NodeConditionType {
 
 impl NodeConditionType {
     /// Returns the condition's `type`.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -376,7 +369,6 @@ impl NodeConditionType {
 
 impl ConditionType {
     /// Returns the condition's `type`.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }

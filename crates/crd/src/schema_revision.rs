@@ -13,7 +13,6 @@ pub const SCHEMA_REVISION: u32 = 1;
 pub const ANNOTATION: &str = "gpu.nodestack.dev/schema-revision";
 
 /// Returns the names of the CRDs.
-#[must_use]
 pub fn crd_names() -> [&'static str; 2] {
     [ClusterGpuPolicy::crd_name(), GpuNode::crd_name()]
 }
@@ -29,26 +28,22 @@ pub struct SchemaMismatch {
 
 impl SchemaMismatch {
     /// Compares a CRD with this version, by its annotations. Returns `None` if the schema revisions are equal.
-    #[must_use]
     pub fn of(crd: &str, annotations: &BTreeMap<String, String>) -> Option<Self> {
         let revision = annotations.get(ANNOTATION).and_then(|revision| revision.parse().ok());
         (revision != Some(SCHEMA_REVISION)).then(|| Self { crd: crd.to_owned(), revision })
     }
 
     /// Returns whether the CRD is of a newer version than this one.
-    #[must_use]
     pub fn is_newer(&self) -> bool {
         self.revision > Some(SCHEMA_REVISION)
     }
 
     /// Returns the reason of the condition that reports it.
-    #[must_use]
     pub fn reason(&self) -> Reason {
         if self.is_newer() { Reason::CrdsNewer } else { Reason::CrdsOutdated }
     }
 
     /// Returns how to make the revisions equal.
-    #[must_use]
     pub fn remedy(&self) -> &'static str {
         if self.is_newer() {
             "upgrade the operator to the version of the CRDs with helm upgrade, or restore the CRDs of this version with kubectl apply \

@@ -59,7 +59,6 @@ impl Selector {
     /// Returns whether the selector matches a node. `value_of` returns the value of the node's label with a key.
     // `kube::core::Selector` matches only a `BTreeMap<String, String>`. The plan has interned labels, of which pools do not see
     // all: it would copy them for each node, policy and pool.
-    #[must_use]
     pub fn matches<'l>(&self, value_of: impl Fn(&str) -> Option<&'l str>) -> bool {
         let meets = |Requirement { key, operator, values }: &Requirement| {
             let value = value_of(key);
@@ -77,7 +76,6 @@ impl Selector {
 
     /// Returns whether every node that `other` matches is matched by this selector too, judged by a comparison of the
     /// requirements. Requirements that are equal but written differently are not recognized as equal.
-    #[must_use]
     pub fn is_implied_by(&self, other: &Self) -> bool {
         self.match_labels.iter().all(|(key, value)| other.match_labels.get(key) == Some(value))
             && self.match_expressions.iter().all(|requirement| other.match_expressions.contains(requirement))

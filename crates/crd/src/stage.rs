@@ -23,7 +23,6 @@ impl Stage {
     pub const ALL: [Self; 4] = [Self::Driver, Self::Toolkit, Self::Mps, Self::DevicePlugin];
 
     /// Returns the value of the label [`keys::STAGE`], which is also the prefix of the names of the stage's DaemonSets.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Driver => "driver",
@@ -34,7 +33,6 @@ impl Stage {
     }
 
     /// Returns the stage's component, for messages.
-    #[must_use]
     pub fn title(self) -> &'static str {
         match self {
             Self::Driver => "driver",
@@ -45,13 +43,11 @@ impl Stage {
     }
 
     /// Returns the stage with a name that [`Self::as_str`] returns.
-    #[must_use]
     pub fn named(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|stage| stage.as_str() == word)
     }
 
     /// Returns the phase in which a node waits for the stage.
-    #[must_use]
     pub fn phase(self) -> Phase {
         match self {
             Self::Driver => Phase::Driver,
@@ -62,7 +58,6 @@ impl Stage {
     }
 
     /// Returns the node label that assigns the stage's pods to the node.
-    #[must_use]
     pub fn key(self) -> &'static str {
         match self {
             Self::Driver => keys::DRIVER,

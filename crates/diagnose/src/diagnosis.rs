@@ -34,7 +34,6 @@ impl Diagnosis {
 }
 
 /// Diagnoses all pods.
-#[must_use]
 pub fn diagnose(symptoms: &Symptoms, world: &World, now: Timestamp) -> Diagnosis {
     let mut diagnosis = Diagnosis::default();
     let fleet = Fleet::of(world);

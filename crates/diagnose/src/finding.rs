@@ -40,13 +40,11 @@ pub enum Mistake {
 
 impl Mistake {
     /// Returns the name, such as `NoNodeFits`.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 
     /// Returns whether a user has to fix the pod or the fleet. Findings that resolve by themselves are Normal Events.
-    #[must_use]
     pub fn is_warning(self) -> bool {
         self != Self::GpuNodesNotReady
     }
@@ -70,7 +68,6 @@ pub struct Finding {
 pub struct PodEvent {
     /// The reason, such as `FailedCreatePodSandBox`.
     pub reason: String,
-    /// The message.
     pub message: String,
 }
 
@@ -86,7 +83,6 @@ const REASONS: [&str; 3] = [NODE_IS_COMING[0], NODE_IS_COMING[1], SANDBOX_FAILED
 
 impl PodEvent {
     /// Returns an Event's reason and message, or `None` if diagnosis does not evaluate Events with its reason.
-    #[must_use]
     pub fn of(event: Event) -> Option<Self> {
         let message = event.message.unwrap_or_default();
         let reason = event.reason.filter(|reason| REASONS.contains(&reason.as_str()))?;

@@ -28,7 +28,6 @@ pub struct Fleet<'w> {
 
 /// A node with GPUs.
 pub struct Host<'w> {
-    /// Its Node.
     pub node: &'w NodeFacts,
     gpu_node: Option<&'w GpuNode>,
     policy: Option<&'w ClusterGpuPolicy>,
@@ -49,7 +48,6 @@ pub enum Room {
 }
 
 impl<'w> Fleet<'w> {
-    /// Returns the fleet of a world.
     pub fn of(world: &'w World) -> Self {
         let hosts = world.nodes.values().filter_map(|node| {
             let gpu_node = report::gpu_node_of(world, node);
@@ -104,7 +102,6 @@ impl<'w> Host<'w> {
         !self.unread && self.label(keys::MODEL).is_some()
     }
 
-    /// Returns the status of the node's GpuNode.
     pub fn status(&self) -> Option<&'w GpuNodeStatus> {
         self.gpu_node?.status.as_ref()
     }

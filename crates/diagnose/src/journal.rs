@@ -44,7 +44,6 @@ struct Reading {
 
 impl Journal {
     /// Returns whether it has no entry that could become outdated.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.published.is_empty() && self.readings.is_empty()
     }
@@ -59,7 +58,6 @@ impl Journal {
     }
 
     /// Returns the Events that were read so far, by the pods' uids.
-    #[must_use]
     pub fn pod_events(&self) -> BTreeMap<String, Vec<PodEvent>> {
         self.readings.iter().filter_map(|(uid, reading)| Some((uid.clone(), reading.pod_events.clone()?))).collect()
     }
@@ -77,7 +75,6 @@ impl Journal {
 
     /// Returns the pods whose Events should be read now, and when to read those of the others. Events are read again after some
     /// time, because there may be new ones.
-    #[must_use]
     pub fn to_read<'p>(
         &self,
         pods: impl Iterator<Item = &'p PendingPod>,
@@ -105,7 +102,6 @@ impl Journal {
 
     /// Returns the findings to publish now, and when to publish the rest. Owners with the fewest published findings come first,
     /// so that a Job of a thousand pods does not suppress the finding of a single pod.
-    #[must_use]
     pub fn to_publish(&mut self, findings: &[Finding], now: Timestamp) -> (Vec<Finding>, Option<Timestamp>) {
         while self.sent.front().is_some_and(|sent| later(*sent, Duration::from_mins(1)) <= now) {
             self.sent.pop_front();

@@ -41,11 +41,8 @@ pub const LEGACY_RESOURCE: &str = "alpha.kubernetes.io/nvidia-gpu";
 /// A Pending pod that involves GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PendingPod {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its uid.
     pub uid: String,
     /// The uid of its controller.
     pub owner: Option<String>,
@@ -85,13 +82,10 @@ pub enum State {
 /// The facts of a container that diagnosis uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Container {
-    /// Its name.
     pub name: String,
     /// Whether it is an init container, which ends before the main containers start.
     pub init: bool,
-    /// Its image.
     pub image: String,
-    /// Whether it is privileged.
     pub privileged: bool,
     /// The amount that it requests of each GPU resource, by requests or limits.
     pub requests: BTreeMap<String, u64>,
@@ -108,7 +102,6 @@ pub struct Container {
 pub struct DriverMount {
     /// Its path on the host.
     pub path: String,
-    /// The container that mounts it.
     pub container: String,
     /// Whether that container is privileged.
     pub privileged: bool,
@@ -120,7 +113,6 @@ pub type Requirements<'p> = (State, &'p Placement, Vec<(&'p str, u64)>);
 impl PendingPod {
     /// Returns a pod's `namespace/name` and facts, or `None` if it does not involve GPUs or its facts take more than [`MAX_SIZE`]. The
     /// result does not depend on the phase: a pod that leaves Pending must still have the same facts.
-    #[must_use]
     pub fn of(pod: &Pod) -> Option<(String, Self)> {
         let spec = pod.spec.as_ref()?;
         let init = spec.init_containers.iter().flatten().map(|container| Container::of(container, true));
@@ -171,7 +163,6 @@ impl PendingPod {
 
     /// Returns the amount that it requests of each of NVIDIA's resources. Init containers end before the main containers start,
     /// so the larger of the two amounts counts.
-    #[must_use]
     pub fn requests(&self) -> BTreeMap<&str, u64> {
         let mut requests = BTreeMap::<&str, (u64, u64)>::new();
         for container in &self.containers {
@@ -188,19 +179,16 @@ impl PendingPod {
     }
 
     /// Returns what determines where it may run. Pods of one owner have it in common.
-    #[must_use]
     pub fn requirements(&self) -> Requirements<'_> {
         (self.state, &self.placement, self.requests().into_iter().collect())
     }
 
     /// Returns when it will have waited for `grace`.
-    #[must_use]
     pub fn due(&self, grace: Duration) -> Timestamp {
         self.created.map_or(Timestamp::MIN, |created| later(created.local(), grace))
     }
 
     /// Returns a finding about this pod.
-    #[must_use]
     pub fn finding(&self, reason: Mistake, mut message: String) -> Finding {
         // Each pod may have several findings.
         shorten(&mut message, MAX_MESSAGE_LENGTH);
@@ -253,7 +241,6 @@ impl Container {
     }
 
     /// Returns whether it requests NVIDIA GPUs or parts of them.
-    #[must_use]
     pub fn requests_gpus(&self) -> bool {
         self.requests.keys().any(|resource| resource.starts_with(NVIDIA))
     }

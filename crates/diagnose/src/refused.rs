@@ -49,7 +49,6 @@ pub enum Fault {
 
 impl RefusedPods {
     /// Returns a rejection with its Event's `namespace/name`, or `None` if the Event does not involve GPUs.
-    #[must_use]
     pub fn of(event: &Event) -> Option<(String, Self)> {
         let object = &event.involved_object;
         let kind = object.kind.clone()?;
@@ -90,13 +89,10 @@ impl RefusedPods {
     }
 
     /// Returns when it expires, unless it is reported again.
-    #[must_use]
     pub fn stands_until(&self) -> Timestamp {
         later(self.at.local(), STANDS)
     }
 
-    /// Returns the finding.
-    #[must_use]
     pub fn finding(&self) -> Finding {
         let (reason, message) = self.fault.reason_and_message();
         Finding { subject: self.owner.clone(), family: self.owner.uid().to_owned(), reason, message }

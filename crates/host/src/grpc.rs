@@ -12,39 +12,28 @@ const PREFIX: usize = 5;
 /// A request by gRPC failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GrpcError {
-    /// The connection broke.
     #[error("the connection broke")]
     Http(#[from] h2::Error),
-    /// The request cannot be built.
     #[error("cannot build the request")]
     Request(#[from] http::Error),
-    /// The server rejected the request, with gRPC's status code.
     #[error("the server answered with gRPC status {0}")]
     Status(String),
-    /// The server took too long.
     #[error("no answer within {0:?}")]
     Late(Duration),
-    /// The response is larger than allowed, in bytes.
     #[error("the response is larger than {0} bytes")]
     TooLarge(usize),
-    /// The response is not one uncompressed message.
     #[error("the response is not one gRPC message")]
     Malformed,
 }
 
 impl GrpcError {
     /// Returns whether the server does not implement the method.
-    #[must_use]
     pub fn is_unimplemented(&self) -> bool {
         matches!(self, Self::Status(code) if code == "12")
     }
 }
 
 /// Sends an empty message to a method such as `/v1.PodResourcesLister/List`, and returns the encoded message of the response.
-///
-/// # Errors
-/// Returns an error if the whole exchange takes longer than `deadline`, if the response is larger than `limit` bytes, and if the server
-/// answers with an error or breaks the protocol.
 pub async fn call(stream: UnixStream, method: &str, limit: usize, deadline: Duration) -> Result<Vec<u8>, GrpcError> {
     timeout(deadline, exchange(stream, method, limit)).await.unwrap_or(Err(GrpcError::Late(deadline)))
 }

@@ -21,13 +21,11 @@ pub struct HostRoot(PathBuf);
 
 impl HostRoot {
     /// Creates a root that is at `path` for this process.
-    #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
 
     /// Returns the root's path for this process.
-    #[must_use]
     pub fn as_path(&self) -> &Path {
         &self.0
     }
@@ -37,26 +35,17 @@ impl HostRoot {
     /// The host's links refer to the host's paths: resolved by the kernel, an absolute link would lead into the probe's
     /// own image, and a mount meant for reading one directory could be redirected to another. A component may be replaced by the time
     /// the path is used: what is only inspected or read is found by the other functions, which hold it open.
-    ///
-    /// # Errors
-    /// Returns an error if a component does not exist or cannot be read, or if the links form a loop.
     pub fn resolve(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
         let found = walk(open_root(&self.0)?, path.as_ref(), |_, _| Ok(()))?;
         Ok(self.0.join(found.path.strip_prefix("/").unwrap_or(&found.path)))
     }
 
     /// Returns the facts of a file of that root, or of the file that a link leads to.
-    ///
-    /// # Errors
-    /// As [`Self::resolve`].
     pub fn metadata(&self, path: impl AsRef<Path>) -> io::Result<fs::Metadata> {
         File::from(open::find(&self.0, path.as_ref())?).metadata()
     }
 
     /// Returns the text of a small file of that root, trimmed.
-    ///
-    /// # Errors
-    /// Returns an error if the file does not exist, cannot be read or is not UTF-8.
     pub fn read(&self, path: impl AsRef<Path>) -> io::Result<String> {
         let mut text = String::new();
         open::read_regular(&open::find(&self.0, path.as_ref())?)?.take(MAX_BYTES).read_to_string(&mut text)?;
@@ -64,9 +53,6 @@ impl HostRoot {
     }
 
     /// Returns the first `most` bytes of a file of that root.
-    ///
-    /// # Errors
-    /// Returns an error if the file does not exist or cannot be read.
     pub fn bytes(&self, path: impl AsRef<Path>, most: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         open::read_regular(&open::find(&self.0, path.as_ref())?)?.take(most).read_to_end(&mut bytes)?;
@@ -74,17 +60,11 @@ impl HostRoot {
     }
 
     /// As [`Self::read`], but returns `None` for a file that does not exist or is removed meanwhile.
-    ///
-    /// # Errors
-    /// As [`Self::read`], except for absence.
     pub fn read_if_present(&self, path: impl AsRef<Path>) -> io::Result<Option<String>> {
         present(self.read(path))
     }
 
     /// Returns the sorted names in a directory of that root; empty if it does not exist.
-    ///
-    /// # Errors
-    /// Returns an error if it exists and cannot be read.
     pub fn names(&self, path: impl AsRef<Path>) -> io::Result<Vec<String>> {
         let Some(directory) = present(open::find(&self.0, path.as_ref()))? else {
             return Ok(Vec::new());
@@ -104,9 +84,6 @@ impl HostRoot {
 }
 
 /// Turns absence into `None`. A device or module that disappears while it is read is absent as well.
-///
-/// # Errors
-/// Returns every other error unchanged.
 pub fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -2,7 +2,7 @@
 //! at the same paths. Debian's are those of its packages `libnvidia-ml1` 535.261.03 and `libnvidia-tesla-470-ml1`
 //! 470.256.02 of bookworm and of the links that `nvidia-alternative` creates; the caches were written by ldconfig of
 //! glibc 2.36 over the unpacked packages. The layouts of RHEL 7, Ubuntu, NixOS and WSL are unverified.
-#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 

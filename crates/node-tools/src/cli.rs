@@ -91,9 +91,6 @@ pub enum Tool {
 
 impl Tool {
     /// Runs the tool on the calling thread, which must be the first of the process.
-    ///
-    /// # Errors
-    /// Returns an error if the tool cannot start. Later failures are retried.
     pub fn run(self) -> Result<ExitCode, ToolError> {
         match self {
             Self::Write { path, text } => write_file::write(&path, &text)?,

@@ -1,5 +1,5 @@
 //! Which state of a host opens which gate.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 

@@ -58,12 +58,10 @@ const LONGEST_PAUSE_FOR_PODS: Duration = Duration::from_secs(10);
 const SLACK: Duration = Duration::from_mins(1);
 
 /// Returns how long the loop may go without completing a look before it counts as stuck.
-#[must_use]
 pub fn stall_timeout(interval: Duration, nvml_deadline: Duration) -> Duration {
     3 * interval + nvml_deadline + LONGEST_PAUSE + SLACK
 }
 
-/// The agent's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The host's file system.
@@ -111,7 +109,6 @@ struct LastQuery {
 
 impl Agent {
     /// Creates an agent that reads its GpuNode from `gpu_node` and publishes its own state to `telemetry`.
-    #[must_use]
     pub fn new(
         settings: Settings,
         supervisor: Supervisor,

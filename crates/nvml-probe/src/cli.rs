@@ -40,9 +40,6 @@ enum Command {
 
 impl Cli {
     /// Runs the command.
-    ///
-    /// # Errors
-    /// Returns an error if the command cannot start. Later failures are retried.
     pub fn execute(self) -> Result<ExitCode, CliError> {
         match self.command {
             Command::Run(options) => run_on_this_thread(async |shutdown| options.run(shutdown).await),

@@ -11,7 +11,6 @@ use crate::{metrics::Metrics, progress::Progress, watch::Mirrors};
 pub struct Admin {
     /// The mirrors: the operator is ready once all have been listed.
     pub mirrors: Arc<Mirrors>,
-    /// The metrics.
     pub metrics: Arc<Metrics>,
     /// The progress of the reconcile loop.
     pub progress: Arc<Progress>,

@@ -81,7 +81,6 @@ pub enum State {
 }
 
 impl State {
-    /// All states.
     pub const ALL: [Self; 7] = [
         Self::Unknown,
         Self::Enforced,
@@ -93,7 +92,6 @@ impl State {
     ];
 
     /// Returns the state of a policy. What is wrong with one object is known without the other.
-    #[must_use]
     pub fn of(policy: Known<Policy>, binding: Known<Binding>) -> Self {
         use Known::{Absent, Present, Unknown};
         match (policy, binding) {
@@ -108,13 +106,11 @@ impl State {
     }
 
     /// Returns the state as in the label of the metric.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 
     /// Returns what is wrong with the policy of this name, and how to fix it; `None` if it is enforced, or nothing is known of it.
-    #[must_use]
     pub fn fault(self, name: &str) -> Option<String> {
         let fault = match self {
             Self::Unknown | Self::Enforced => return None,
@@ -147,7 +143,6 @@ pub struct Journal {
 
 impl Journal {
     /// Creates a journal in which nothing has been logged.
-    #[must_use]
     pub fn new(now: Instant) -> Self {
         Self { state: State::Unknown, since: now, logged: State::Enforced }
     }
@@ -160,7 +155,6 @@ impl Journal {
     }
 
     /// Returns when the state must be logged; `None` if it has been, or is not known.
-    #[must_use]
     pub fn due(&self) -> Option<Instant> {
         let grace = if self.state == State::Enforced { Duration::ZERO } else { GRACE };
         (self.state != State::Unknown && self.state != self.logged).then(|| self.since + grace)

@@ -16,7 +16,6 @@ use crate::{
 
 /// Watches these policies and their bindings, until the returned futures are dropped, and reports by metrics and log whether they
 /// are enforced.
-#[must_use]
 pub fn follow_all(client: &Client, names: Vec<String>, metrics: &Arc<Metrics>) -> Vec<BoxFuture<'static, ()>> {
     let watch_one = |name| -> BoxFuture<'static, ()> { Box::pin(follow(client.clone(), name, Arc::clone(metrics))) };
     names.into_iter().map(watch_one).collect()

@@ -26,9 +26,6 @@ const WITHIN: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// Returns the faults that remain for a minute.
-///
-/// # Errors
-/// Returns an error if the API server does not answer, or rejects a request.
 pub async fn lasting_faults(
     client: &Client,
     namespace: &str,
@@ -46,9 +43,6 @@ pub async fn lasting_faults(
 
 /// Returns what does not work: the CRDs, the operator's pod, detector and probe, or the admission policies of these names. Empty if all
 /// of them work.
-///
-/// # Errors
-/// Returns an error if the API server does not answer, or rejects a request.
 pub async fn faults(client: &Client, namespace: &str, admission_policies: &[String]) -> Result<Vec<String>, Error> {
     let one = ListParams::default().limit(1);
     request("list policies".into(), Api::<ClusterGpuPolicy>::all(client.clone()).list(&one)).await?;

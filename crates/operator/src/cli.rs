@@ -23,14 +23,9 @@ use crate::{
     advise::Adviser,
     check,
     client::bounded,
-    drive::Driver,
     election::{Election, Leadership},
     error::Error as RequestError,
-    events::Publisher,
-    metrics::Metrics,
-    progress::Progress,
     reconcile::Loop,
-    schema_watch,
     uninstall::{Policies, Uninstall, UninstallError},
     watch::{self, Mirrors},
 };
@@ -158,9 +153,6 @@ pub enum CliError {
 
 impl Cli {
     /// Runs the command until it ends; `run` ends on SIGTERM or Ctrl-C.
-    ///
-    /// # Errors
-    /// Returns why the operator cannot start, or the command fails.
     pub async fn run(self) -> Result<ExitCode, CliError> {
         match self.command {
             Command::Run(run) => run.run().await?,

@@ -34,7 +34,6 @@ const LIMIT: &str = "limit";
 const CONTINUE: &str = "continue";
 
 /// Returns a client whose requests go through `inner`, and whose answers are bounded.
-#[must_use]
 pub fn bounded(inner: Client) -> Client {
     let namespace = inner.default_namespace().to_owned();
     let answers = Arc::new(Answers { inner, large: Semaphore::new(1), pages: Mutex::default() });

@@ -27,7 +27,6 @@ const SLOW: Duration = Duration::from_secs(1);
 /// The result of one write.
 #[derive(Debug)]
 pub struct Written {
-    /// The write.
     pub write: Arc<Write>,
     /// Whether the write succeeded.
     pub result: Result<(), Error>,
@@ -54,14 +53,12 @@ enum Outcome<'d> {
 
 impl Driver {
     /// Creates a driver whose requests go through `client`, and which updates `mirrors` with the answers to its writes.
-    #[must_use]
     pub fn new(settings: Settings, catalogue: Catalogue, client: Client, mirrors: Arc<Mirrors>) -> Self {
         let writer = Writer::new(client.clone(), settings.namespace.clone(), mirrors);
         Self { settings, catalogue, client, writer, started: Instant::now() }
     }
 
     /// Returns the time since its creation, by which passes record what they carry over.
-    #[must_use]
     pub fn uptime(&self) -> Uptime {
         self.started.elapsed()
     }

@@ -36,14 +36,12 @@ pub struct Election {
 
 impl Election {
     /// Creates the part of the replica `identity` in the election by the Lease `name` in `namespace`.
-    #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str, identity: &str) -> Self {
         let candidate = Candidate::new(name, identity);
         Self { api: Api::namespaced(client, namespace), candidate, term: watch::Sender::new(None) }
     }
 
     /// Returns what the election decides about this replica.
-    #[must_use]
     pub fn leadership(&self) -> Leadership {
         Leadership::elected(self.term.subscribe())
     }

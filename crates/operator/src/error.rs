@@ -12,7 +12,6 @@ pub const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 /// A read or write that the API server rejected, or that did not reach it.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The request failed.
     #[error("failed to {what}: {}", words(source))]
     Failed {
         /// The action, such as `label node gpu-1`.
@@ -21,13 +20,11 @@ pub enum Error {
         #[source]
         source: kube::Error,
     },
-    /// The object has changed since the write was planned, so that no request was made.
     #[error("failed to {what}: the object has changed in the meantime")]
     Outdated {
         /// The action.
         what: String,
     },
-    /// There was no answer in time.
     #[error("failed to {what}: no answer in time")]
     NoAnswer {
         /// The action.
@@ -49,9 +46,6 @@ fn words(error: &kube::Error) -> String {
 }
 
 /// Makes a request, with [`REQUEST_DEADLINE`] as time limit.
-///
-/// # Errors
-/// Returns an [`Error`] that names the action `what`.
 pub async fn request<T>(what: String, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Error> {
     match tokio::time::timeout(REQUEST_DEADLINE, request).await {
         Ok(answer) => answer.map_err(|source| Error::Failed { what, source }),
@@ -60,8 +54,6 @@ pub async fn request<T>(what: String, request: impl Future<Output = Result<T, ku
 }
 
 impl Error {
-    /// Returns the error's class.
-    #[must_use]
     pub fn class(&self) -> Class {
         let source = match self {
             Self::Failed { source, .. } => source,
@@ -80,7 +72,6 @@ impl Error {
     }
 
     /// Returns what later passes need to know of the error.
-    #[must_use]
     pub fn failure(&self) -> Failure {
         Failure { class: self.class(), message: self.to_string() }
     }

@@ -42,7 +42,6 @@ impl Publisher {
         (Self { waiting, metrics: Arc::clone(&metrics) }, publish_all(client, metrics, queue))
     }
 
-    /// Publishes one transition.
     pub fn publish(&self, transition: &Transition) {
         let Transition { subject, reason, message } = transition;
         self.send(subject, is_warning(*reason), reason.as_str(), message, "Reconcile");

@@ -14,7 +14,6 @@ use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 
 /// What is needed of an object.
 pub trait Extract: Clone + Debug + Send + Sync + 'static {
-    /// The object.
     type Object: Resource<DynamicType = ()> + DeserializeOwned;
     /// The maximum number of elements of an object's lists and maps that are parsed: its text may take a few bytes for an element
     /// that takes a few hundred in memory.
@@ -29,13 +28,11 @@ pub trait Extract: Clone + Debug + Send + Sync + 'static {
 /// What is needed of an object, with the metadata that identifies it.
 #[derive(Clone, Debug)]
 pub struct Extracted<T> {
-    /// The extracted part.
     pub part: T,
     meta: ObjectMeta,
 }
 
 impl<T: Extract> Extracted<T> {
-    /// Extracts from an object.
     pub fn of(mut object: T::Object, is_complete: bool) -> Self {
         let meta = object.meta_mut();
         let meta = ObjectMeta {

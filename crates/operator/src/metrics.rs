@@ -126,7 +126,6 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Registers the metrics of the fleet.
     fn register_fleet(&self, registry: &mut Registry) {
         registry.register(
             "policy_condition",
@@ -309,9 +308,6 @@ impl Metrics {
     }
 
     /// Returns the metrics in the OpenMetrics text format.
-    ///
-    /// # Errors
-    /// Writing to a string never fails.
     pub fn text(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner))?;

@@ -44,7 +44,6 @@ const LOG_BYTES: u16 = 4096;
 /// The number of pods in a page of the list of a node's pods. Kubelet runs 110 by default.
 const PAGE: u32 = 500;
 
-/// One of the pods of a node.
 #[derive(Clone, Debug)]
 struct NodePod {
     pod: Pod,

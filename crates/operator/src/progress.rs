@@ -31,9 +31,6 @@ impl Progress {
     }
 
     /// Returns whether passes end. A loop that waits for a change is alive.
-    ///
-    /// # Errors
-    /// Returns the reason if a pass does not end.
     pub fn alive(&self, now: Instant) -> Result<(), String> {
         let began = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lasts = began.map_or(Duration::ZERO, |began| now.saturating_duration_since(began));

@@ -17,24 +17,17 @@ use crate::{election::Election, reconcile::Loop, watch::Mirrors};
 /// Why nodes may still have something that only an operator can undo.
 #[derive(Debug, Error)]
 pub enum QuietError {
-    /// These kinds have not been listed.
     #[error("objects have not been listed: {}", .0.join(", "))]
     Unread(Vec<&'static str>),
-    /// This process has not become the leader.
     #[error("another operator holds Lease {0}")]
     NotLeading(String),
-    /// Writes are left.
     #[error("writes to nodes and policies have failed; the log lines before this one contain the errors")]
     Unwritten,
-    /// The built-in catalogue is invalid.
     #[error("failed to read the catalogue: {0}")]
     Catalogue(#[from] CatalogueError),
 }
 
 /// Makes passes as the replica `identity` of the operator, until nothing is left to write. `lease` is the name of the operator's Lease.
-///
-/// # Errors
-/// Returns what has not been done by the time `until`.
 pub async fn quiet(
     client: &Client,
     namespace: &str,

@@ -44,7 +44,6 @@ pub struct Loop {
     pub driver: Driver,
     /// The source of facts.
     pub mirrors: Arc<Mirrors>,
-    /// What wakes the loop.
     pub wake: Arc<Notify>,
     /// The metrics to update.
     pub metrics: Arc<Metrics>,

@@ -14,7 +14,6 @@ use crate::{
 };
 
 /// Watches the CRDs, until the returned futures are dropped, and reports their versions to the plan, and by metrics and log.
-#[must_use]
 pub fn follow_all(
     client: &Client,
     mirrors: &Arc<Mirrors>,

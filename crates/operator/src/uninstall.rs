@@ -98,9 +98,6 @@ impl Uninstall<'_> {
     /// nodes with GPUs, the GpuNodes and the Lease.
     ///
     /// What is left is determined in each attempt, so that this may be interrupted and started again at any time.
-    ///
-    /// # Errors
-    /// Returns what was still there, or the last request that failed, after the time `within`.
     pub async fn run(&self, within: Duration) -> Result<(), UninstallError> {
         let until = Instant::now() + within;
         let mut said = String::new();

@@ -26,7 +26,6 @@ pub use named::{Known, watch_named};
 pub use pods::follow_pods;
 
 /// Watches all kinds that the plan reads, until the returned futures are dropped.
-#[must_use]
 pub fn follow_all(
     client: &Client,
     namespace: &str,

@@ -1,5 +1,5 @@
 //! Diagnosis end to end: from the watches of a model of the API server to the Events that are written.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::{
     collections::BTreeMap,

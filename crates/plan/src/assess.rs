@@ -58,7 +58,6 @@ pub struct Assessment<'w> {
     pub broken_stage: Option<Verdict>,
     /// The highest CUDA versions that its drivers support.
     pub cuda: Ceilings,
-    /// The state of its validation.
     pub validation: ValidationState,
     /// Its phase, and what keeps it from being ready.
     pub verdict: Verdict,
@@ -66,7 +65,6 @@ pub struct Assessment<'w> {
 
 impl<'w> Assessment<'w> {
     /// Assesses a node.
-    #[must_use]
     pub fn of(
         desired: DesiredNode<'w>,
         catalogue: &Catalogue,
@@ -148,7 +146,6 @@ impl AssessedFleet<'_> {
 }
 
 /// Assesses every governed node. `variants` are those that nodes need.
-#[must_use]
 pub fn assess<'w>(fleet: Fleet<'w, DesiredNode<'w>>, variants: Variants<'w>, now: Timestamp) -> AssessedFleet<'w> {
     let Fleet { world, catalogue, governed, unmanaged } = fleet;
     let mut policies: BTreeMap<PolicyName, PolicyMembers<'_>> = BTreeMap::new();

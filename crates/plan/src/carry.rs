@@ -58,7 +58,6 @@ impl LoopState {
     }
 
     /// Returns the cached read errors of those of these validation pods that are still in back-off.
-    #[must_use]
     pub fn unreadable(&self, pods: &BTreeSet<String>, now: Uptime) -> LogTails {
         self.unread.errors(pods, now)
     }
@@ -74,7 +73,6 @@ impl LoopState {
     }
 
     /// Returns the number of nodes without an update whose pods may be listed at present.
-    #[must_use]
     pub fn lists_left(&self) -> usize {
         self.busy.left()
     }
@@ -102,7 +100,6 @@ impl LoopState {
     }
 
     /// Returns whether a write is not to be made yet.
-    #[must_use]
     pub fn holds(&self, write: &Write, now: Uptime) -> bool {
         self.retry.holds(write, now)
     }
@@ -124,7 +121,6 @@ impl LoopState {
     }
 
     /// Returns how soon to plan again, if something is held or a message is to change.
-    #[must_use]
     pub fn next(&self, now: Uptime) -> Option<Duration> {
         let writes = [self.retry.next(), self.next_status, self.resolved];
         let next = writes.into_iter().chain([self.busy.next(now)]).flatten().min();

@@ -22,7 +22,6 @@ use variants::Variants;
 use crate::inventory::{Fleet, GovernedNode, foreign_stacks::ForeignStacks};
 
 /// Resolves the desired state of every governed node, and the variants that nodes need. `namespace` is that of this operator.
-#[must_use]
 pub fn resolve<'w>(fleet: Fleet<'w, GovernedNode<'w>>, namespace: &str) -> (Fleet<'w, DesiredNode<'w>>, Variants<'w>) {
     let Fleet { world, catalogue, governed, unmanaged } = fleet;
     let mut variants = Variants::default();

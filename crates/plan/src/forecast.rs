@@ -18,7 +18,6 @@ pub use inputs::Inputs;
 pub use result::{Forecast, Outcome, PodOutcome, Problem, StageChange, Update, Waiting};
 
 /// Returns what would happen if these policies were applied, each in place of the one of its name.
-#[must_use]
 pub fn forecast(inputs: Inputs<'_>, policies: &[ClusterGpuPolicy]) -> Vec<Forecast> {
     let before = ending::observed(inputs);
     let after = ending::with_policies(&before, policies, inputs.now);

@@ -60,7 +60,6 @@ pub struct Fleet {
 
 impl Fleet {
     /// Returns nodes with any GPU and kernel, and the operating systems for which the catalogue has driver images, and Google's.
-    #[must_use]
     pub fn of(catalogue: &Catalogue) -> Self {
         let tags: BTreeSet<&String> = catalogue.releases().flat_map(|release| &release.os).collect();
         let systems = tags.into_iter().map(String::as_str).chain([COS]).map(system).collect();
@@ -69,7 +68,6 @@ impl Fleet {
 
     /// Returns whether a name is that of an operating system for which the catalogue has a driver image, or Google's, or the beginning of such
     /// a name without a minor version.
-    #[must_use]
     pub fn serves(&self, catalogue: &Catalogue, name: &str) -> bool {
         let OsRelease { id, version_id } = system(name);
         let is_listed = |known: &OsRelease| {
@@ -103,7 +101,6 @@ pub const PROBE_DIGEST: &str = "image.digests.probe";
 const TEST_DIGEST: &str = "readiness.validation.image.digest";
 
 /// Returns the field of a policy that fixes the image of a stage, in `defaults` or in a pool.
-#[must_use]
 pub fn digest_field(stage: Stage) -> &'static str {
     match stage {
         Stage::Driver => "driver.image.digest",
@@ -115,7 +112,6 @@ pub fn digest_field(stage: Stage) -> &'static str {
 /// The images that a policy's nodes may pull.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageList {
-    /// The images.
     pub images: BTreeSet<String>,
     /// Those that their registry can replace, because they have a tag and no digest, by the field or setting for the digest.
     pub by_tag: BTreeMap<&'static str, BTreeSet<String>>,
@@ -138,7 +134,6 @@ impl ImageList {
 
 /// Returns the images that the nodes of a policy may pull, but not those that a cloud preloads on its nodes. Of a pool that names
 /// models, these are the images for the models that it names; a node whose label names another model than its GPU is not considered.
-#[must_use]
 pub fn images(settings: &Settings, catalogue: &Catalogue, policy: &ClusterGpuPolicy, fleet: &Fleet) -> ImageList {
     let mut list = ImageList::default();
     // With `pullPolicy: Never` users load the images into the nodes, and need their names as well.
@@ -173,7 +168,6 @@ pub fn images(settings: &Settings, catalogue: &Catalogue, policy: &ClusterGpuPol
     list
 }
 
-/// Returns the stage of a DaemonSet.
 fn stage(set: &DaemonSet) -> Option<Stage> {
     let label = set.metadata.labels.as_ref()?.get(keys::STAGE)?;
     Stage::ALL.into_iter().find(|stage| stage.as_str() == label)
@@ -208,7 +202,6 @@ struct Host {
 enum Before {
     Nothing,
     HostDriver,
-    /// It is GKE's.
     Gke,
     GkeDriver,
 }

@@ -3,7 +3,6 @@
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 /// Returns the wanted amount of `all`. A percentage is rounded up; a number may be greater than `all`.
-#[must_use]
 pub fn of(wanted: &IntOrString, all: u32) -> u32 {
     match wanted {
         IntOrString::Int(number) => u32::try_from(*number).unwrap_or_default(),

@@ -43,7 +43,6 @@ pub struct Fleet<'w, N> {
 /// A node with what belongs to it. Each step of the plan wraps the node of the step before, to which it dereferences.
 #[derive(Debug)]
 pub struct KnownNode<'w> {
-    /// The Node.
     pub node: &'w NodeFacts,
     /// Its GpuNode, if it exists.
     pub gpu_node: Option<&'w GpuNode>,
@@ -57,7 +56,6 @@ pub struct KnownNode<'w> {
 
 impl<'w> KnownNode<'w> {
     /// Returns the probe's pod; a terminating one only if there is no other.
-    #[must_use]
     pub fn probe_pod(&self) -> Option<&'w PodFacts> {
         let of_probe = self.pods.iter().copied().filter(|pod| pod.role == Role::Probe);
         of_probe.min_by_key(|pod| pod.is_leaving())
@@ -74,7 +72,6 @@ pub struct GovernedNode<'w> {
     pub policy: &'w ClusterGpuPolicy,
     /// The names of the other policies that select it.
     pub others: Vec<PolicyName>,
-    /// Its pool.
     pub pool: GoverningPool<'w>,
 }
 
@@ -107,7 +104,6 @@ impl<'w> Deref for UnmanagedNode<'w> {
 }
 
 /// Returns the inventory of the fleet. Nodes with objects that cannot be parsed are left out, and so left unchanged.
-#[must_use]
 pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Fleet<'w, GovernedNode<'w>> {
     let policies = by_precedence(world);
     let mut pods = pods_by_node(world);
@@ -139,7 +135,6 @@ pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Fleet<'w, Governe
 }
 
 /// Returns the pods of this operator by node.
-#[must_use]
 pub fn pods_by_node(world: &World) -> HashMap<&NodeName, Vec<&PodFacts>> {
     let mut by_node: HashMap<&NodeName, Vec<&PodFacts>> = HashMap::new();
     for pod in world.pods.values() {

@@ -21,14 +21,12 @@ pub struct Note {
 
 impl Note {
     /// Returns a note on a node that is not waiting for particular pods.
-    #[must_use]
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into(), waits_on: Vec::new() }
     }
 }
 
 /// Returns the first three of some names, and the number of the others.
-#[must_use]
 pub fn listed(names: &[String]) -> String {
     let first = names.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(MAX_NAMED) {
@@ -39,7 +37,6 @@ pub fn listed(names: &[String]) -> String {
 
 /// Returns a message as statuses may show it: without credentials, which the ends of logs may contain in URLs, and truncated to the
 /// maximum length in the schema.
-#[must_use]
 pub fn shown(message: &str) -> String {
     let mut message = hide_in_urls(message);
     shorten(&mut message, MAX_MESSAGE);

@@ -48,7 +48,6 @@ use crate::{
 };
 
 /// Puts the plan together.
-#[must_use]
 pub fn assemble<'f>(
     settings: &'f Settings,
     fleet: &'f AssessedFleet<'f>,

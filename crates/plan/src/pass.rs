@@ -20,7 +20,6 @@ use crate::{
     world::World,
 };
 
-/// One pass.
 #[derive(Clone, Debug)]
 pub struct Pass {
     now: Timestamp,
@@ -37,7 +36,6 @@ enum State {
 
 impl Pass {
     /// Begins a pass over what has been observed at `now`, and returns the first requests.
-    #[must_use]
     pub fn begin(mut world: World, now: Timestamp, around: &mut Around<'_>) -> (Self, Vec<Request>) {
         around.carry.enrich(&mut world, around.uptime);
         let planning = Planning::begin(world, now, around);
@@ -47,14 +45,12 @@ impl Pass {
     }
 
     /// Begins to carry out a plan that has been made for this world.
-    #[must_use]
     pub fn carry_out(plan: Plan, world: &World, now: Timestamp, around: &mut Around<'_>) -> (Self, Vec<Request>) {
         let (state, requests) = write(plan, world, around.uptime, around);
         (Self { now, observed: around.uptime, state }, requests)
     }
 
     /// Takes the answer to a request, and returns the requests that follow from it.
-    #[must_use]
     pub fn step(&mut self, answer: Answer, around: &mut Around<'_>) -> Vec<Request> {
         match &mut self.state {
             State::Planning(planning) => {
@@ -78,7 +74,6 @@ impl Pass {
     }
 
     /// Returns the plan without its writes, once they are being carried out.
-    #[must_use]
     pub fn plan(&self) -> Option<&Plan> {
         match &self.state {
             State::Planning(_) => None,
@@ -94,31 +89,26 @@ impl Pass {
     }
 
     /// Returns the writes that have been requested and not answered.
-    #[must_use]
     pub fn outstanding(&self) -> Vec<Arc<Write>> {
         self.writing().into_iter().flat_map(Writing::outstanding).cloned().collect()
     }
 
     /// Returns the writes that have not been requested.
-    #[must_use]
     pub fn later(&self) -> Vec<Arc<Write>> {
         self.writing().into_iter().flat_map(Writing::later).cloned().collect()
     }
 
     /// Returns the time from which on the pass begins no more writes: those that have not been requested by then are left to the next one.
-    #[must_use]
     pub fn begins_until(&self) -> Option<Uptime> {
         self.writing().map(Writing::begins_until)
     }
 
     /// Returns the time at which the pass ends, answered or not.
-    #[must_use]
     pub fn ends(&self) -> Option<Uptime> {
         self.writing().map(Writing::until)
     }
 
     /// Returns how long to wait for the next pass if nothing changes before, or `None` if there is nothing to wait for.
-    #[must_use]
     pub fn next(&self, carry: &LoopState, uptime: Uptime) -> Option<Duration> {
         let check = self.plan().and_then(|plan| plan.check_again);
         let check = check.map(|at| Duration::try_from(at.duration_since(self.now)).unwrap_or_default());

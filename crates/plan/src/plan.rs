@@ -15,7 +15,6 @@ use crate::{
 };
 
 /// Returns the plan for the whole fleet.
-#[must_use]
 pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Timestamp) -> Plan {
     if settings.quiets {
         return quiet::plan(world, now);

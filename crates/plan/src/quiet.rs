@@ -29,8 +29,6 @@ use crate::{
     world::{NodeFacts, PodFacts, World},
 };
 
-/// Returns the plan.
-#[must_use]
 pub fn plan(world: &World, now: Timestamp) -> Plan {
     let world = &*taint_records::confirmed(world);
     let mut plan = Plan::default();

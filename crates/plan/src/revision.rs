@@ -8,7 +8,6 @@ use sha2::{Digest, Sha256};
 use crate::world::{NodeFacts, World};
 
 /// Returns the hash of a value's JSON.
-#[must_use]
 pub fn hash(content: &impl Serialize) -> u64 {
     // Serializing plain data does not fail; if it did, the hash would still be a valid name.
     let digest = Sha256::digest(serde_json::to_vec(content).unwrap_or_default());
@@ -16,26 +15,21 @@ pub fn hash(content: &impl Serialize) -> u64 {
 }
 
 /// Returns the hash of a value's JSON, in `digits` hexadecimal digits (at most 16).
-#[must_use]
 pub fn short(content: &impl Serialize, digits: usize) -> String {
     format!("{:016x}", hash(content)).chars().take(digits).collect()
 }
 
-/// Returns the name of the DaemonSet of a stage and revision.
-#[must_use]
 pub fn daemon_set_name(stage: Stage, revision: &Revision) -> String {
     format!("{}-{revision}", stage.as_str())
 }
 
 /// Returns what the pods of a stage and revision contain, if their DaemonSet exists.
-#[must_use]
 pub fn pod_spec<'w>(world: &'w World, stage: Stage, revision: &Revision) -> Option<&'w PodSpec> {
     let set = world.daemon_sets.get(&daemon_set_name(stage, revision))?;
     set.spec.as_ref()?.template.spec.as_ref()
 }
 
 /// Returns the groups in a node's labels, which any user may have written.
-#[must_use]
 pub fn node_groups(node: &NodeFacts) -> StageRevisions {
     let mut groups = StageRevisions::default();
     for stage in Stage::ALL {

@@ -76,7 +76,6 @@ pub struct Rollout<'f> {
 }
 
 /// Returns the decisions for every pool of every policy. `may_evict` is whether the operator has the right to evict pods.
-#[must_use]
 pub fn decide<'f>(fleet: &'f AssessedFleet<'f>, may_evict: bool, now: Timestamp) -> Rollout<'f> {
     static NO_MEMBERS: LazyLock<PolicyMembers<'static>> = LazyLock::new(PolicyMembers::default);
     let mut rollout = Rollout::default();

@@ -8,19 +8,16 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 pub type Uptime = Duration;
 
 /// Returns the time `by` after `since`, or the latest representable time.
-#[must_use]
 pub fn later(since: Timestamp, by: Duration) -> Timestamp {
     add(since, SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX))
 }
 
 /// Returns a time plus a duration, or the latest representable time.
-#[must_use]
 pub fn add(time: Timestamp, duration: SignedDuration) -> Timestamp {
     time.checked_add(duration).unwrap_or(Timestamp::MAX)
 }
 
 /// Returns whether at least the duration `than` has passed since a time.
-#[must_use]
 pub fn older(since: Timestamp, than: Duration, now: Timestamp) -> bool {
     SignedDuration::try_from(than).is_ok_and(|than| now.duration_since(since) >= than)
 }

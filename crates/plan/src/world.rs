@@ -48,11 +48,9 @@ pub type LogTails = BTreeMap<String, Result<String, String>>;
 /// Everything the plan knows about the cluster. Keys that are strings are names of objects.
 #[derive(Clone, Debug, Default)]
 pub struct World {
-    /// All policies.
     pub policies: BTreeMap<PolicyName, Arc<ClusterGpuPolicy>>,
     /// All nodes, with or without GPUs.
     pub nodes: BTreeMap<NodeName, Arc<NodeFacts>>,
-    /// All GpuNodes.
     pub gpu_nodes: BTreeMap<NodeName, Arc<GpuNode>>,
     /// The DaemonSets of this operator.
     pub daemon_sets: BTreeMap<String, Arc<DaemonSetFacts>>,
@@ -64,7 +62,6 @@ pub struct World {
     pub pods: BTreeMap<String, Arc<PodFacts>>,
     /// The API server's last rejection of a DaemonSet's pods, by DaemonSet.
     pub refusals: BTreeMap<String, Arc<Refusal>>,
-    /// All RuntimeClasses.
     pub runtime_classes: BTreeMap<String, Arc<RuntimeClassFacts>>,
     /// Answers to [`crate::output::queries::Questions::gpu_pods`], by node. If a node is not a key, its pods have not been queried.
     pub gpu_pods: BTreeMap<NodeName, GpuPods>,
@@ -89,7 +86,6 @@ pub struct World {
 
 impl World {
     /// Returns whether a node's GpuNode or policy exists but cannot be parsed. The node is then left unchanged.
-    #[must_use]
     pub fn is_unreadable(&self, node: &NodeName) -> bool {
         let gpu_node = self.gpu_nodes.get(node);
         let policy = gpu_node.and_then(|gpu_node| gpu_node.spec.policy.as_ref());
@@ -99,7 +95,6 @@ impl World {
 
     /// Returns how pods request GPUs in this cluster: the resource names in policies and those under which nodes have offered GPUs
     /// before, and claims if there is a DRA driver.
-    #[must_use]
     pub fn gpu_requests(&self) -> GpuRequests {
         let plugins = self.policies.values().flat_map(|policy| {
             let of_pools = policy.spec.pools.iter().map(|pool| &pool.device_plugin);
@@ -115,7 +110,6 @@ impl World {
     }
 }
 
-/// The facts of a RuntimeClass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeClassFacts {
     /// Whether this operator created it.
@@ -128,7 +122,6 @@ pub struct RuntimeClassFacts {
 
 impl RuntimeClassFacts {
     /// Extracts the facts of a RuntimeClass.
-    #[must_use]
     pub fn of(class: &RuntimeClass) -> Self {
         Self {
             // Only this operator's own key is conclusive: NVIDIA's operator has the same name.

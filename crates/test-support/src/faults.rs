@@ -10,11 +10,9 @@ use serde_json::{Map, Value};
 pub struct Faults {
     /// The device of a healthy GPU in the stand-in library's `gpus.json`.
     pub well: Map<String, Value>,
-    /// The faults.
     pub faults: Vec<Fault>,
 }
 
-/// One fault.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Fault {
     /// The name, such as `fell off the bus`.
@@ -35,7 +33,6 @@ impl Faults {
         serde_json::from_str(include_str!("../../../e2e/standins/nvml/faults.json")).expect("faults")
     }
 
-    /// Returns the fault with this name.
     pub fn named(&self, what: &str) -> &Fault {
         self.faults.iter().find(|fault| fault.what == what).unwrap_or_else(|| panic!("no fault has the name: {what}"))
     }

@@ -12,10 +12,8 @@
 //! | `rejected` | invalid policies, their messages and the corrections |
 //! | `yaml_blocks` | the YAML in README, docs and examples |
 #![allow(
-    missing_docs,
     clippy::expect_used,
     clippy::missing_panics_doc,
-    clippy::must_use_candidate,
     clippy::new_without_default,
     clippy::panic,
     clippy::print_stdout,

@@ -11,7 +11,6 @@ const DEFAULT_SEED: u64 = 20;
 
 /// Returns a configuration with this number of cases, unless the environment sets another. No case is stored and replayed: one that
 /// must never fail again becomes a test.
-#[must_use]
 pub fn config(cases: u32) -> ProptestConfig {
     let from_environment = ProptestConfig::default();
     let is_set = |name| std::env::var_os(name).is_some();

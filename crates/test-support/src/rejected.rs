@@ -50,9 +50,7 @@ pub struct Report {
     pub pool: Option<String>,
     /// The node whose status has the reason.
     pub node: Option<String>,
-    /// The reason.
     pub reason: String,
-    /// The message.
     pub message: String,
     /// A `spec` that is valid.
     pub write: Option<String>,
@@ -62,7 +60,6 @@ pub struct Report {
 
 impl Report {
     /// Returns whether the policy is one beside an older one that selects every node, and its condition `Ready` has the reason.
-    #[must_use]
     pub fn is_of_second_policy(&self) -> bool {
         self.pool.is_none() && self.node.is_none()
     }

@@ -174,13 +174,11 @@ impl Sim {
     }
 
     /// Adds a node with `count` GPUs of a PCI device id that has reported.
-    #[must_use]
     pub fn gpu_node(mut self, name: impl Into<NodeName>, device_id: &str, count: u32) -> Self {
         self.join(name, device_id, count);
         self
     }
 
-    #[must_use]
     pub fn policy(mut self, name: impl Into<PolicyName>, spec: &str) -> Self {
         self.apply_policy(name, spec);
         self
@@ -194,12 +192,10 @@ impl Sim {
         self.nodes.get_mut(&name.into()).expect("a node")
     }
 
-    /// Returns the spec of a node's GpuNode.
     pub fn spec(&self, node: impl Into<NodeName>) -> &GpuNodeSpec {
         &self.gpu_nodes[&node.into()].spec
     }
 
-    /// Returns the status of a node's GpuNode.
     pub fn status(&self, node: impl Into<NodeName>) -> GpuNodeStatus {
         self.gpu_nodes[&node.into()].status.clone().unwrap_or_default()
     }

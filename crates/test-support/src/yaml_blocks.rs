@@ -84,7 +84,6 @@ pub fn objects_of(pages: &[(String, String)], not_applied: &[(&str, &str, &str)]
 ///
 /// # Panics
 /// Panics if a folder cannot be read.
-#[must_use]
 pub fn pages(root: &Path) -> Vec<(String, PathBuf)> {
     let mut pages = vec![("README.md".to_owned(), root.join("README.md"))];
     let mut folders = vec!["docs".to_owned(), "examples".to_owned()];
@@ -156,9 +155,6 @@ pub fn blocks(page: &str, markdown: &str) -> Vec<Block> {
 
 /// Returns the complete objects of a block. A policy's spec, or a part of it, becomes a policy; fields of a pool or of
 /// `defaults`, such as `driver`, become part of `defaults`.
-///
-/// # Errors
-/// Returns an error if the text is not YAML, or if its keys match none of these.
 pub fn complete(text: &str) -> Result<Vec<Value>, String> {
     let mut objects = Vec::new();
     for document in serde_yaml::Deserializer::from_str(text) {

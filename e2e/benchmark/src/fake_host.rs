@@ -18,7 +18,6 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// The folder that the stand-in library reads and that the links in sysfs point to.
 const STANDIN: &str = "etc/standin";
 
-/// A fake host.
 pub(super) struct FakeHost {
     root: PathBuf,
 }

@@ -40,10 +40,8 @@ pub(super) struct Figures {
 pub(super) const WRITES: Row<Figures> =
     Row::count("writes from apply until quiet", |of: &Figures| requests(&of.install.writes()))
         .at_most(|of| f64::from(of.nodes) * 4.0 + float(of.daemon_sets) + 20.0);
-/// The requests when one node joins.
 pub(super) const JOIN: Row<Figures> =
     Row::count("requests when one node joins", |of: &Figures| requests(&of.join)).at_most(|_| 10.0);
-/// The peak of memory.
 pub(super) const PEAK: Row<Figures> =
     Row::measure("peak resident memory, MiB", |of: &Figures| mib(of.usage.peak_resident))
         .at_most(|of| memory_limit(of.nodes, of.gpus));

@@ -19,7 +19,6 @@ pub(super) enum Section {
     Health,
     /// The operator, while the driver of the fleet is updated.
     Update,
-    /// The probe.
     Probe,
 }
 

@@ -77,7 +77,6 @@ struct Axes {
 }
 
 impl Axes {
-    /// Returns the point of a value.
     fn place(&self, value: &Value) -> Point {
         Point {
             x: self.left + PLOT.width * self.x.position(value.nodes),

@@ -1,7 +1,7 @@
 //! The installer of images/run-file, with stand-ins for the `.run` file, for the programs that manage kernel modules and for
 //! those that download files: what it does, in which order, and what it does not repeat. The behavior of a real `.run` file
 //! is not tested here.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::{
     env, fs,
@@ -122,9 +122,6 @@ impl Node {
     }
 
     /// Runs the script for a file with this checksum. Returns the first two words of each call.
-    ///
-    /// # Errors
-    /// Returns the standard error output if the script fails.
     fn run_wanting(&self, sha256: &str, known: Option<&str>, version: &str) -> Result<Vec<String>, String> {
         let _ = fs::remove_file(self.path("log"));
         let mut command = Command::new("sh");

@@ -83,20 +83,16 @@ fn read(lines: impl BufRead, user: &str) -> Result<Requests> {
 }
 
 impl Request {
-    /// Returns whether it is a write.
-    #[must_use]
     pub fn is_write(&self) -> bool {
         !matches!(self.verb.as_str(), "get" | "list" | "watch")
     }
 
     /// Returns whether it opens a watch. The server ends watches every few minutes, and clients open them again.
-    #[must_use]
     pub fn is_watch(&self) -> bool {
         self.verb == "watch"
     }
 
     /// Returns whether the server rejected it.
-    #[must_use]
     pub fn is_rejected(&self) -> bool {
         self.code >= REJECTED
     }
@@ -104,37 +100,30 @@ impl Request {
 
 impl Requests {
     /// Returns the requests that pass a test.
-    #[must_use]
     pub fn only(&self, test: impl Fn(&Request) -> bool) -> Self {
         Self(self.0.iter().filter(|request| test(request)).cloned().collect())
     }
 
-    /// Returns the writes.
-    #[must_use]
     pub fn writes(&self) -> Self {
         self.only(Request::is_write)
     }
 
     /// Returns the requests that do not open a watch.
-    #[must_use]
     pub fn without_watches(&self) -> Self {
         self.only(|request| !request.is_watch())
     }
 
     /// Returns the requests that the server rejected.
-    #[must_use]
     pub fn rejected(&self) -> Self {
         self.only(Request::is_rejected)
     }
 
     /// Returns the number of requests.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
     /// Counts the requests by verb, resource and, if rejected, code.
-    #[must_use]
     pub fn by_kind(&self) -> BTreeMap<String, usize> {
         self.tally(
             |Request { verb, resource, code, .. }| {
@@ -144,7 +133,6 @@ impl Requests {
     }
 
     /// Counts the requests by object name, whatever the kind of object: a Node and its GpuNode have the same name.
-    #[must_use]
     pub fn by_name(&self) -> BTreeMap<String, usize> {
         self.tally(|request| request.name.clone())
     }

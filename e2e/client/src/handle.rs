@@ -28,17 +28,11 @@ pub struct Cluster {
 
 impl Cluster {
     /// Connects to the running cluster.
-    ///
-    /// # Errors
-    /// If no cluster is running; the error describes how to start one.
     pub async fn connect() -> Result<Self> {
         Self::at(Paths::new()).await
     }
 
     /// Connects to the cluster for tests on simulated nodes. If none was started for them, that is the one of [`Self::connect`].
-    ///
-    /// # Errors
-    /// As [`Self::connect`].
     pub async fn connect_to_simulated() -> Result<Self> {
         let paths = Paths::simulated();
         let exists = State::load(&paths).is_some();
@@ -55,13 +49,11 @@ impl Cluster {
     }
 
     /// Returns a client with all rights.
-    #[must_use]
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
     /// Returns the API server's URL, `https://127.0.0.1:PORT`.
-    #[must_use]
     pub fn server(&self) -> String {
         format!("https://127.0.0.1:{}", self.state.api_port)
     }
@@ -88,7 +80,6 @@ impl Cluster {
     }
 
     /// Returns the path of the kubeconfig with all rights.
-    #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.paths.kubeconfig()
     }
@@ -98,20 +89,16 @@ impl Cluster {
         [self.state.operator_port, self.state.standby_port]
     }
 
-    /// Returns the real nodes.
-    #[must_use]
     pub fn nodes(&self) -> Vec<RealNode> {
         self.state.nodes.real().map(|id| RealNode::new(self.paths.clone(), self.state.clone(), id)).collect()
     }
 
     /// Returns the namespace of the chart's release.
-    #[must_use]
     pub fn namespace(&self) -> &'static str {
         chart::NAMESPACE
     }
 
     /// Returns the name of the chart's release.
-    #[must_use]
     pub fn release(&self) -> &'static str {
         chart::RELEASE
     }
@@ -132,39 +119,31 @@ impl Cluster {
     }
 
     /// Returns the folder of the chart.
-    #[must_use]
     pub fn chart(&self) -> PathBuf {
         self.paths.root.join("charts/gpu-operator")
     }
 
     /// Returns the file with the chart's values for this cluster.
-    #[must_use]
     pub fn values(&self) -> PathBuf {
         chart::values_file(&self.paths)
     }
 
     /// Returns the file of the example policy.
-    #[must_use]
     pub fn policy(&self) -> PathBuf {
         chart::policy_file(&self.paths)
     }
 
     /// Installs or upgrades the chart as `cargo xtask up` does, and waits until its pods are available.
-    ///
-    /// # Errors
-    /// If helm fails, with its output and the list of pods.
     pub fn install_chart(&self) -> Result<()> {
         chart::install(&self.paths, &self.state)
     }
 
     /// Returns the API server's audit log.
-    #[must_use]
     pub fn audit(&self) -> Audit {
         Audit::new(self.paths.logs().join("audit.log"))
     }
 
     /// Returns this audit log, and that of the cluster for tests on simulated nodes if there was one.
-    #[must_use]
     pub fn audits(&self) -> Vec<Audit> {
         let simulated = Audit::new(Paths::simulated().logs().join("audit.log"));
         [self.audit()].into_iter().chain(simulated.file().exists().then_some(simulated)).collect()
@@ -172,13 +151,11 @@ impl Cluster {
 
     /// Returns what helps to find out why a test failed on these nodes: policies and the operator's log; and for each
     /// node its pods, Events, status and logs.
-    #[must_use]
     pub fn diagnosis(&self, nodes: &[RealNode]) -> String {
         diagnosis(&self.paths, nodes.iter().map(RealNode::name))
     }
 
     /// Returns a command with the cluster's kubeconfig in its environment, for programs other than kubectl and helm.
-    #[must_use]
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.env("KUBECONFIG", self.paths.kubeconfig());

@@ -1,9 +1,4 @@
 //! The running cluster, as tests and benchmarks use it.
-#![allow(
-    clippy::missing_errors_doc,
-    clippy::must_use_candidate,
-    reason = "what can fail here is the machine, and the errors have the details"
-)]
 
 pub mod audit;
 pub mod handle;

@@ -40,9 +40,6 @@ pub struct OperatorProcess {
 
 impl OperatorProcess {
     /// Scales the Deployment to zero and starts a build of the operator instead. Stops an operator that an earlier run has left behind.
-    ///
-    /// # Errors
-    /// If the chart is not installed, if the program is not built, or if the operator exits or is not ready within a minute.
     pub fn start(cluster: &Cluster, program: &Path) -> Result<Self> {
         let paths = cluster.paths().clone();
         let text = kubectl(&paths, &["get", DEPLOYMENT, "--namespace", NAMESPACE, "-o", "json"])?;
@@ -63,9 +60,6 @@ impl OperatorProcess {
     }
 
     /// Starts a second operator beside it, and waits until it is ready.
-    ///
-    /// # Errors
-    /// If it exits or is not ready within a minute.
     pub fn standby(&self, cluster: &Cluster) -> Result<Self> {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.operator_ports()[1]));
         let mut args = self.args.clone();
@@ -78,15 +72,11 @@ impl OperatorProcess {
     }
 
     /// Returns its name in the Lease.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
     /// Starts the operator again after it has ended, and waits until it is ready.
-    ///
-    /// # Errors
-    /// If it is already running, exits, or is not ready within a minute.
     pub fn start_again(&self) -> Result<()> {
         self.launch()?;
         self.wait_ready()
@@ -136,13 +126,11 @@ impl OperatorProcess {
     }
 
     /// Returns the process id, if the operator is running.
-    #[must_use]
     pub fn id(&self) -> Option<u32> {
         records(&self.paths).alive(self.name)
     }
 
     /// Returns the log file, which is kept across starts.
-    #[must_use]
     pub fn log(&self) -> PathBuf {
         self.paths.log(self.name)
     }

@@ -37,7 +37,6 @@ impl fmt::Display for Permission {
 /// A permission that a request needed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Need {
-    /// The permission.
     pub permission: Permission,
     /// The namespace of the request; `None` for objects without one, and for objects of all namespaces.
     pub namespace: Option<String>,

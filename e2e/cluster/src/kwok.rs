@@ -65,12 +65,10 @@ pub fn start(paths: &Paths) -> Result<()> {
     })
 }
 
-/// Returns whether kwok is running.
 pub fn is_running(paths: &Paths) -> bool {
     records(paths).alive(NAME).is_some()
 }
 
-/// Stops kwok.
 pub fn stop(paths: &Paths) -> Result<()> {
     records(paths).stop(NAME, Duration::from_secs(2))
 }

@@ -4,11 +4,6 @@
 //! nothing outside `target/e2e` is written and everything vanishes with one process. The nodes and the control plane are
 //! connected by a network of their own. GPUs, driver and NVML are stand-ins, controlled through the files of
 //! [`standin::Standin`].
-#![allow(
-    clippy::missing_errors_doc,
-    clippy::must_use_candidate,
-    reason = "what can fail here is the machine, and the errors have the details"
-)]
 
 pub mod chart;
 pub mod clients;

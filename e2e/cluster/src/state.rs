@@ -53,7 +53,6 @@ impl Nodes {
         matches!(self, Self::Real(_))
     }
 
-    /// Returns the real nodes.
     pub fn real(self) -> impl Iterator<Item = NodeId> {
         NodeId::first(match self {
             Self::Real(count) => count,

@@ -2,9 +2,7 @@
 
 /// The operator, and the chart's hook for `helm uninstall`.
 pub const OPERATOR: &str = "system:serviceaccount:gpu-operator:nodestack-gpu-operator";
-/// The probe.
 pub const PROBE: &str = "system:serviceaccount:gpu-operator:nodestack-nvml-probe";
-/// The detector.
 pub const DETECTOR: &str = "system:serviceaccount:gpu-operator:nodestack-gpu-detector";
 /// The default service account, for commands whose reads are counted.
 pub const READER: &str = "system:serviceaccount:default:default";

@@ -32,7 +32,6 @@ pub(super) enum Run {
     Done(Timestamp),
 }
 
-/// A container's crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Crash {
     pub at: Timestamp,

@@ -4,7 +4,6 @@
 //! nodes. The nodes themselves are simulated: kwok renews their leases, and an agent in this process acts as their kubelet and
 //! probe. A node's report, the states of its pods and its allocatable GPUs follow from the pods on it, by the rules of a pure
 //! model ([`machine`] and [`turn`]). Detector and probe work only where pods of the chart's DaemonSets run.
-#![allow(clippy::missing_errors_doc, reason = "what can fail here is the API server, and the errors have the details")]
 
 mod agent;
 mod container;
@@ -74,9 +73,6 @@ impl Drop for Fleet {
 
 impl Fleet {
     /// Starts an empty fleet, and removes the Nodes of an earlier one.
-    ///
-    /// # Errors
-    /// If kwok cannot be started, or if the API server rejects a request.
     pub async fn start(cluster: &Cluster) -> Result<Self> {
         let client = cluster.client();
         let (agent, turns) = Agent::new(client.clone());
@@ -90,9 +86,6 @@ impl Fleet {
     }
 
     /// Adds nodes concurrently; returns when the API server has accepted all of them.
-    ///
-    /// # Errors
-    /// If one of them already exists, or if the API server rejects it.
     pub async fn join(&self, nodes: impl IntoIterator<Item = FleetNode>) -> Result<()> {
         let api = self.nodes();
         let create = |node: FleetNode| {
@@ -177,29 +170,23 @@ impl Fleet {
     }
 
     /// Returns the names of the existing nodes.
-    #[must_use]
     pub fn names(&self) -> Vec<String> {
         let state = self.agent.state();
         state.slots.iter().filter(|(_, slot)| slot.present).map(|(name, _)| name.clone()).collect()
     }
 
     /// Returns the state of a node, if it exists.
-    #[must_use]
     pub fn observe(&self, name: &str) -> Option<Observed> {
         let state = self.agent.state();
         state.slots.get(name).filter(|slot| slot.present).map(observed)
     }
 
     /// Returns all changes of Nodes' allocatable GPUs so far, in order.
-    #[must_use]
     pub fn published(&self) -> Vec<Published> {
         self.agent.state().published.clone()
     }
 
     /// Waits until every existing node passes a check. `what` names the expected state.
-    ///
-    /// # Errors
-    /// After `deadline`, with the number of nodes that fail the check, and one of them.
     pub async fn until(&self, what: &str, deadline: Duration, check: impl Fn(&str, &Observed) -> bool) -> Result<()> {
         // The number of failing nodes, and one of them.
         let failing = || {
@@ -224,9 +211,6 @@ impl Fleet {
 
     /// Waits until nodes, their pods and GpuNodes, policies and DaemonSets have not changed for `quiet`. Returns the time of
     /// the last change.
-    ///
-    /// # Errors
-    /// If that does not happen within `deadline`.
     pub async fn quiet(&self, quiet: Duration, deadline: Duration) -> Result<Instant> {
         let mut activity = self.agent.activity();
         let began = Instant::now();

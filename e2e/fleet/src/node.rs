@@ -24,7 +24,6 @@ pub const MEMBER_LABEL: (&str, &str) = ("fleet.example.com/member", "true");
 /// A simulated node. [`FleetNode::with_gpus`] and [`FleetNode::without_gpus`] have defaults for all fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetNode {
-    /// The Node's name.
     pub name: String,
     /// The PCI device id of each GPU, such as `2330`, in the order of their addresses.
     pub gpus: Vec<String>,
@@ -42,17 +41,14 @@ pub struct FleetNode {
     pub kubelet: String,
     /// Labels in addition to those that every node has.
     pub labels: BTreeMap<String, String>,
-    /// Taints.
     pub taints: Vec<Taint>,
     /// The driver of the node's own operating system image.
     pub host_driver: HostDriver,
-    /// The root of that driver on the host.
     pub host_driver_root: String,
     /// NVIDIA's container runtimes of the node's own operating system image.
     pub host_runtimes: Vec<HostRuntime>,
     /// Further content of the Node object, for its size.
     pub padding: Padding,
-    /// The behaviour of the node.
     pub behaviour: Behaviour,
 }
 
@@ -70,7 +66,6 @@ impl Padding {
     pub const REALISTIC: Self = Self { labels: 90, images: 50 };
 }
 
-/// The behaviour of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behaviour {
     /// Whether its probe reports.
@@ -109,7 +104,6 @@ impl Default for Behaviour {
 
 impl FleetNode {
     /// Returns an Ubuntu node with `count` GPUs of one PCI device id and no driver.
-    #[must_use]
     pub fn with_gpus(name: &str, device_id: &str, count: usize) -> Self {
         Self {
             name: name.to_owned(),
@@ -132,7 +126,6 @@ impl FleetNode {
     }
 
     /// Returns an Ubuntu node without GPUs.
-    #[must_use]
     pub fn without_gpus(name: &str) -> Self {
         Self::with_gpus(name, "", 0)
     }
@@ -152,7 +145,6 @@ impl FleetNode {
     }
 
     /// Returns the Node object as kubelet registers it, Ready from the start.
-    #[must_use]
     pub fn object(&self, now: Timestamp) -> Node {
         let resources = BTreeMap::from([
             ("cpu".to_owned(), Quantity("128".to_owned())),
@@ -214,7 +206,6 @@ impl FleetNode {
 }
 
 /// Returns an operating system with these values of `ID` and `VERSION_ID` in its `/etc/os-release`.
-#[must_use]
 pub fn os(id: &str, version_id: &str) -> OsRelease {
     OsRelease { id: id.to_owned(), version_id: version_id.to_owned() }
 }

@@ -20,7 +20,6 @@ pub(super) struct PlacedPod {
     pub main: Vec<PlacedContainer>,
 }
 
-/// A container of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PlacedContainer {
     pub name: String,

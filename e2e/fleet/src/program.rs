@@ -9,22 +9,32 @@ pub(super) const CONTAINER_ROOT: &str = "/run/nvidia/driver";
 /// The program of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Program {
-    /// The detector.
     Detector,
-    /// The probe.
     Probe,
     /// A gate that waits for a driver under a root; of `version`, if set; and with `container`, for the driver's container.
-    WaitDriver { root: String, version: Option<String>, container: bool },
+    WaitDriver {
+        root: String,
+        version: Option<String>,
+        container: bool,
+    },
     /// A gate that waits for the toolkit.
     WaitToolkit,
     /// The guard of a driver's container.
-    Guard { version: String },
-    /// The driver.
-    Driver { version: String },
+    Guard {
+        version: String,
+    },
+    Driver {
+        version: String,
+    },
     /// An installer that puts a driver under a root on the host, and loads it.
-    InstallDriver { version: String, root: String },
+    InstallDriver {
+        version: String,
+        root: String,
+    },
     /// Nothing, in the image of a driver that is pulled before an update.
-    PullDriver { version: String },
+    PullDriver {
+        version: String,
+    },
     /// The toolkit's installer.
     InstallToolkit,
     /// A device plugin, the operator's or a third party's.

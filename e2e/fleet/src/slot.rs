@@ -37,9 +37,7 @@ pub(super) struct Slot {
 pub(super) enum Turn {
     /// It has nothing to do.
     None,
-    /// It is in the queue.
     Queued,
-    /// Its turn is running.
     Running,
     /// Its turn is running, and something has changed since it began.
     RunningAndChanged,

@@ -22,7 +22,6 @@ use super::{
     published::{self, Gpus},
 };
 
-/// One write.
 #[derive(Clone, Debug)]
 pub(super) enum Write {
     /// Kubelet reports a pod's status.

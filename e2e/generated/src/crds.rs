@@ -4,7 +4,6 @@ use anyhow::Result;
 
 use super::file::Generated;
 
-/// Returns one file for each CRD.
 pub(super) fn files() -> Result<Vec<Generated>> {
     let yaml = |(file, crd)| {
         let text = gpu_operator_crd::crd_yaml(&crd)?;

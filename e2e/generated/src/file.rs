@@ -1,6 +1,5 @@
 //! A generated file.
 
-/// A generated file.
 pub(super) struct Generated {
     /// Its path in the checkout.
     pub path: String,

@@ -11,7 +11,6 @@ use anyhow::{Context, Result};
 use file::Generated;
 use harness::{licences::notice, outln, paths::Paths};
 
-/// Returns all generated files.
 fn files(checkout: &Path) -> Result<Vec<Generated>> {
     let notice = Generated { path: "NOTICE".to_owned(), text: notice(checkout)? };
     Ok(crds::files()?.into_iter().chain(pages::files(checkout)?).chain([notice]).collect())

@@ -16,7 +16,6 @@ use anyhow::Result;
 
 use super::file::Generated;
 
-/// Returns all generated pages.
 pub(super) fn files(checkout: &Path) -> Result<Vec<Generated>> {
     let mut pages = api::pages()?;
     pages.push(values::page(checkout)?);

@@ -19,7 +19,6 @@ use super::{
     progress::Step,
 };
 
-/// The log of builds.
 const LOG: &str = "cargo-build";
 
 /// The cargo profile of the workspace's programs.

@@ -36,10 +36,6 @@ pub struct Driver {
 }
 
 /// Returns the driver of a branch, such as `535`. Its packages are fetched and unpacked once.
-///
-/// # Errors
-/// If `e2e/debian.txt` lists no package of the branch, or if a package cannot be fetched, differs from the pinned
-/// checksum, or cannot be unpacked. The error describes what to change.
 pub fn driver(branch: &str) -> Result<Driver> {
     let packages = package::of_branch(TABLE, branch)?;
     let Some(version) = packages.first().and_then(Package::driver) else {
@@ -50,9 +46,6 @@ pub fn driver(branch: &str) -> Result<Driver> {
 }
 
 /// Returns the path of promtool, which checks and tests alerts. Its package is fetched and unpacked once.
-///
-/// # Errors
-/// As for [`driver`].
 pub fn promtool() -> Result<PathBuf> {
     let package = package::named(TABLE, "prometheus")?;
     Ok(unpacked("prometheus", "promtool", &[package])?.join("usr/bin/promtool"))
@@ -61,23 +54,18 @@ pub fn promtool() -> Result<PathBuf> {
 /// The programs of Docker.
 #[derive(Clone, Debug)]
 pub struct Docker {
-    /// Its daemon.
     pub daemon: PathBuf,
     /// The program `docker`.
     pub client: PathBuf,
 }
 
 /// Returns Docker. Its package is fetched and unpacked once.
-///
-/// # Errors
-/// As for [`driver`].
 pub fn docker() -> Result<Docker> {
     let package = package::named(TABLE, "docker.io")?;
     let root = unpacked("docker", "Docker", &[package])?;
     Ok(Docker { daemon: root.join("usr/sbin/dockerd"), client: root.join("usr/bin/docker") })
 }
 
-/// Returns Docker's version.
 #[cfg(test)]
 pub(crate) fn docker_version() -> Option<&'static str> {
     package::named(TABLE, "docker.io").ok().and_then(|package| package.version())

@@ -57,7 +57,6 @@ enum Source {
     NvidiaPlugin(&'static str),
 }
 
-/// One image.
 pub struct Image {
     /// Its name, with the tag.
     pub name: String,

@@ -1,10 +1,5 @@
 //! Files, processes, programs and images on this machine; nothing in here knows a running cluster.
-#![allow(
-    clippy::missing_errors_doc,
-    clippy::must_use_candidate,
-    clippy::new_without_default,
-    reason = "what can fail here is the machine, and the errors have the details"
-)]
+#![allow(clippy::new_without_default, reason = "what can fail here is the machine, and the errors have the details")]
 
 #[macro_use]
 pub mod progress;

@@ -25,7 +25,6 @@ impl NodeId {
         Self(number)
     }
 
-    /// Returns its number.
     pub fn number(self) -> u8 {
         self.0
     }

@@ -25,7 +25,6 @@ impl Paths {
     }
 
     /// Returns the paths of a second cluster, of simulated nodes, with the same tools. Tests run in both at the same time.
-    #[must_use]
     pub fn simulated() -> Self {
         let paths = Self::new();
         Self { state: paths.base.join("simulated"), ..paths }
@@ -89,11 +88,9 @@ impl Paths {
     pub fn kubeconfig(&self) -> PathBuf {
         self.state.join("kubeconfig")
     }
-    /// Returns the path of a tool.
     pub fn tool(&self, name: &str) -> PathBuf {
         self.bin().join(name)
     }
-    /// Returns the path of a log.
     pub fn log(&self, name: &str) -> PathBuf {
         self.logs().join(format!("{name}.log"))
     }

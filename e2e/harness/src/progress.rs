@@ -37,7 +37,6 @@ pub struct Step {
 }
 
 impl Step {
-    /// Starts a step.
     pub fn start(name: impl Into<String>) -> Self {
         let step = Self {
             name: name.into(),

@@ -213,11 +213,9 @@ pub fn actionlint() -> Result<PathBuf> {
 /// A part of a cluster that not every cluster has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Real nodes.
     RealNodes,
     /// A real node with an older container runtime.
     OlderRuntime,
-    /// Simulated nodes.
     SimulatedNodes,
     /// Tests that run NVIDIA's programs without a cluster.
     Tests,

@@ -34,7 +34,6 @@ impl Usage {
     }
 
     /// Returns the same memory, and the processor time since `before`.
-    #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self { cpu: self.cpu.saturating_sub(before.cpu), ..self }
     }

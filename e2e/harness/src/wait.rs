@@ -12,9 +12,6 @@ use super::interrupts::pause;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Calls `attempt` until it succeeds and returns its result. `what` names the expected event.
-///
-/// # Errors
-/// After `deadline`, the last error of `attempt`, which should describe the observed state.
 pub async fn eventually<T, F, Attempt>(deadline: Duration, what: &str, mut attempt: F) -> Result<T>
 where
     F: FnMut() -> Attempt,

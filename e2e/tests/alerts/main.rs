@@ -1,7 +1,7 @@
 //! Checks and tests the alerts with promtool, as packaged by Debian, without a cluster. To run it:
 //! `cargo test -p e2e --test alerts`. The chart's test `alerts_and_dashboard_are_rendered_unchanged_from_their_files` compares
 //! the rendered rules with the file that is checked here.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::{path::Path, process::Command};
 

@@ -32,7 +32,6 @@ fn requesting_pod(resource: &str) -> Value {
     })
 }
 
-/// Returns a Deployment with one pod.
 fn deployment(name: &str, pod: &Value) -> Value {
     let labels = json!({"app": name});
     json!({

@@ -4,7 +4,7 @@
 //!
 //! Every test starts with a clean node, so tests run in any order, and as many at the same time as there are nodes. Tests of
 //! the operator, the chart or the API server as a whole run alone.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod admission;
 mod by_hand;

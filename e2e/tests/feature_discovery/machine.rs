@@ -58,7 +58,6 @@ pub const fn joined(count: u32, model: Model, cluster: &'static str, clique: u32
     Cards { fabric: Some((cluster, clique)), ..whole(count, model) }
 }
 
-/// A machine.
 pub struct Machine(Host);
 
 impl Machine {
@@ -94,7 +93,6 @@ impl Machine {
         self.path(LIBRARIES)
     }
 
-    /// Returns the path of its sysfs.
     pub fn sysfs(&self) -> PathBuf {
         self.path("sys")
     }

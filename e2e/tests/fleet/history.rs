@@ -138,7 +138,6 @@ struct Log {
     task: JoinHandle<()>,
 }
 
-/// A change of the state.
 type Change = Box<dyn FnOnce(&mut State) + Send>;
 
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! Tests with a fleet of simulated nodes: a real API server, controller manager and scheduler, the real operator as a process
 //! with the rights of its service account, and an agent that acts as kubelet and probe on every node.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod history;
 mod install;

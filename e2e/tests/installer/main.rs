@@ -1,5 +1,5 @@
 //! NVIDIA's own installer with existing third-party configurations, without a cluster: install, upgrade, uninstall.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::{
     fs,

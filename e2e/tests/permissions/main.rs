@@ -1,6 +1,6 @@
 //! The accounts of operator (which is the hook's, too), probe and detector use every permission that the chart grants them, and have all that they need. Their requests in
 //! all other tests show that, so `cargo xtask test` runs this one after them.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeSet;
 

@@ -14,7 +14,7 @@
 //! As root, each of these libraries creates `/dev/nvidiactl` if it is missing, even without a driver. So the probe's child
 //! runs in a root of its own, as on a node; the other programs have their own `/dev`, and those in containers also their own
 //! `/usr`.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod inject;
 mod mps;

@@ -20,7 +20,6 @@ use crate::{
 
 const CONTROL: &str = "nvidia-cuda-mps-control";
 
-/// MPS' folders.
 struct Folders(TempDir);
 
 impl Folders {

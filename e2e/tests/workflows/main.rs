@@ -1,6 +1,6 @@
 //! Checks the files in .github without the site that reads them: workflows with actionlint, built from its Go module. To run it:
 //! `cargo test -p e2e --test workflows`.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::{
     fs,

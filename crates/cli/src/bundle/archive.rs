@@ -14,7 +14,6 @@ use super::{
     trim::sha256,
 };
 
-/// The folder in the archive.
 const FOLDER: &str = "gpu-fleet-support-bundle";
 /// What a file takes in the archive in addition to its content, in bytes: its header and its line in the manifest, both compressed.
 const PER_FILE: usize = 256;
@@ -29,7 +28,6 @@ pub struct About {
     pub cli_version: &'static str,
     /// The version of the API server.
     pub server_version: Option<String>,
-    /// The namespace of the operator.
     pub operator_namespace: String,
     /// The nodes of which the bundle contains pods, logs and metrics, the first of which need attention most.
     pub nodes: Vec<String>,
@@ -63,9 +61,6 @@ pub struct Listed {
 }
 
 /// Returns the archive, which has at most `limit` bytes, and its manifest. Of files that do not fit, the least important are left out.
-///
-/// # Errors
-/// Returns an error if the archive cannot be written, which is in memory.
 pub fn pack(contents: Contents, about: &About, limit: usize) -> io::Result<(Vec<u8>, Manifest)> {
     let Parts { entries, mut left_out, not_read } = contents.into_parts();
     let reason = format!("the limit of {limit} bytes for the bundle");

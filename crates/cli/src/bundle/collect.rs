@@ -34,7 +34,6 @@ const MAX_EVENTS: usize = 2000;
 /// The number of nodes whose pods are read concurrently.
 const CONCURRENT: usize = 8;
 
-/// What is collected.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The number of nodes of which pods, logs and metrics are read.

@@ -69,7 +69,6 @@ impl Contents {
     }
 
     /// Returns the size of all files in a folder, in bytes.
-    #[must_use]
     pub fn size_of(&self, folder: &str) -> usize {
         let in_folder = self.entries.iter().filter(|entry| entry.path.starts_with(folder));
         in_folder.map(|entry| entry.content.len()).sum()
@@ -82,8 +81,6 @@ impl Contents {
         self.not_read.append(&mut other.not_read);
     }
 
-    /// Returns the parts.
-    #[must_use]
     pub fn into_parts(self) -> Parts {
         Parts { entries: self.entries, left_out: self.left_out, not_read: self.not_read }
     }

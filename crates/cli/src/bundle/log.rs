@@ -37,9 +37,6 @@ pub struct Tail {
 }
 
 /// Reads the end of a log, of at most `limit` bytes.
-///
-/// # Errors
-/// Returns why it cannot be read.
 pub async fn tail(client: &Client, log: &LogOf<'_>, since: Option<i64>, limit: usize) -> Result<Tail, ReadError> {
     let mut lines = LINES;
     loop {
@@ -64,7 +61,6 @@ pub async fn tail(client: &Client, log: &LogOf<'_>, since: Option<i64>, limit: u
 
 /// Returns the lines of a text of which at most `limit` bytes are shown. A line that is cut is left out as a whole, because a
 /// credential in it might not be recognized any more.
-#[must_use]
 pub fn whole_lines(content: &[u8], limit: usize) -> String {
     let end = match content.get(..limit) {
         Some(start) if content.len() > limit => start.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1),
@@ -74,9 +70,6 @@ pub fn whole_lines(content: &[u8], limit: usize) -> String {
 }
 
 /// Reads the metrics that a pod serves at a port, through the API server.
-///
-/// # Errors
-/// Returns why they cannot be read.
 pub async fn metrics(client: &Client, namespace: &str, pod: &str, port: i64) -> Result<String, ReadError> {
     let content = fetch(client, namespace, pod, &Part::Metrics(port)).await?;
     Ok(String::from_utf8_lossy(&content).into_owned())

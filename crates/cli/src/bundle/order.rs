@@ -6,7 +6,6 @@ use serde_json::Value;
 
 /// Returns the names of all nodes: those that policies list in `status.attention`, then those with a GPU that are not ready, then the
 /// others with a GPU, then all others; each by name.
-#[must_use]
 pub fn order(policies: &[Value], gpu_nodes: &BTreeMap<String, Value>, nodes: &BTreeMap<String, Value>) -> Vec<String> {
     let attention = policies.iter().flat_map(|policy| policy["status"]["attention"].as_array().into_iter().flatten());
     let attention: BTreeSet<&str> = attention.filter_map(|entry| entry["node"].as_str()).collect();

@@ -29,7 +29,6 @@ pub struct LogOptions {
 }
 
 /// Returns whether an object of the operator's namespace is the chart's or the operator's.
-#[must_use]
 pub fn is_own(object: &DynamicObject) -> bool {
     let labels = object.metadata.labels.iter().flatten();
     let (part_of, operator) = keys::PART_OF;

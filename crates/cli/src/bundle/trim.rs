@@ -5,7 +5,6 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 /// Returns the part of a Node that is in the bundle: neither its addresses, its images nor other programs' annotations.
-#[must_use]
 pub fn node(node: &Value) -> Value {
     let meta = &node["metadata"];
     let mut metadata = picked(meta, &["name", "uid", "creationTimestamp", "deletionTimestamp", "labels"]);
@@ -19,7 +18,6 @@ pub fn node(node: &Value) -> Value {
 }
 
 /// Returns the part of a CustomResourceDefinition that is in the bundle: of the schema of each version only a checksum.
-#[must_use]
 pub fn definition(definition: &Value) -> Value {
     let version = |version: &Value| {
         let mut shown = picked(version, &["name", "served", "storage", "deprecated"]);
@@ -37,7 +35,6 @@ pub fn definition(definition: &Value) -> Value {
 }
 
 /// Returns a checksum in hexadecimal form.
-#[must_use]
 pub fn sha256(content: &[u8]) -> String {
     let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or_default();
     Sha256::digest(content).iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()

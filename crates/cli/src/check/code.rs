@@ -136,13 +136,11 @@ pub enum Stage {
 
 impl Category {
     /// Returns the name, as users write it.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
     }
 
     /// Returns the heading.
-    #[must_use]
     pub fn title(self) -> &'static str {
         match self {
             Self::Cluster => "Cluster",
@@ -157,7 +155,6 @@ impl Category {
 
 impl Severity {
     /// Returns the name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -171,31 +168,26 @@ struct Properties(Category, Severity, &'static str);
 
 impl Check {
     /// Returns the code.
-    #[must_use]
     pub fn code(self) -> &'static str {
         self.into()
     }
 
     /// Returns the group.
-    #[must_use]
     pub fn category(self) -> Category {
         self.properties().0
     }
 
     /// Returns how bad it is if it does not pass.
-    #[must_use]
     pub fn severity(self) -> Severity {
         self.properties().1
     }
 
     /// Returns the title.
-    #[must_use]
     pub fn title(self) -> &'static str {
         self.properties().2
     }
 
     /// Returns when it is made.
-    #[must_use]
     pub fn stage(self) -> Stage {
         match (self, self.category()) {
             (Self::InstallRights | Self::LeftoverCrds | Self::OperatorPlacement, _) => Stage::Before,
@@ -205,7 +197,6 @@ impl Check {
     }
 
     /// Returns whether it is made before the installation, or after it.
-    #[must_use]
     pub fn applies(self, before: bool) -> bool {
         match self.stage() {
             Stage::Before => before,
@@ -215,13 +206,11 @@ impl Check {
     }
 
     /// Returns the name of the page of the reference that explains it, without its suffix.
-    #[must_use]
     pub fn page(self) -> &'static str {
         if self.stage() == Stage::After { "checks-installed" } else { "checks" }
     }
 
     /// Returns the title of this page, under which the check is listed by its code.
-    #[must_use]
     pub fn page_title(self) -> &'static str {
         if self.stage() == Stage::After { "Checks of the installation" } else { "Checks before the installation" }
     }

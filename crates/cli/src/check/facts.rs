@@ -38,7 +38,6 @@ pub struct Facts {
     pub kubernetes: Read<String>,
     /// Whether the user may create the objects of the chart.
     pub rights: Read<Vec<Right>>,
-    /// All nodes.
     pub nodes: Read<Vec<Host>>,
     /// The labels of the operator's namespace; `None` if it does not exist.
     pub labels: Read<Option<BTreeMap<String, String>>>,
@@ -54,21 +53,15 @@ pub struct Facts {
     pub nvidia_crd: Read<bool>,
     /// The Deployments of this operator in all namespaces.
     pub operators: Read<Vec<Deployment>>,
-    /// All DaemonSets.
     pub daemon_sets: Read<Vec<DaemonSet>>,
-    /// All admission policies.
     pub admission: Read<Vec<ValidatingAdmissionPolicy>>,
-    /// All bindings of admission policies.
     pub bindings: Read<Vec<ValidatingAdmissionPolicyBinding>>,
     /// The Pending pods of the operator's namespace.
     pub pending: Read<Vec<Pod>>,
     /// The Events of rejected pods in the operator's namespace.
     pub rejections: Read<Vec<Event>>,
-    /// All policies.
     pub policies: Read<Listed<ClusterGpuPolicy>>,
-    /// All GpuNodes.
     pub gpu_nodes: Read<Listed<GpuNode>>,
-    /// All RuntimeClasses.
     pub runtime_classes: Read<Vec<RuntimeClass>>,
 }
 
@@ -100,18 +93,12 @@ pub struct Webhook {
 
 impl Facts {
     /// Returns the nodes that are known to have GPUs.
-    ///
-    /// # Errors
-    /// Returns why nodes cannot be read.
     pub fn gpu_hosts(&self) -> Result<Vec<&Host>, &ReadError> {
         let nodes = self.nodes.as_ref()?;
         Ok(nodes.iter().filter(|node| node.facts.has_linux_host() && node.shows_gpus(&self.catalogue)).collect())
     }
 
     /// Returns the nodes that have GPUs. If none is known to have any, returns all Linux nodes that are not of the control plane.
-    ///
-    /// # Errors
-    /// Returns why nodes cannot be read.
     pub fn possible_gpu_hosts(&self) -> Result<Vec<&Host>, &ReadError> {
         const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
         let known = self.gpu_hosts()?;
@@ -123,27 +110,18 @@ impl Facts {
     }
 
     /// Returns the operator's Deployment in its namespace.
-    ///
-    /// # Errors
-    /// Returns why Deployments cannot be read.
     pub fn operator(&self) -> Result<Option<&Deployment>, &ReadError> {
         let is_here = |operator: &&Deployment| operator.metadata.namespace.as_deref() == Some(&self.namespace);
         Ok(self.operators.as_ref()?.iter().find(is_here))
     }
 
     /// Returns the DaemonSets of the operator's namespace.
-    ///
-    /// # Errors
-    /// Returns why DaemonSets cannot be read.
     pub fn own_sets(&self) -> Result<Vec<&DaemonSet>, &ReadError> {
         let is_here = |set: &&DaemonSet| set.metadata.namespace.as_deref() == Some(&self.namespace);
         Ok(self.daemon_sets.as_ref()?.iter().filter(is_here).collect())
     }
 
     /// Returns the DaemonSets of other GPU stacks by namespace and name.
-    ///
-    /// # Errors
-    /// Returns why DaemonSets cannot be read.
     pub fn foreign_sets(&self) -> Result<Vec<(String, ForeignSet)>, &ReadError> {
         let sets = self.daemon_sets.as_ref()?.iter().filter_map(|set| {
             let namespace = set.namespace().unwrap_or_default();
@@ -155,7 +133,6 @@ impl Facts {
     }
 
     /// Returns the minor version of Kubernetes 1 in a text such as `v1.36.3`; that of a later major version is the greatest number.
-    #[must_use]
     pub fn minor(version: &str) -> Option<u32> {
         let version = Version::leading(version)?;
         if version.major() > 1 { Some(u32::MAX) } else { version.minor() }

@@ -51,9 +51,6 @@ const IN_CHART: [(&str, &str, bool); 13] = [
 ];
 
 /// Reads what the checks before or after the installation are made from. The operator is in `namespace`.
-///
-/// # Errors
-/// Returns an error if the API server does not answer. That it rejects requests is part of the facts.
 pub async fn gather(client: &Client, namespace: &str, before: bool, catalogue: Catalogue) -> Result<Facts, ReadError> {
     let kubernetes = reachable(version(client).await)?;
     let here = Some(namespace);

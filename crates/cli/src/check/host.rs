@@ -64,14 +64,11 @@ impl Resource for Host {
 }
 
 impl Host {
-    /// Returns the name.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.facts.name.as_str()
     }
 
     /// Returns whether labels or allocatable resources show that it has NVIDIA GPUs.
-    #[must_use]
     pub fn shows_gpus(&self, catalogue: &Catalogue) -> bool {
         let facts = &self.facts;
         facts.is_labelled_present()
@@ -81,7 +78,6 @@ impl Host {
 
     /// Returns `ID` and `VERSION_ID` of the operating system, if its name is one of those that are known to have, or not to have, images
     /// of drivers.
-    #[must_use]
     pub fn os_release(&self) -> Option<(&'static str, &str)> {
         const SYSTEMS: [(&str, &str); 5] = [
             ("Ubuntu ", "ubuntu"),

@@ -5,9 +5,6 @@ use crate::check::{
 };
 
 /// Returns the result of a check.
-///
-/// # Errors
-/// Returns why facts that it needs cannot be read.
 pub fn judge(check: Check, facts: &Facts) -> Judged<'_> {
     match check {
         Check::KubernetesVersion => cluster::kubernetes_version(facts),

@@ -5,7 +5,6 @@ use crate::check::code::Check;
 /// The explanation of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Explanation {
-    /// What it looks at.
     pub looks_at: &'static str,
     /// Why that matters.
     pub matters: &'static str,
@@ -14,8 +13,6 @@ pub struct Explanation {
 }
 
 impl Check {
-    /// Returns the explanation.
-    #[must_use]
     #[expect(clippy::too_many_lines, reason = "a table")]
     pub fn explanation(self) -> Explanation {
         let text = |looks_at, matters, remedy| Explanation { looks_at, matters, remedy };

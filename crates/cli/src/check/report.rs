@@ -14,7 +14,6 @@ use crate::{
     read::ReadError,
 };
 
-/// The report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -26,7 +25,6 @@ pub struct Report {
 
 impl Report {
     /// Returns how the command ends.
-    #[must_use]
     pub fn outcome(&self) -> Outcome {
         if self.success { Outcome::Good } else { Outcome::Bad }
     }
@@ -36,9 +34,7 @@ impl Report {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OfCategory {
-    /// The category.
     pub name: Category,
-    /// The checks.
     pub checks: Vec<Checked>,
 }
 
@@ -46,9 +42,7 @@ pub struct OfCategory {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Checked {
-    /// The code.
     pub code: Check,
-    /// The result.
     pub result: CheckResult,
     /// What was found, or why the check was skipped.
     pub finding: String,
@@ -59,10 +53,8 @@ pub struct Checked {
     pub page: &'static str,
 }
 
-/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum CheckResult {
-    /// It passes.
     Passed,
     /// It does not pass, and something may not work as expected.
     Warning,
@@ -73,7 +65,6 @@ pub enum CheckResult {
 }
 
 /// Returns the report of the checks before or after the installation. Without categories, all are included.
-#[must_use]
 pub fn report(facts: &Facts, before: bool, categories: &[Category]) -> Report {
     let is_wanted = |category: &Category| categories.is_empty() || categories.contains(category);
     let of_category = |category: Category| {

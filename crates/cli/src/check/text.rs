@@ -8,8 +8,6 @@ use crate::{
 /// The indentation of the details of a check.
 const INDENT: usize = 4;
 
-/// Returns the report as text.
-#[must_use]
 pub fn text(report: &Report, screen: Screen) -> String {
     let mut lines = Vec::new();
     for category in &report.categories {

@@ -8,7 +8,6 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Check {
-    /// What is checked.
     pub name: &'static str,
     /// The result.
     pub state: State,
@@ -46,32 +45,27 @@ pub enum State {
     Done,
     /// It is in progress, or needs attention.
     InProgress,
-    /// It has failed.
     Failed,
     /// It waits for an earlier one.
     Pending,
     /// Its result is not known.
     Unknown,
-    /// It is not needed.
     NotNeeded,
 }
 
 impl Check {
     /// Returns a check with its evidence in short.
-    #[must_use]
     pub fn new(name: &'static str, state: State, detail: impl Into<String>) -> Self {
         let (reason, since, deadline, evidence) = (None, None, None, Vec::new());
         Self { name, state, detail: detail.into(), reason, since, deadline, evidence }
     }
 
     /// Returns the check with the time of its last change.
-    #[must_use]
     pub fn since(self, since: Option<Time>) -> Self {
         Self { since, ..self }
     }
 
     /// Returns the check with more evidence.
-    #[must_use]
     pub fn with(self, evidence: Vec<Evidence>) -> Self {
         Self { evidence, ..self }
     }
@@ -79,13 +73,11 @@ impl Check {
 
 impl Evidence {
     /// Returns a line of evidence.
-    #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), since: None }
     }
 
     /// Returns the state of a pod.
-    #[must_use]
     pub fn of_pod(pod: &PodFacts) -> Self {
         let time = |at: ObservedTime| Time(at.reported());
         let (state, since) = pod_state(pod);

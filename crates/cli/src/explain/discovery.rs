@@ -14,7 +14,6 @@ use super::{
 };
 
 /// Returns the state of the Node.
-#[must_use]
 pub fn node(facts: &Facts) -> Check {
     let NodeState { facts: node, ready } = match &facts.node {
         Ok(Some(node)) => node,
@@ -52,7 +51,6 @@ pub fn node(facts: &Facts) -> Check {
 }
 
 /// Returns which GPUs the node has, and how that is known.
-#[must_use]
 pub fn gpus(facts: &Facts, gpu_node: Option<&GpuNode>, catalogue: &Catalogue) -> Check {
     const NAME: &str = "GPUs";
     let Some(gpu_node) = gpu_node else { return undetected(facts) };
@@ -168,7 +166,6 @@ fn unreported(facts: &Facts) -> (State, String) {
 }
 
 /// Returns which policy governs the node.
-#[must_use]
 pub fn policy(facts: &Facts, gpu_node: &GpuNode) -> Check {
     const NAME: &str = "Policy";
     let status = gpu_node.status.as_ref();

@@ -14,7 +14,6 @@ use super::{
 };
 
 /// Returns the checks of the GPUs and of the update.
-#[must_use]
 pub fn checks(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Vec<Check> {
     let governed = gpu_node.spec.policy.is_some();
     let allocatable = governed.then(|| allocatable(facts, status));

@@ -13,10 +13,6 @@ use crate::{
     output::Output,
 };
 
-/// Explains a node.
-///
-/// # Errors
-/// Returns an error if the node does not exist, or if nothing can be read about it.
 pub async fn explain(name: &str, namespace: &str, output: Output, context: &Context) -> Result<Outcome, ExplainError> {
     let facts = node_facts::read(&context.client, name, namespace).await?;
     let report = node_report::report(&facts, &Catalogue::builtin()?, context.now);
@@ -25,7 +21,6 @@ pub async fn explain(name: &str, namespace: &str, output: Output, context: &Cont
 }
 
 /// Returns whether the node is as it should be.
-#[must_use]
 pub fn outcome(report: &NodeReport) -> Outcome {
     if report.ready { Outcome::Good } else { Outcome::Bad }
 }

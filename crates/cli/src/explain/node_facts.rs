@@ -27,15 +27,11 @@ pub type Known<T> = Result<T, String>;
 /// What is known about a node.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The name of the node.
     pub name: String,
     /// The namespace of the operator.
     pub namespace: String,
-    /// The Node.
     pub node: Known<Option<NodeState>>,
-    /// The GpuNode.
     pub gpu_node: Known<Option<GpuNode>>,
-    /// All policies.
     pub policies: Known<Vec<ClusterGpuPolicy>>,
     /// The pods of the operator's namespace on the node.
     pub pods: Known<NodePods>,
@@ -43,12 +39,9 @@ pub struct Facts {
     pub events: Known<Vec<NodeEvent>>,
 }
 
-/// The state of a Node.
 #[derive(Clone, Debug, Default)]
 pub struct NodeState {
-    /// Its facts.
     pub facts: NodeFacts,
-    /// Its condition Ready.
     pub ready: Option<NodeCondition>,
 }
 
@@ -61,10 +54,8 @@ pub struct NodePods {
     pub detector: Option<DetectorPod>,
 }
 
-/// The detector's pod on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DetectorPod {
-    /// Its name.
     pub name: String,
     /// Its phase, such as `Running`.
     pub phase: String,
@@ -79,16 +70,10 @@ pub struct NodeEvent {
     /// `Normal` or `Warning`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The reason.
     pub reason: String,
-    /// The message.
     pub message: String,
 }
 
-/// Reads the facts of a node.
-///
-/// # Errors
-/// Returns an error if the node does not exist, or if nothing can be read about it.
 pub async fn read(client: &Client, name: &str, namespace: &str) -> Result<Facts, ExplainError> {
     let node = read::get::<Node>(client, None, name).await;
     let gpu_node = read::get::<GpuNode>(client, None, name).await;
@@ -123,7 +108,6 @@ fn known<T>(read: Result<T, ReadError>) -> Known<T> {
 
 impl Facts {
     /// Returns the policy that governs a GpuNode, if it exists and can be read.
-    #[must_use]
     pub fn policy_of(&self, gpu_node: &GpuNode) -> Option<&ClusterGpuPolicy> {
         let name = gpu_node.spec.policy.as_ref()?;
         self.policies.as_ref().ok()?.iter().find(|policy| policy.name_any() == name.as_str())

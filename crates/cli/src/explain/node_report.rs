@@ -27,7 +27,6 @@ pub struct NodeReport {
     /// The phase. Absent if the node has no GpuNode, or if it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<&'static str>,
-    /// The reason of that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The operator's explanation.
@@ -56,7 +55,6 @@ pub struct NodeReport {
 }
 
 /// Returns why a node is in its state.
-#[must_use]
 pub fn report(facts: &Facts, catalogue: &Catalogue, now: Timestamp) -> NodeReport {
     let node = facts.node.as_ref().ok().and_then(Option::as_ref);
     let found = facts.gpu_node.as_ref().ok().and_then(Option::as_ref);

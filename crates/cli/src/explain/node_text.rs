@@ -12,7 +12,6 @@ use crate::screen::{Screen, Tone, age, wrap};
 const COLUMN: usize = 16;
 
 /// Returns the explanation of a node as text.
-#[must_use]
 pub fn of(report: &NodeReport, screen: Screen, now: Timestamp) -> String {
     let mut lines = headline(report, screen, now);
     lines.push(String::new());

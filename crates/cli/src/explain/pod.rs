@@ -11,10 +11,6 @@ use crate::{
     output::Output,
 };
 
-/// Explains a pod.
-///
-/// # Errors
-/// Returns an error if the pod does not exist or cannot be read.
 pub async fn explain(namespace: &str, name: &str, output: Output, context: &Context) -> Result<Outcome, ExplainError> {
     let facts = pod_facts::read(&context.client, namespace, name).await?;
     let report = pod_report::report(&facts, context.now);
@@ -23,7 +19,6 @@ pub async fn explain(namespace: &str, name: &str, output: Output, context: &Cont
 }
 
 /// Returns whether the pod is as it should be.
-#[must_use]
 pub fn outcome(report: &PodReport) -> Outcome {
     if report.findings.is_empty() { Outcome::Good } else { Outcome::Bad }
 }

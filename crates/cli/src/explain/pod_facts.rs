@@ -15,7 +15,6 @@ use crate::{
 /// What is known about a pod.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The pod.
     pub pod: Pod,
     /// Its Events, or why they are not known.
     pub events: Result<Vec<Event>, String>,
@@ -25,10 +24,6 @@ pub struct Facts {
     pub missing: Vec<String>,
 }
 
-/// Reads the facts of a pod.
-///
-/// # Errors
-/// Returns an error if the pod does not exist or cannot be read.
 pub async fn read(client: &Client, namespace: &str, name: &str) -> Result<Facts, ExplainError> {
     let Some(pod) = read::get::<Pod>(client, Some(namespace), name).await? else {
         let list = format!("kubectl get pods --namespace {namespace}");

@@ -33,7 +33,6 @@ const MAX_NODES: usize = 10;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodReport {
-    /// The namespace of the pod.
     pub namespace: String,
     /// The name of the pod.
     pub pod: String,
@@ -71,7 +70,6 @@ pub struct PodReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Found {
-    /// The reason.
     pub reason: &'static str,
     /// Whether it needs a user.
     pub warning: bool,
@@ -100,7 +98,6 @@ pub struct Candidate {
 }
 
 /// Returns why a pod does not get its GPUs, or where it runs.
-#[must_use]
 pub fn report(facts: &Facts, now: Timestamp) -> PodReport {
     let Facts { pod, events, world, missing } = facts;
     let spec = pod.spec.clone().unwrap_or_default();

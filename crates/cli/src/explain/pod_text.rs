@@ -8,7 +8,6 @@ use super::pod_report::{Candidate, PodReport};
 use crate::screen::{Screen, Tone, age, wrap};
 
 /// Returns the explanation of a pod as text.
-#[must_use]
 pub fn of(report: &PodReport, screen: Screen, now: Timestamp) -> String {
     let PodReport { namespace, pod, phase, since, findings, notes, reported, .. } = report;
     let lasted = since.as_ref().map(|since| format!(", created {} ago", age(since.0, now))).unwrap_or_default();

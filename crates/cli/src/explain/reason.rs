@@ -9,7 +9,6 @@ use crate::screen::{Screen, Tone, wrap};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReasonReport {
-    /// The reason.
     pub reason: &'static str,
     /// What it means: one entry for each kind of objects that have it.
     pub meanings: Vec<Meaning>,
@@ -24,7 +23,6 @@ pub struct Meaning {
     /// The conditions that have it, or the type of its Event.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub context: &'static str,
-    /// What it means.
     pub text: String,
     /// What to do.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -34,7 +32,6 @@ pub struct Meaning {
 }
 
 /// Returns the explanation of a reason.
-#[must_use]
 pub fn report(topic: Topic) -> ReasonReport {
     let meanings = topic.entries().iter().map(|entry| Meaning {
         kind: entry.list.title(),
@@ -47,7 +44,6 @@ pub fn report(topic: Topic) -> ReasonReport {
 }
 
 /// Returns an explanation as text.
-#[must_use]
 pub fn text(report: &ReasonReport, screen: Screen) -> String {
     let mut lines = Vec::new();
     for Meaning { kind, context, text, action, page } in &report.meanings {

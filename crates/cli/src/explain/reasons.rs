@@ -24,13 +24,11 @@ pub enum Topic {
 }
 
 impl Topic {
-    /// Returns all topics.
     pub fn all() -> impl Iterator<Item = Self> {
         Reason::iter().map(Self::Status).chain(Mistake::iter().map(Self::Pod))
     }
 
     /// Returns the name, such as `DriverInUse`.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Status(reason) => reason.as_str(),
@@ -39,13 +37,11 @@ impl Topic {
     }
 
     /// Returns the topic of a name, in upper or lower case.
-    #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::all().find(|topic| topic.name().eq_ignore_ascii_case(name))
     }
 
     /// Returns the explanations.
-    #[must_use]
     pub fn entries(self) -> &'static [Entry] {
         match self {
             Self::Status(reason) => of_status(reason),
@@ -54,7 +50,6 @@ impl Topic {
     }
 
     /// Returns the conditions that have the reason, or the type of its Event, as the reference shows them.
-    #[must_use]
     pub fn context(self, entry: &Entry) -> &'static str {
         match self {
             Self::Status(_) => entry.condition,

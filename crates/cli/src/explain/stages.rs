@@ -15,7 +15,6 @@ use super::{
 };
 
 /// Returns the checks of the stages and of the validation. There are none if no policy governs the node.
-#[must_use]
 pub fn checks(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Vec<Check> {
     if status.conditions.is_empty() {
         return Vec::new();
@@ -38,7 +37,6 @@ pub fn checks(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Vec<
     checks
 }
 
-/// Returns the check of a condition.
 fn of_condition(name: &'static str, condition: &Condition, status: &GpuNodeStatus) -> Check {
     let reason: Option<Reason> = condition.reason.parse().ok();
     let state = match (condition.status.as_str(), reason) {
@@ -89,7 +87,6 @@ fn evidence(stage: Stage, facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeSta
     lines.into_iter().map(Evidence::new).chain(own).collect()
 }
 
-/// Returns the pods of a role.
 fn pods(facts: &Facts, role: Role) -> Vec<Evidence> {
     let all = facts.pods.iter().flat_map(|pods| &pods.own);
     all.filter(|pod| pod.role == role).map(Evidence::of_pod).collect()
@@ -133,7 +130,6 @@ fn of_driver(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Returns the check of the validation.
 fn validation(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Check {
     const NAME: &str = "Validation";
     let policy = facts.policy_of(gpu_node);

@@ -12,11 +12,9 @@ const NAMES: usize = 3;
 pub enum Target {
     /// A node, by its name.
     Node(String),
-    /// A pod.
     Pod {
         /// Its namespace, if it is given with the name.
         namespace: Option<String>,
-        /// Its name.
         name: String,
     },
     /// A reason, by its name.
@@ -26,13 +24,10 @@ pub enum Target {
 /// A reason why the arguments name nothing that can be explained.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum TargetError {
-    /// The kind is missing or unknown, or the name is missing.
     #[error("cannot explain {0:?}; write node NAME, pod [NAMESPACE/]NAME or reason REASON")]
     Form(String),
-    /// No reason has this name.
     #[error("there is no reason {name:?}; similar ones are {}", similar.join(", "))]
     Reason {
-        /// The name.
         name: String,
         /// The names that are most similar.
         similar: Vec<&'static str>,
@@ -41,9 +36,6 @@ pub enum TargetError {
 
 impl Target {
     /// Parses the arguments of the command: a kind and a name, or both joined by a slash.
-    ///
-    /// # Errors
-    /// Returns what to write instead.
     pub fn parse(arguments: &[String]) -> Result<Self, TargetError> {
         let form = || TargetError::Form(arguments.join(" "));
         let (kind, name) = match arguments {
@@ -70,9 +62,6 @@ impl Target {
 }
 
 /// Returns the topic of a reason's name.
-///
-/// # Errors
-/// Returns the most similar names if there is none.
 pub fn topic(name: &str) -> Result<Topic, TargetError> {
     Topic::named(name).ok_or_else(|| {
         let wanted = name.to_ascii_lowercase();

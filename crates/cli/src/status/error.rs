@@ -9,10 +9,8 @@ use crate::read::ReadError;
 /// A reason why the state is not known.
 #[derive(Debug, Error)]
 pub enum StatusError {
-    /// The API server does not answer a request, or rejects it.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The state cannot be printed.
     #[error("cannot write the output: {0}")]
     Write(#[from] io::Error),
 }

@@ -16,11 +16,9 @@ pub const DEPLOYMENT: &str = keys::OPERATOR_NAME;
 /// What is known of the fleet.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// The policies.
     pub policies: Vec<ClusterGpuPolicy>,
     /// The names of policies that cannot be parsed.
     pub unreadable: Vec<String>,
-    /// The operator.
     pub operator: Operator,
     /// The GpuNodes, if they were requested.
     pub nodes: Option<Vec<GpuNode>>,
@@ -43,15 +41,11 @@ pub enum Operator {
         since: Option<Timestamp>,
     },
     /// There is none in this namespace.
-    Absent {
-        /// The namespace.
-        namespace: String,
-    },
+    Absent { namespace: String },
 }
 
 impl Operator {
     /// Returns the state that a Deployment in this namespace shows.
-    #[must_use]
     pub fn of(deployment: Option<&Deployment>, namespace: &str) -> Self {
         let Some(deployment) = deployment else { return Self::Absent { namespace: namespace.to_owned() } };
         let conditions = deployment.status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -67,9 +61,6 @@ impl Operator {
 }
 
 /// Reads the facts: two requests, however many nodes there are, unless there are more policies than fit in a page.
-///
-/// # Errors
-/// Returns why the policies are not known.
 pub async fn read(client: &Client, namespace: &str, policy: Option<&str>) -> Result<Facts, ReadError> {
     let mut facts = Facts::default();
     if let Some(name) = policy {
@@ -86,9 +77,6 @@ pub async fn read(client: &Client, namespace: &str, policy: Option<&str>) -> Res
 }
 
 /// Reads all GpuNodes, page by page.
-///
-/// # Errors
-/// Returns why they are not known.
 pub async fn nodes(client: &Client) -> Result<Vec<GpuNode>, ReadError> {
     Ok(read::list(client, None, ListParams::default()).await?.items)
 }

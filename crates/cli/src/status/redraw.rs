@@ -28,9 +28,6 @@ struct Size {
 
 /// Draws the facts whenever they or their ages change, until the user ends the program. If standard output is not a terminal, each text is
 /// printed below the one before.
-///
-/// # Errors
-/// Returns why nothing more is known.
 pub async fn each(
     changes: impl Stream<Item = Result<Facts, ReadError>>,
     draw: impl Fn(&Facts) -> String,

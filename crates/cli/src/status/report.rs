@@ -18,7 +18,6 @@ use crate::status::facts::{Facts, Operator};
 pub struct Report {
     /// Whether there are policies, and all of them are ready.
     pub is_ready: bool,
-    /// The operator.
     pub operator: Operator,
     /// The policies; those that need attention come first.
     pub policies: Vec<PolicyReport>,
@@ -38,7 +37,6 @@ pub struct Report {
 #[derive(Serialize, Clone, Debug)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyReport {
-    /// The policy's name.
     pub name: String,
     /// `Rejected`, `Stalled`, `NotReady`, `RollingOut`, `Degraded`, `Ready`, or `Unknown` if the operator has not observed the policy.
     pub status: &'static str,
@@ -46,13 +44,11 @@ pub struct PolicyReport {
     pub is_ready: bool,
     /// The reason of the condition behind `status`.
     pub reason: String,
-    /// Its message.
     pub message: String,
     /// The time since which it has its status.
     pub since: Option<Timestamp>,
     /// Whether rollouts are paused.
     pub is_paused: bool,
-    /// Counts of the nodes.
     pub nodes: NodeCounts,
     /// Counts of the GPUs.
     pub gpus: GpuTotals,
@@ -66,19 +62,16 @@ pub struct PolicyReport {
 #[derive(Serialize, Clone, Debug)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolReport {
-    /// The pool's name.
     pub name: PoolName,
     /// How much it needs attention.
     pub state: PoolState,
     /// The version of the driver, if the operator installs it.
     pub driver_version: Option<String>,
-    /// Counts of the nodes.
     pub nodes: NodeCounts,
     /// Counts of the GPUs.
     pub gpus: GpuTotals,
     /// The reason why the pool cannot proceed, with the message.
     pub reason: Option<String>,
-    /// Its message.
     pub message: String,
     /// The nodes that are being updated, with the time since which each is.
     pub updating: Vec<(NodeName, Option<Timestamp>)>,
@@ -105,15 +98,11 @@ pub enum PoolState {
 #[derive(Serialize, Clone, Debug)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReport {
-    /// The node's name.
     pub name: String,
-    /// The phase.
     pub phase: Phase,
-    /// The reason.
     pub reason: String,
     /// Whether it cannot proceed.
     pub is_failed: bool,
-    /// The message.
     pub message: String,
     /// The time since which it has its state.
     pub since: Option<Timestamp>,
@@ -133,7 +122,6 @@ pub enum Progress {
 }
 
 /// Returns the state of the fleet.
-#[must_use]
 pub fn report(facts: &Facts) -> Report {
     let mut policies: Vec<_> = facts.policies.iter().map(policy).collect();
     policies.sort_by_cached_key(|policy| (urgency(policy.status), policy.name.clone()));
@@ -154,7 +142,6 @@ pub fn report(facts: &Facts) -> Report {
 }
 
 /// Returns whether a wait for the policies may still succeed. An unreadable policy may be of a later version, and is awaited.
-#[must_use]
 pub fn progress(facts: &Facts) -> Progress {
     let of_policy = |policy: &ClusterGpuPolicy| {
         let Some(status) = policy.status.as_ref().filter(|_| is_observed(policy)) else { return Progress::Moving };

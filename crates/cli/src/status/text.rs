@@ -24,7 +24,6 @@ const MESSAGE_LINES: usize = 2;
 const READY_POOLS: usize = 8;
 
 /// Returns the report as text, with ages at this time.
-#[must_use]
 pub fn of(report: &Report, screen: Screen, now: Timestamp) -> String {
     let text = Text { screen, now };
     let mut lines = text.operator(&report.operator);

@@ -15,9 +15,6 @@ use crate::{
 };
 
 /// Waits until the policies are ready, one of them cannot become ready by itself, or the time is over. Returns the last facts.
-///
-/// # Errors
-/// Returns why nothing is known.
 pub async fn until_ready(
     changes: impl Stream<Item = Result<Facts, ReadError>>,
     most: Duration,

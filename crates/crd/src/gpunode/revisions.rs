@@ -29,7 +29,6 @@ pub struct StageRevisions {
 
 impl StageRevisions {
     /// Returns the group of a stage.
-    #[must_use]
     pub fn get(&self, stage: Stage) -> Option<&Revision> {
         match stage {
             Stage::Driver => self.driver.as_ref(),

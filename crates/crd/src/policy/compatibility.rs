@@ -15,7 +15,6 @@ pub struct Compatibility {
 
 impl Compatibility {
     /// Returns whether nodes carry the labels of NVIDIA's GPU feature discovery.
-    #[must_use]
     pub fn wants_gfd(&self) -> bool {
         self.labels == Some(CompatibleLabels::Gfd)
     }

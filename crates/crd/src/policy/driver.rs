@@ -192,7 +192,6 @@ pub enum DriverChannel {
 
 impl DriverChannel {
     /// Returns the channel's name in the arguments of Google's installer.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Default => "default",

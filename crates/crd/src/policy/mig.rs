@@ -54,7 +54,6 @@ pub enum MigMode {
 
 impl Mig {
     /// Returns whether GPUs are repartitioned: the mode that is written, or the default.
-    #[must_use]
     pub fn mode(&self) -> MigMode {
         let default = if self.layout.is_empty() { MigMode::Unmanaged } else { MigMode::Layout };
         self.mode.unwrap_or(default)
@@ -113,7 +112,6 @@ pub enum MigStrategy {
 
 impl MigStrategy {
     /// Returns the strategy's name in the configuration of NVIDIA's device plugin.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",

@@ -110,7 +110,6 @@ pub enum PullPolicy {
 
 impl PullPolicy {
     /// Returns the policy's name in Kubernetes' API.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Always => "Always",

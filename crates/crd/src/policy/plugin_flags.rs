@@ -34,7 +34,6 @@ pub enum DeviceIdStrategy {
 
 impl DeviceIdStrategy {
     /// Returns the strategy's name in the plugin's configuration.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Uuid => "uuid",

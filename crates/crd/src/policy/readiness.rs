@@ -57,7 +57,6 @@ pub struct StartupTaint {
 
 impl StartupTaint {
     /// Returns the key.
-    #[must_use]
     pub fn key(&self) -> &str {
         self.key.as_deref().unwrap_or_else(|| self.preset.key())
     }

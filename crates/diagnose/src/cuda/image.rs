@@ -29,7 +29,6 @@ fn words(text: &str) -> Vec<String> {
     parts.iter().map(ToString::to_string).chain(joined).collect()
 }
 
-/// Returns the version in a word.
 fn word(word: &str) -> Option<Version> {
     if let Some(version) = word.strip_prefix("cuda") {
         // Major and minor are required: what 118 or 12 stands for is ambiguous.

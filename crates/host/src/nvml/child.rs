@@ -74,9 +74,6 @@ pub enum ChildError {
 }
 
 /// Runs the child: ties it to its parent, enters the root, then answers until its input ends.
-///
-/// # Errors
-/// Returns an error if the child cannot start or the pipe breaks. Failures of NVML are responses, not errors.
 pub fn run(options: &ChildOptions) -> Result<(), ChildError> {
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(ChildError::Tie)?;
     // Checked only after the tie: a parent that died earlier would not be noticed.

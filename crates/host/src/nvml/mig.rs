@@ -13,7 +13,6 @@ pub struct Placement {
 
 impl Placement {
     /// Returns whether two positions share a slice.
-    #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
         self.start < other.start.saturating_add(other.size) && other.start < self.start.saturating_add(self.size)
     }
@@ -44,7 +43,6 @@ pub struct Instance {
 /// A profile that the GPU supports.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct MigProfile {
-    /// Its name.
     pub name: String,
     /// Its possible positions on an empty GPU.
     pub placements: Vec<Placement>,
@@ -53,7 +51,6 @@ pub struct MigProfile {
 /// The MIG state of a GPU as reported by NVML.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct MigState {
-    /// Whether MIG is enabled.
     pub enabled: bool,
     /// Whether MIG will be enabled after the next reset. If that differs, nothing else can be done before it.
     pub pending: bool,
@@ -66,13 +63,10 @@ pub struct MigState {
 /// A GPU that supports MIG.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct MigGpu {
-    /// Its state.
     pub state: MigState,
-    /// Its profiles.
     pub profiles: Vec<MigProfile>,
 }
 
-/// One step.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub enum MigStep {
     /// Destroys the instance with this id and its compute instances.
@@ -81,7 +75,6 @@ pub enum MigStep {
     SetMode(bool),
     /// Creates an instance, and one compute instance that takes all of it.
     Create {
-        /// The profile.
         profile: String,
         /// The position.
         placement: Placement,

@@ -22,7 +22,6 @@ pub enum Request {
     ApplyMigStep {
         /// The GPU's PCI address.
         pci_address: String,
-        /// The step.
         step: MigStep,
     },
 }
@@ -33,7 +32,6 @@ pub enum Request {
 pub enum Response {
     /// What NVML reports.
     Inventory(Inventory),
-    /// The step is done.
     StepDone,
     /// The step cannot be done while the GPU is in use, with NVML's message.
     InUse(String),

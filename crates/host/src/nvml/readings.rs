@@ -17,7 +17,6 @@ pub struct Readings {
     pub energy_millijoules: Option<u64>,
     /// Clock of the streaming multiprocessors, in MHz.
     pub sm_clock_mhz: Option<u32>,
-    /// Clock of the memory, in MHz.
     pub memory_clock_mhz: Option<u32>,
     /// The reasons for the current clocks: NVML's bits, see [`clocks`].
     pub clock_reasons: Option<u64>,
@@ -29,11 +28,9 @@ pub struct Readings {
     pub memory_utilization_percent: Option<u32>,
     /// Memory in use, in bytes. Drivers before R510 include what they reserve for themselves.
     pub memory_used_bytes: Option<u64>,
-    /// Memory that is free, in bytes.
     pub memory_free_bytes: Option<u64>,
     /// Memory that the driver reserves for itself, in bytes; drivers before R510 do not report it.
     pub memory_reserved_bytes: Option<u64>,
-    /// Total memory, in bytes.
     pub memory_total_bytes: Option<u64>,
     /// Memory errors.
     pub ecc: Ecc,
@@ -82,13 +79,11 @@ pub struct Thermal {
 /// Newer cards report margins, older ones temperatures.
 impl Thermal {
     /// Returns how many degrees are left until the GPU slows down.
-    #[must_use]
     pub fn until_slowdown(&self) -> Option<i64> {
         self.margin.or(difference(self.slowdown_at, self.gpu))
     }
 
     /// Returns how many degrees are left until the GPU shuts down.
-    #[must_use]
     pub fn until_shutdown(&self) -> Option<i64> {
         difference(self.margin, self.shutdown_margin).or(difference(self.shutdown_at, self.gpu))
     }
@@ -199,13 +194,11 @@ pub mod clocks {
 
 impl Readings {
     /// Returns how many NVLinks are active; `None` if the GPU has none.
-    #[must_use]
     pub fn active_nvlinks(&self) -> Option<usize> {
         (!self.nvlinks.is_empty()).then(|| self.nvlinks.iter().filter(|active| **active).count())
     }
 
     /// Returns whether the GPU is certainly busy: on an idle one, links and clocks are slow on purpose.
-    #[must_use]
     pub fn is_busy(&self) -> bool {
         self.performance_state.is_some_and(|state| state <= 2)
             && self.clock_reasons.is_some_and(|reasons| reasons & clocks::IDLE == 0)

@@ -54,7 +54,6 @@ impl Default for Limits {
 pub enum NvmlStatus {
     /// There is no driver to query; the text gives the reason where it is worth reporting.
     Absent(Option<String>),
-    /// NVML answers.
     Answering(Inventory),
     /// NVML failed, or is in the pause after a failure.
     Failing(String),
@@ -64,7 +63,6 @@ pub enum NvmlStatus {
 
 impl NvmlStatus {
     /// Returns the inventory if NVML answers.
-    #[must_use]
     pub fn inventory(&self) -> Option<&Inventory> {
         match self {
             Self::Answering(inventory) => Some(inventory),
@@ -73,7 +71,6 @@ impl NvmlStatus {
     }
 
     /// Returns the state as the API has it.
-    #[must_use]
     pub fn state(&self) -> NvmlState {
         match self {
             Self::Absent(_) => NvmlState::Absent,
@@ -143,7 +140,6 @@ enum ChildFailure {
 
 impl Supervisor {
     /// Creates a supervisor without starting a child.
-    #[must_use]
     pub fn new(command: ChildCommand, limits: Limits) -> Self {
         let backoff = Backoff::new(limits.first_pause, limits.longest_pause);
         Self { command, limits, running: None, target: None, backoff, failure: String::new() }
@@ -152,7 +148,6 @@ impl Supervisor {
     /// Returns the driver that a running child serves, if it is the loaded one. Its library may be gone by now,
     /// together with the container that provided it: the child's mapped copy still answers, and holds the module until
     /// the child exits.
-    #[must_use]
     pub fn running_target(&self, loaded: Option<&str>, boot_id: &str) -> Option<Target> {
         let alive = self.running.as_ref().is_some_and(|child| !child.awaiting_response && !child.killed);
         let serves = |target: &&Target| loaded == Some(&target.version) && target.boot_id == boot_id;
@@ -223,9 +218,6 @@ impl Supervisor {
     }
 
     /// Has the child that answered the query apply one step of a GPU's MIG layout.
-    ///
-    /// # Errors
-    /// NVML's error, or that there is no child to query.
     pub async fn apply_mig_step(&mut self, pci_address: &str, step: &MigStep) -> Result<(), StepError> {
         let target = self.target.clone().ok_or_else(|| StepError::Failed("there is no driver to query".to_owned()))?;
         let request = Request::ApplyMigStep { pci_address: pci_address.to_owned(), step: step.clone() };
@@ -242,18 +234,12 @@ impl Supervisor {
     }
 
     /// Releases the driver as [`Self::end`] does, and also forgets the pause after an earlier failure.
-    ///
-    /// # Errors
-    /// As [`Self::end`].
     pub async fn release(&mut self) -> Result<(), String> {
         self.target = None;
         self.end().await
     }
 
     /// Ends the child, if there is one: first by closing its input, then by SIGKILL. Returns once it is gone.
-    ///
-    /// # Errors
-    /// The reason, if the child does not exit because it is stuck in the driver.
     pub async fn end(&mut self) -> Result<(), String> {
         let Some(child) = &mut self.running else { return Ok(()) };
         // A child that owes a response does not read its input.
@@ -339,7 +325,6 @@ fn exit_description(status: ExitStatus) -> String {
 }
 
 /// Returns a command that starts this program again as the child.
-#[must_use]
 pub fn child_command(program: PathBuf) -> ChildCommand {
     Box::new(move |target| {
         let mut command = Command::new(&program);

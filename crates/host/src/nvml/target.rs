@@ -28,9 +28,6 @@ impl Target {
     ///
     /// If `chroot` is false, the library is loaded from under the host root without changing root, so that it uses this
     /// process' own /dev.
-    ///
-    /// # Errors
-    /// The reason why there is nothing to query; `None` inside if no module is loaded.
     pub fn choose(
         host: &HostRoot,
         chroot: bool,

@@ -28,15 +28,8 @@ const NIX_STORE: (&str, u32) = ("/nix/store", 0o1775);
 /// Why no library is loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
-    /// A path is not below the root.
     #[error("{} is not below {}", path.display(), root.display())]
-    Outside {
-        /// The path.
-        path: PathBuf,
-        /// The root.
-        root: PathBuf,
-    },
-    /// A component of the path is missing or not trusted.
+    Outside { path: PathBuf, root: PathBuf },
     #[error("cannot load {}: {source}", path.display())]
     Refused {
         /// The path on the host.
@@ -44,7 +37,6 @@ pub enum LibraryError {
         /// The reason.
         source: io::Error,
     },
-    /// The root cannot be entered; this requires the capability `SYS_CHROOT`.
     #[error("cannot change root into {}: {source}", path.display())]
     Enter {
         /// The root.
@@ -60,7 +52,6 @@ pub struct LibraryRoot {
     root: OwnedFd,
     /// Its path for this process.
     path: PathBuf,
-    /// Its path on the host.
     on_host: PathBuf,
 }
 
@@ -75,9 +66,6 @@ pub struct TrustedLibrary {
 
 impl LibraryRoot {
     /// Opens the host's root and, if a root to enter is given, enters that.
-    ///
-    /// # Errors
-    /// Returns an error if the root to enter is not below the host's, is not trusted, or cannot be entered.
     pub fn open(host: &Path, enter: Option<&Path>) -> Result<Self, LibraryError> {
         let refused = |source| LibraryError::Refused { path: host.to_owned(), source };
         let root = open_root(host).map_err(refused)?;
@@ -96,10 +84,6 @@ impl LibraryRoot {
     }
 
     /// Finds a library below this root.
-    ///
-    /// # Errors
-    /// Returns an error if a component of its path is missing, does not belong to root, or is writable for others, or if it is not a
-    /// regular file.
     pub fn find(&self, library: &Path) -> Result<TrustedLibrary, LibraryError> {
         let outside = |_| LibraryError::Outside { path: library.to_owned(), root: self.path.clone() };
         let inside = library.strip_prefix(&self.path).map_err(outside)?;

@@ -29,7 +29,6 @@ pub struct Device {
     pub major: u64,
     /// Its minor number.
     pub minor: u64,
-    /// The mode of its node.
     pub mode: u32,
 }
 
@@ -41,7 +40,6 @@ const OPEN_TO_ALL: u32 = 0o666;
 
 /// Returns the device nodes that programs need and that a driver's root lacks. `own` is this process' own root, whose
 /// `/proc` shows the kernel's devices and the MIG capabilities.
-#[must_use]
 pub fn missing(host: &HostRoot, own: &HostRoot, root: &str) -> Vec<String> {
     let is_there = |name: &String| {
         let node = host.metadata(format!("{root}/dev/{name}"));
@@ -104,7 +102,6 @@ fn capability(text: &str) -> Option<Capability> {
 }
 
 /// Returns the devices that a running driver has. `host` shows the kernel's devices, and `own` the MIG capabilities.
-#[must_use]
 pub fn wanted(host: &HostRoot, own: &HostRoot) -> Vec<Device> {
     wanted_from(&host.read(MAJORS).unwrap_or_default(), &capabilities(own))
 }

@@ -13,20 +13,14 @@ use crate::root::{HostRoot, present};
 /// The programs that hold the GPUs are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum HoldersError {
-    /// The processes of the host cannot be listed.
     #[error("cannot list the host's processes")]
     Processes(#[source] io::Error),
-    /// A process cannot be read, for example because a security module protects it, and no other holds the GPUs.
     #[error("cannot read process {0} of the host")]
     Process(u32, #[source] io::Error),
 }
 
 /// Returns the programs that have a device file of the driver open, without those of the probe's own container: one for each pod,
 /// those outside of pods first.
-///
-/// # Errors
-/// Returns an error if the processes of the host cannot be listed, or if one of them cannot be read and none of the others holds the
-/// GPUs: they may be in use. Those that are found use them in any case.
 pub fn holders(host: &HostRoot) -> Result<Vec<Holder>, HoldersError> {
     let own = host.read_if_present("/proc/self/cgroup").map_err(HoldersError::Processes)?;
     let mut found = BTreeSet::new();

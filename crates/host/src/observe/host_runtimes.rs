@@ -49,7 +49,6 @@ struct RuntimeConfig {
 
 /// Returns the host's NVIDIA runtimes, each with the main file of the container runtime that configures it. Files that
 /// cannot be read are skipped.
-#[must_use]
 pub fn runtimes(host: &HostRoot) -> Vec<HostRuntime> {
     let docker = [(DOCKER, host.read(DOCKER).map_or_else(|_| RuntimeConfig::default(), |text| docker(&text)))];
     let containerd = CONTAINERD.into_iter().map(|file| (file, containerd(host, file)));

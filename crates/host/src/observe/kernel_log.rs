@@ -98,9 +98,6 @@ struct Entry {
 impl KernelLog {
     /// Opens the log at the oldest record. `booted` is the time of the boot by the log's clock.
     ///
-    /// # Errors
-    /// Returns an error if the file does not exist or cannot be read.
-    ///
     /// # Panics
     /// Panics outside of an async runtime, as all its I/O does.
     pub fn open(path: &Path, booted: Timestamp) -> io::Result<Self> {
@@ -158,13 +155,11 @@ impl KernelLog {
     }
 
     /// Returns whether the log shows that the driver was loaded.
-    #[must_use]
     pub fn driver_was_loaded(&self) -> bool {
         self.pending.loaded.is_some()
     }
 
     /// Returns what was logged since the last call; the XIDs of a GPU in the order in which they were logged last.
-    #[must_use]
     pub fn take(&mut self, now: Timestamp) -> NewEvents {
         let Pending { loaded, xids, .. } = std::mem::take(&mut self.pending);
         let mut xids: Vec<_> = xids.into_iter().collect();

@@ -18,9 +18,6 @@ const UPTIME: &str = "/proc/uptime";
 const DRIFT: u32 = 10_000;
 
 /// Returns the host's `ID` and `VERSION_ID`; empty if not set or if there is no os-release.
-///
-/// # Errors
-/// Returns an error if an os-release exists and cannot be read.
 pub fn release(host: &HostRoot) -> io::Result<OsRelease> {
     // The first is usually a link to the second; some distributions lack the link.
     for path in ["/etc/os-release", "/usr/lib/os-release"] {
@@ -32,25 +29,18 @@ pub fn release(host: &HostRoot) -> io::Result<OsRelease> {
 }
 
 /// Returns the machine's product name, if its firmware has one: virtual machines and boards without DMI may not.
-#[must_use]
 pub fn machine(host: &HostRoot) -> Option<String> {
     let name = host.bytes(PRODUCT_NAME, MAX_PRODUCT_NAME).ok()?;
     Some(String::from_utf8_lossy(&name).trim().to_owned())
 }
 
 /// Returns the kernel's boot id. A container shares the host's kernel, so its own /proc is a fallback.
-///
-/// # Errors
-/// Returns an error if neither can be read.
 pub fn boot_id(host: &HostRoot) -> io::Result<String> {
     host.read(BOOT_ID).or_else(|_| HostRoot::new("/").read(BOOT_ID))
 }
 
 /// Returns the earliest time at which the kernel log's clock may have started: new entries may appear older than they
 /// are, but never newer.
-///
-/// # Errors
-/// Returns an error if the time since the boot cannot be read or parsed.
 pub fn booted(host: &HostRoot, now: Timestamp) -> io::Result<Timestamp> {
     let text = host.read(UPTIME).or_else(|_| HostRoot::new("/").read(UPTIME))?;
     let seconds = text.split_whitespace().next().and_then(|seconds| seconds.parse().ok());

@@ -31,10 +31,8 @@ pub struct PciGpu {
 /// The bus cannot be read, so nothing is known about it; in particular, not that a GPU is gone.
 #[derive(Debug, thiserror::Error)]
 pub enum PciError {
-    /// There is no sysfs under the host root.
     #[error("no sysfs under {0}: mount the host's / or its /sys there")]
     NoSysfs(String),
-    /// A file of a device, or the list of devices, cannot be read.
     #[error("cannot read {path}")]
     Read {
         /// The path on the host.
@@ -58,17 +56,11 @@ pub struct Bus {
 }
 
 /// Returns the NVIDIA GPUs on the bus that are not bound to vfio-pci, by address.
-///
-/// # Errors
-/// As [`bus`].
 pub fn gpus(host: &HostRoot) -> Result<Vec<PciGpu>, PciError> {
     Ok(bus(host)?.gpus)
 }
 
 /// Returns the NVIDIA GPUs on the bus and the kernel drivers that they are bound to.
-///
-/// # Errors
-/// Returns an error if the bus cannot be read. A device that disappears meanwhile is skipped.
 pub fn bus(host: &HostRoot) -> Result<Bus, PciError> {
     // A machine without a PCI bus has no such directory, but still has a sysfs.
     if host.metadata("/sys/bus").is_err() {
@@ -132,7 +124,6 @@ fn bound_to(host: &HostRoot, path: &str) -> io::Result<Option<String>> {
 
 /// Returns a PCI address as sysfs writes it, from NVML's notation (`00000000:06:00.0`) or sysfs' own; `None` if the
 /// text is not a PCI address.
-#[must_use]
 pub fn normalise(address: &str) -> Option<String> {
     let (domain, rest) = address.split_once(':')?;
     let domain = u32::from_str_radix(domain, 16).ok()?;

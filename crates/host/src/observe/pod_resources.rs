@@ -27,16 +27,12 @@ const MAX_RESPONSE: usize = 16 * 1024 * 1024;
 /// The assignments are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum PodResourcesError {
-    /// A directory of kubelet cannot be read.
     #[error("cannot find kubelet's socket")]
     Find(#[source] io::Error),
-    /// The socket cannot be connected to.
     #[error("cannot connect to kubelet's socket {0}")]
     Connect(PathBuf, #[source] io::Error),
-    /// The request failed.
     #[error("cannot list the pods' resources")]
     Request(#[from] GrpcError),
-    /// The response is not a list of pods.
     #[error("cannot decode the list of the pods' resources")]
     Decode(#[from] prost::DecodeError),
 }
@@ -44,7 +40,6 @@ pub enum PodResourcesError {
 /// Devices that are assigned to a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Assignment {
-    /// The pod's namespace.
     pub namespace: String,
     /// The pod's name.
     pub pod: String,
@@ -67,9 +62,6 @@ pub enum Source {
 
 /// Returns the path of kubelet's socket for this process, or `None` if there is none. `kubelet_root` is kubelet's directory on the
 /// host; without it, the usual ones are searched.
-///
-/// # Errors
-/// Returns an error if a directory cannot be read.
 pub fn socket(host: &HostRoot, kubelet_root: Option<&str>) -> Result<Option<PathBuf>, PodResourcesError> {
     let roots = kubelet_root.map_or_else(|| KUBELET_ROOTS.to_vec(), |root| vec![root]);
     for root in roots {
@@ -81,9 +73,6 @@ pub fn socket(host: &HostRoot, kubelet_root: Option<&str>) -> Result<Option<Path
 }
 
 /// Returns the devices of all containers, sorted. Containers without devices are not listed.
-///
-/// # Errors
-/// Returns an error if kubelet cannot be reached, does not answer within two seconds, or answers with an error or with more than 16 MiB.
 pub async fn list(socket: PathBuf) -> Result<Vec<Assignment>, PodResourcesError> {
     // Connecting to a unix socket can block as well, if its queue is full.
     let connected = tokio::time::timeout(DEADLINE, UnixStream::connect(&socket)).await;
@@ -94,9 +83,6 @@ pub async fn list(socket: PathBuf) -> Result<Vec<Assignment>, PodResourcesError>
 }
 
 /// Returns the devices of all containers in an encoded `v1.ListPodResourcesResponse`, sorted.
-///
-/// # Errors
-/// Returns an error if it cannot be decoded.
 pub fn decode(response: &[u8]) -> Result<Vec<Assignment>, prost::DecodeError> {
     let mut assignments: Vec<_> = Response::decode(response)?.pods.into_iter().flat_map(of_pod).collect();
     assignments.sort_unstable();

@@ -23,7 +23,6 @@ const DRIVER_RECORD: u8 = 0;
 const FIELD_LENGTH: usize = 10;
 
 /// Adds the configuration of another device to what is known of virtual GPUs; `None` if it is incomplete.
-#[must_use]
 pub fn add_device(known: VirtualGpus, config: &[u8]) -> Option<VirtualGpus> {
     let config: &[u8; 256] = config.get(..256)?.try_into().ok()?;
     let Some(capability) = vendor_specific(config).filter(|capability| capability.get(3..5) == Some(&SIGNATURE)) else {

@@ -13,19 +13,16 @@ pub struct Backoff {
 
 impl Backoff {
     /// Creates a backoff that starts with `first`, doubles with each failure and never exceeds `longest`.
-    #[must_use]
     pub fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, failures: 0, retry_at: None }
     }
 
     /// Returns whether another attempt is due: immediately if nothing has failed since the last success.
-    #[must_use]
     pub fn is_due(&self, now: Instant) -> bool {
         self.retry_at.is_none_or(|at| now >= at)
     }
 
     /// Returns whether anything has failed since the last success.
-    #[must_use]
     pub fn has_failed(&self) -> bool {
         self.failures > 0
     }

@@ -3,9 +3,6 @@
 use std::time::Duration;
 
 /// Parses a duration such as `250ms`, `10s` or `5m`.
-///
-/// # Errors
-/// Returns an error if the text is not a duration, or is zero.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let number = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
     let value: u64 = number.parse().map_err(|_| format!("invalid duration {text}: write 500ms, 10s or 5m"))?;

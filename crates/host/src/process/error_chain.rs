@@ -1,7 +1,6 @@
 //! Formats errors with their causes.
 
 /// Returns an error with all its causes on one line.
-#[must_use]
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -8,7 +8,6 @@ use std::{io, os::unix::process::CommandExt, process::Command};
 pub struct ExecError(String, #[source] io::Error);
 
 /// Becomes another program. Returns only on failure.
-#[must_use]
 pub fn become_program(command: &[String]) -> ExecError {
     let Some((program, args)) = command.split_first() else {
         return ExecError(String::new(), io::ErrorKind::InvalidInput.into());

@@ -18,9 +18,6 @@ pub struct Shutdown {
 
 impl Shutdown {
     /// Registers the signal handlers.
-    ///
-    /// # Errors
-    /// Returns an error if the handlers cannot be registered.
     pub fn listen() -> io::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
@@ -36,9 +33,6 @@ impl Shutdown {
 
 /// Runs an asynchronous command on the calling thread, which must be the first of the process: the NVML child is tied to the
 /// thread that starts it, not to the process, so that thread must live as long as the process does.
-///
-/// # Errors
-/// Returns the command's error, or one if the async runtime or the signal handlers are not available.
 pub fn run_on_this_thread<T, E: From<io::Error>>(
     command: impl AsyncFnOnce(&mut Shutdown) -> Result<T, E>,
 ) -> Result<T, E> {

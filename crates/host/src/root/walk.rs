@@ -29,9 +29,6 @@ pub struct Found {
 
 /// Finds a file or folder inside a root, and passes each component to `check` with its path inside the root: the root itself, folders,
 /// links, and the file. Links are followed inside the root.
-///
-/// # Errors
-/// Returns the error of `check`, or an error if a component does not exist or cannot be read, or if the links form a loop.
 pub fn walk(root: OwnedFd, path: &Path, check: impl Fn(&Path, &Stat) -> io::Result<()>) -> io::Result<Found> {
     check(Path::new("/"), &fstat(&root)?)?;
     let mut pending = parts(path);

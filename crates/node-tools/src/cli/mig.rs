@@ -40,9 +40,6 @@ pub struct MigArgs {
 
 impl MigArgs {
     /// Applies the layout, and writes an obstacle to the container's termination log.
-    ///
-    /// # Errors
-    /// Returns an error if the path of this program is not available, which is started again as the NVML child.
     pub async fn run(self) -> std::io::Result<ExitCode> {
         let Self { host_root, driver_root, layout, nvml_deadline, no_chroot, termination_log } = self;
         let limits = Limits { answer: nvml_deadline, first_pause: Duration::ZERO, ..Limits::default() };

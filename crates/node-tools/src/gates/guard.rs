@@ -49,9 +49,6 @@ impl Takeover {
 
 /// Checks whether a driver can be installed without taking a driver away from a running program. `version` is the
 /// version to install.
-///
-/// # Errors
-/// Returns an error if the driver's state cannot be read.
 pub(super) fn guard(host: &HostRoot, version: Option<&str>, takeover: &Takeover) -> Result<GateStatus, DriverError> {
     let Some(loaded) = driver::loaded(host)? else {
         return Ok(GateStatus::Open("no NVIDIA kernel module is loaded".to_owned()));

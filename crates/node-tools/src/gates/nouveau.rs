@@ -16,9 +16,6 @@ const MODULE: &str = "/sys/module/nouveau";
 const DRIVER: &str = "/sys/bus/pci/drivers/nouveau";
 
 /// Unloads nouveau, which unbinds all its devices.
-///
-/// # Errors
-/// Returns an error if the kernel does not unload it, for example because the module is in use.
 pub fn unload() -> io::Result<()> {
     Ok(delete_module(c"nouveau", DeleteModuleFlags::O_NONBLOCK)?)
 }

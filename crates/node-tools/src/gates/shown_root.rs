@@ -22,9 +22,6 @@ pub struct MountError {
 
 /// Unmounts what a dead container left mounted. Its files exist until the runtime collects it, and until then a gate
 /// would take them for those of the starting container.
-///
-/// # Errors
-/// Returns an error if it stays mounted.
 pub fn unmount_all(place: &Path) -> Result<(), MountError> {
     for _ in 0..MAX_LAYERS {
         match unmount(place, UnmountFlags::DETACH) {
@@ -40,9 +37,6 @@ pub fn unmount_all(place: &Path) -> Result<(), MountError> {
 /// Excludes a mount that is shared with the host from recursive binds of this container's root. A bind of it would be
 /// shared too: unmounting the bind would unmount on the host what is mounted below the original, such as the shared
 /// memory of MPS below `/run/nvidia`.
-///
-/// # Errors
-/// Returns an error if `folder` is not a mount point, or cannot be excluded.
 pub fn exclude_from_binds(folder: &Path) -> Result<(), MountError> {
     // A shared mount cannot be unbindable, so an unbindable one is put between it and the root.
     let aside = folder.with_extension("aside");

@@ -79,7 +79,6 @@ pub struct RuntimeRequirement {
 
 impl Gate {
     /// Checks the gate once. A fact that cannot be read keeps the gate closed.
-    #[must_use]
     pub fn check(&self, host: &HostRoot) -> GateStatus {
         let status = match self {
             Self::Driver { root, version, pid_file } => driver(host, root, version.as_deref(), pid_file.as_deref()),

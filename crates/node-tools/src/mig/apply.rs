@@ -24,7 +24,6 @@ const ROUNDS: usize = 6;
 /// Why the layout was not applied. The message starts with the reason's name if the API has one.
 #[derive(Debug, thiserror::Error)]
 pub enum MigError {
-    /// What has to be removed is in use.
     #[error(
         "MigBlocked: GPU {gpu} cannot be repartitioned: {why}; end the processes that use it, after which the layout is applied"
     )]
@@ -34,12 +33,10 @@ pub enum MigError {
         /// The users.
         why: String,
     },
-    /// The mode changes only at the next reset.
     #[error(
         "MigResetNeeded: GPU {0} must be reset to enable or disable MIG: reboot the node, or reset the GPU (`nvidia-smi --gpu-reset -i {0}` on the node) while nothing uses it"
     )]
     ResetNeeded(String),
-    /// The GPU does not support the layout.
     #[error("MigLayoutRefused: GPU {gpu}: {why}; correct devicePlugin.mig.layout")]
     Refused {
         /// The GPU's PCI address.
@@ -47,7 +44,6 @@ pub enum MigError {
         /// The cause.
         why: String,
     },
-    /// A GPU that the layout names does not support MIG.
     #[error(
         "MigLayoutRefused: GPU {index} ({gpu}) does not support MIG; remove {index} from the devices of devicePlugin.mig.layout"
     )]
@@ -57,10 +53,8 @@ pub enum MigError {
         /// Its PCI address.
         gpu: String,
     },
-    /// None of the node's GPUs supports MIG.
     #[error("MigLayoutRefused: no GPU of this node supports MIG; remove devicePlugin.mig.layout from its pool")]
     NoMig,
-    /// NVML rejected a step.
     #[error("GPU {gpu} cannot be repartitioned: {why}")]
     Failed {
         /// The GPU's PCI address.
@@ -68,25 +62,18 @@ pub enum MigError {
         /// NVML's error.
         why: String,
     },
-    /// Every step succeeded, but there is always another one.
     #[error("GPU {0} still differs from the MIG layout after all steps succeeded")]
     Unsettled(String),
-    /// NVML does not answer.
     #[error("NVML does not answer: {0}")]
     Nvml(String),
-    /// The driver's state cannot be read.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// The bus cannot be read.
     #[error(transparent)]
     Bus(#[from] PciError),
 }
 
 /// Applies the layout to every GPU of the node that supports MIG. Does nothing if it is already applied. If a GPU cannot
 /// be repartitioned, the others still are; one that is missing from the bus, or that NVML does not open, is skipped.
-///
-/// # Errors
-/// Returns the obstacle of the first GPU that could not be repartitioned.
 pub async fn apply_layout(
     host: &HostRoot,
     chroot: bool,

@@ -15,7 +15,6 @@ mod tests;
 /// Why no step is possible at present.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// The GPU does not support the profile.
     #[error("the GPU has no profile {profile}; it has {}", supported.join(", "))]
     UnknownProfile {
         /// The requested profile.
@@ -23,13 +22,10 @@ pub enum Obstacle {
         /// The supported profiles.
         supported: Vec<String>,
     },
-    /// There are no positions for all instances at once.
     #[error("the GPU has no room for all of these profiles at once")]
     DoesNotFit,
-    /// An instance that would have to be destroyed is in use.
     #[error("in use by {}", list_clients(.0))]
     Blocked(Vec<GpuClient>),
-    /// The mode was changed, and the GPU has not been reset since.
     #[error("the MIG mode changes at the next reset of the GPU or reboot of the node")]
     ResetNeeded,
 }
@@ -41,9 +37,6 @@ fn list_clients(clients: &[GpuClient]) -> String {
 /// Returns the steps that give the GPU its layout; none if it already has it.
 ///
 /// A change of the mode is planned without any steps after it, because only the next reading shows its result.
-///
-/// # Errors
-/// An [`Obstacle`] if the layout is not possible, or not at present.
 pub fn plan(wanted: &GpuLayout, now: &MigState, profiles: &[MigProfile]) -> Result<Vec<MigStep>, Obstacle> {
     let wanted: GpuLayout =
         wanted.iter().filter(|(_, count)| **count > 0).map(|(name, count)| (name.clone(), *count)).collect();

@@ -67,19 +67,14 @@ impl Needs {
 /// The driver could not be made available in this container.
 #[derive(Debug, thiserror::Error)]
 pub enum InjectError {
-    /// The driver's folders cannot be read.
     #[error("cannot read the driver's folders under {0}")]
     Read(PathBuf, #[source] io::Error),
-    /// The driver lacks a library or program.
     #[error("the driver under {0} has no {1}")]
     Missing(PathBuf, &'static str),
-    /// The driver's files are not safe to load: the container is privileged, and another user than root could have written them.
     #[error("the driver under {0} is rejected")]
     Rejected(PathBuf, #[source] LibraryError),
-    /// None of the image's folders is a default search path of its dynamic linker.
     #[error("this image has no {C_LIBRARY} in any of {}", LINKER_DIRECTORIES.join(", "))]
     NoLinker,
-    /// A link or device node cannot be created.
     #[error("cannot create {0}")]
     Make(PathBuf, #[source] io::Error),
 }
@@ -100,9 +95,6 @@ fn unmade(path: &Path) -> impl FnOnce(io::Error) -> InjectError {
 }
 
 /// Makes the driver under `root` available in the container whose root is `own`.
-///
-/// # Errors
-/// Returns an error if the driver lacks a library or program that is needed, or if something cannot be read or created.
 pub fn inject(root: &Path, own: &Path, needs: Needs) -> Result<(), InjectError> {
     let needed = needs.libraries();
     let folders = library_directories::of(&HostRoot::new(root), needed[0]).map_err(unread(root))?;

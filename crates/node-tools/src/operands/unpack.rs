@@ -16,22 +16,16 @@ const PROGRAM: &str = "nvml-probe";
 /// This program could not be unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// A part of this process cannot be read.
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),
-    /// A copy cannot be written.
     #[error("cannot write {0}")]
     Write(PathBuf, #[source] io::Error),
-    /// No loader is mapped: the program is linked statically, which the container's command does not expect.
     #[error("this program has no dynamic loader")]
     NoLoader,
 }
 
 /// Copies this program, its loader and its libraries into a folder, from which it runs in any image: `ld.so
 /// --library-path FOLDER FOLDER/nvml-probe …`.
-///
-/// # Errors
-/// Returns an error if a file cannot be read or written.
 pub fn unpack(into: &Path) -> Result<(), UnpackError> {
     let maps = Path::new("/proc/self/maps");
     let maps = fs::read_to_string(maps).map_err(|error| UnpackError::Read(maps.to_owned(), error))?;

@@ -11,9 +11,6 @@ use std::{
 pub struct WriteFileError(PathBuf, #[source] io::Error);
 
 /// Writes a file, replacing an existing one.
-///
-/// # Errors
-/// Returns an error if it cannot be written.
 pub fn write(path: &Path, text: &str) -> Result<(), WriteFileError> {
     fs::write(path, text).map_err(|source| WriteFileError(path.to_owned(), source))
 }

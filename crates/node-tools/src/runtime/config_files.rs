@@ -15,9 +15,7 @@ use super::{
 /// A configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFile {
-    /// Its path.
     pub path: PathBuf,
-    /// Its role.
     pub role: Role,
 }
 
@@ -36,7 +34,6 @@ pub enum Role {
 }
 
 /// Returns the files of a configuration.
-#[must_use]
 pub fn config_files(kind: RuntimeKind, config: Option<&Path>, drop_in: Option<&Path>) -> Vec<ConfigFile> {
     let import = drop_in.and_then(Path::parent).map(|folder| format!("{}/*.toml", folder.display()));
     let main = config.map(|path| {
@@ -49,7 +46,6 @@ pub fn config_files(kind: RuntimeKind, config: Option<&Path>, drop_in: Option<&P
 
 impl Role {
     /// Returns whether NVIDIA's runtime is configured in a file of this role.
-    #[must_use]
     pub fn contains_entries(&self, text: &Text, entries: &NvidiaEntries) -> bool {
         let Some(text) = text else { return false };
         match self {
@@ -59,9 +55,6 @@ impl Role {
     }
 
     /// Returns a file of this role without NVIDIA's entries, given its original content.
-    ///
-    /// # Errors
-    /// Returns an error if the file does not have the expected format: it is left unchanged.
     pub fn without_entries(&self, text: &Text, found: &Text, entries: &NvidiaEntries) -> Result<Text, FormatError> {
         let Some(present) = text else { return Ok(None) };
         match self {

@@ -14,18 +14,13 @@ const MAX_RESPONSE: usize = 64 * 1024;
 /// Why it does not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum CriError {
-    /// It does not implement the request, or answers without a version.
     #[error("it does not serve the CRI: its configuration may be invalid")]
     Unknown,
-    /// The request failed otherwise.
     #[error(transparent)]
     Request(GrpcError),
 }
 
 /// Requests the runtime's version, the simplest of all requests.
-///
-/// # Errors
-/// Returns an error without a response, or if the response has no version.
 pub async fn check(stream: UnixStream) -> Result<(), CriError> {
     match grpc::call(stream, "/runtime.v1.RuntimeService/Version", MAX_RESPONSE, PATIENCE).await {
         Ok(version) if !version.is_empty() => Ok(()),

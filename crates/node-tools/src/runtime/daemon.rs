@@ -30,25 +30,18 @@ pub struct ProcessIdentity {
 /// Why the runtime cannot be found or restarted.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// Its socket accepts no connection.
     #[error("{} does not answer", .0.display())]
     Socket(PathBuf, #[source] io::Error),
-    /// It accepts connections but does not serve the CRI.
     #[error("{} does not serve the CRI", .0.display())]
     Cri(PathBuf, #[source] cri::CriError),
-    /// It has no process.
     #[error("found no process {0}, or more than one")]
     NoProcess(&'static str),
-    /// Its process information cannot be read.
     #[error("cannot read {}", .0.display())]
     Proc(PathBuf, #[source] io::Error),
-    /// It cannot be signalled.
     #[error("cannot signal process {0}")]
     Signal(i32, #[source] nix::Error),
-    /// It keeps running unchanged.
     #[error("process {0} keeps running and does not reload its configuration")]
     Unmoved(i32),
-    /// It cannot be restarted.
     #[error("cannot restart it")]
     Unit(#[source] unit::UnitError),
 }
@@ -56,9 +49,7 @@ pub enum DaemonError {
 /// A container runtime: its socket and its process.
 #[derive(Clone, Debug)]
 pub struct Daemon {
-    /// The kind of runtime.
     pub kind: RuntimeKind,
-    /// Its socket.
     pub socket: PathBuf,
     /// The host's `/proc`.
     pub proc: PathBuf,
@@ -67,30 +58,18 @@ pub struct Daemon {
 /// The operations that a restart needs.
 pub trait Runtime {
     /// Returns the process that listens, whether or not it can run containers.
-    ///
-    /// # Errors
-    /// Returns an error if there is none.
     fn process(&self) -> impl Future<Output = Result<ProcessIdentity, DaemonError>>;
 
     /// Returns the process that serves requests.
-    ///
-    /// # Errors
-    /// Returns an error if there is none.
     fn answering(&self) -> impl Future<Output = Result<ProcessIdentity, DaemonError>>;
 
     /// Has the runtime reload its configuration, by whatever means it supports.
-    ///
-    /// # Errors
-    /// Returns an error if it cannot be signalled or restarted.
     fn reload(&self, process: ProcessIdentity) -> impl Future<Output = Result<(), DaemonError>>;
 
     /// Returns whether reloading the configuration replaces the process.
     fn is_replaced(&self) -> bool;
 
     /// Returns when a process started.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel does not report it.
     fn started(&self, process: ProcessIdentity) -> Result<SystemTime, DaemonError>;
 }
 
@@ -186,7 +165,6 @@ fn fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
 }
 
 /// Returns the host's `/proc`, which a container in the host's PID namespace sees as its own.
-#[must_use]
 pub fn proc() -> PathBuf {
     Path::new("/proc").to_owned()
 }

@@ -9,7 +9,6 @@ const RUNTIMES: &str = "runtimes";
 const DEFAULT: &str = "default-runtime";
 
 /// Returns whether NVIDIA's runtime is configured.
-#[must_use]
 pub fn contains_entries(text: &str, entries: &NvidiaEntries) -> bool {
     let Ok(Value::Object(whole)) = serde_json::from_str(text) else { return false };
     runtimes(&whole).and_then(|all| all.get(&entries.handler)).is_some_and(|runtime| is_nvidias(runtime, entries))
@@ -18,9 +17,6 @@ pub fn contains_entries(text: &str, entries: &NvidiaEntries) -> bool {
 /// Returns the file without NVIDIA's entries, given its original content; `None` if it did not exist and has no other
 /// content. If nothing else has changed, the result is the original, byte for byte; otherwise it has the installer's
 /// format: sorted, with an indent of four.
-///
-/// # Errors
-/// Returns an error if the file is not a JSON object.
 pub fn without_entries(
     text: &str,
     found: Option<&str>,
@@ -63,9 +59,6 @@ pub fn without_entries(
 
 /// Returns the file with runc as the default, and with a list of runtimes, so that Docker drops those that it has loaded; `None` if the file
 /// names a default.
-///
-/// # Errors
-/// Returns an error if the file is not a JSON object.
 pub fn with_other_default(text: &str) -> Result<Option<String>, FormatError> {
     let mut whole = object(text)?;
     if whole.contains_key(DEFAULT) {

@@ -31,19 +31,14 @@ const MAX_RESPONSE: usize = 1 << 20;
 /// Why Docker's default runtime is not known, or stays.
 #[derive(Debug, thiserror::Error)]
 pub enum DockerError {
-    /// It does not answer, so its default runtime is not known.
     #[error("{} does not answer requests to Docker's API", .0.display())]
     Info(PathBuf, #[source] Box<dyn std::error::Error + Send + Sync>),
-    /// Its file cannot be read or written.
     #[error(transparent)]
     File(#[from] StateError),
-    /// Its file is not valid.
     #[error("{} is not valid", .0.display())]
     Format(PathBuf, #[source] FormatError),
-    /// It cannot be signalled.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// It keeps the runtime as its default.
     #[error("Docker keeps {0} as its default runtime: restart Docker")]
     Kept(String),
 }
@@ -76,9 +71,6 @@ impl Info {
 
 /// Has Docker drop NVIDIA's runtime as its default if its file names no default any more. The file names one while Docker reads it, and is as
 /// before afterwards.
-///
-/// # Errors
-/// Returns an error if Docker does not answer, or keeps the runtime.
 pub async fn drop_default(
     daemon: &Daemon,
     file: &Path,

@@ -13,14 +13,12 @@ pub struct NvidiaEntries {
 
 impl NvidiaEntries {
     /// Returns whether the installer configures a runtime under this name.
-    #[must_use]
     pub fn is_name(&self, name: &str) -> bool {
         name == self.handler || ["nvidia-cdi", "nvidia-legacy"].contains(&name)
     }
 
     /// Returns whether the installer has installed this program; an `nvidia` runtime with another program is
     /// third-party.
-    #[must_use]
     pub fn is_program(&self, path: &str) -> bool {
         path.strip_prefix(&self.install_dir).is_some_and(|rest| rest.starts_with("/nvidia-container-runtime"))
     }
@@ -29,13 +27,10 @@ impl NvidiaEntries {
 /// Why a file cannot be edited.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    /// It is not UTF-8.
     #[error("is not a text file")]
     NotText,
-    /// It is not a JSON object.
     #[error("is not a JSON object")]
     Json(#[source] serde_json::Error),
-    /// It is not TOML.
     #[error("is not valid TOML")]
     Toml(#[source] toml_edit::TomlError),
 }

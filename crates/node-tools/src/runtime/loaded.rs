@@ -10,7 +10,6 @@ pub const FILE_NAME: &str = "loaded.json";
 /// The configuration that the runtime is known to have loaded.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct LoadedConfig {
-    /// The process that has loaded it.
     pub process: ProcessIdentity,
     /// The digest of the files at that time.
     pub digest: String,

@@ -17,7 +17,6 @@ use super::{
 /// The stored record of a configuration. It survives the pod, the operator and a reboot.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The files, by path.
     pub files: BTreeMap<PathBuf, Kept>,
     /// Whether [`Kept::left`] is known: an installer may have run without a record of its result.
     pub settled: bool,
@@ -37,7 +36,6 @@ pub struct AddedEntries {
 /// The record of one file.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// Its role.
     pub role: Role,
     /// Its content without NVIDIA's entries: the original, byte for byte, or as changed by others since.
     pub found: Text,
@@ -49,7 +47,6 @@ pub struct Kept {
 #[derive(Debug, thiserror::Error)]
 #[error("{}", path.display())]
 pub struct ConfigFileError {
-    /// The path of the file.
     pub path: PathBuf,
     /// The cause.
     #[source]
@@ -58,9 +55,6 @@ pub struct ConfigFileError {
 
 impl Record {
     /// Returns the record to store before the installer runs, given the existing record.
-    ///
-    /// # Errors
-    /// Returns an error if a file does not have the expected format; then the installer must not change it either.
     pub fn snapshot(
         files: &[ConfigFile],
         now: &Texts,
@@ -92,7 +86,6 @@ impl Record {
     }
 
     /// Returns the record to store after the installer has run.
-    #[must_use]
     pub fn settle(mut self, now: &Texts) -> Self {
         for (path, kept) in &mut self.files {
             kept.left = now.get(path).cloned().flatten();
@@ -102,10 +95,6 @@ impl Record {
     }
 
     /// Returns the files to write so that NVIDIA's entries are removed.
-    ///
-    /// # Errors
-    /// Returns an error if a file does not have the expected format: others have changed it since, and it is left
-    /// unchanged.
     pub fn revert(&self, now: &Texts) -> Result<Texts, ConfigFileError> {
         let mut writes = Texts::new();
         for (path, kept) in &self.files {
@@ -124,7 +113,6 @@ impl Record {
     }
 
     /// Returns whether the record is about these files and entries: the policy may have changed.
-    #[must_use]
     pub fn matches(&self, files: &[ConfigFile], added: &AddedEntries) -> bool {
         self.files.len() == files.len()
             && files.iter().all(|file| self.files.contains_key(&file.path))
@@ -145,7 +133,6 @@ pub struct MovedConfig<'a> {
 
 /// Returns how to move a version 1 configuration into the main file. Version 1 has no imports, so containerd would never read the
 /// installer's drop-in, which contains the whole configuration in that case.
-#[must_use]
 pub fn move_version_1_to_main<'f>(files: &'f [ConfigFile], now: &Texts) -> Option<MovedConfig<'f>> {
     let [main, drop_in] = files else { return None };
     let beside = now.get(&drop_in.path)?.as_ref()?;

@@ -31,21 +31,16 @@ pub struct OnDisk {
 /// Why a runtime has not loaded the configuration on disk. The message starts with the node's reason.
 #[derive(Debug, thiserror::Error)]
 pub enum RestartError {
-    /// It came back with its previous configuration.
     #[error(
         "RuntimeConfigRejected: the container runtime does not start with NVIDIA's runtime in its configuration, which was removed again: {0}"
     )]
     Rejected(String),
-    /// It did not come back.
     #[error("RuntimeDown: the container runtime does not start, even with its previous configuration: {0}")]
     Down(String),
 }
 
 /// Has the runtime load the configuration on disk unless it already has. If it does not come back, `roll_back` restores
 /// the previous configuration, and the runtime is restarted with that.
-///
-/// # Errors
-/// Returns an error if the runtime has not loaded the configuration; the previous one is then on disk again.
 pub async fn load<R: Runtime>(
     runtime: &R,
     disk: &OnDisk,
@@ -91,9 +86,6 @@ fn has_loaded(process: ProcessIdentity, started: SystemTime, disk: &OnDisk, know
 }
 
 /// Restarts a runtime, whatever it has loaded, and waits until it answers.
-///
-/// # Errors
-/// Returns an error if it does not come back.
 pub async fn restart<R: Runtime>(runtime: &R, limits: WaitLimits) -> Result<ProcessIdentity, DaemonError> {
     match runtime.process().await {
         Ok(process) => reload(runtime, process, limits).await,

@@ -49,21 +49,15 @@ const LONGEST_LABEL: usize = 4096;
 /// A file that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The file cannot be read.
     #[error("cannot read {}", .0.display())]
     Read(PathBuf, #[source] io::Error),
-    /// The file cannot be written.
     #[error("cannot write {}", .0.display())]
     Write(PathBuf, #[source] io::Error),
-    /// The stored state is not valid JSON.
     #[error("cannot parse {}", .0.display())]
     Parse(PathBuf, #[source] serde_json::Error),
 }
 
 /// Reads a file; `None` if it does not exist.
-///
-/// # Errors
-/// Returns an error if it exists and cannot be read as text.
 pub fn read(path: &Path) -> Result<Text, StateError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -73,18 +67,12 @@ pub fn read(path: &Path) -> Result<Text, StateError> {
 }
 
 /// Reads all files.
-///
-/// # Errors
-/// Returns an error if one exists and cannot be read as text.
 pub fn read_all<'p>(paths: impl IntoIterator<Item = &'p PathBuf>) -> Result<Texts, StateError> {
     paths.into_iter().map(|path| Ok((path.clone(), read(path)?))).collect()
 }
 
 /// Writes or removes configuration files. Where there is no file yet, only root may read the new one, because its content comes from a
 /// file whose mode is not known.
-///
-/// # Errors
-/// Returns an error if one cannot be written; those before it are written.
 pub fn write_all(texts: &Texts) -> Result<(), StateError> {
     texts.iter().try_for_each(|(path, text)| match text {
         Some(text) => write(path, text, Readers::Root.mode()),
@@ -93,9 +81,6 @@ pub fn write_all(texts: &Texts) -> Result<(), StateError> {
 }
 
 /// Writes a file in place of another one, with the mode of the latter, and removes the latter.
-///
-/// # Errors
-/// Returns an error if the file cannot be written, or the other one cannot be read or removed.
 pub fn replace(path: &Path, text: &str, replaced: &Path) -> Result<(), StateError> {
     let mode = fs::metadata(replaced).map_err(|error| StateError::Read(replaced.to_owned(), error))?.mode();
     write(path, text, mode & 0o777)?;
@@ -165,9 +150,6 @@ fn copy_label(new: &Path, old: &Path, label: &str) -> io::Result<()> {
 }
 
 /// Loads a stored value, if there is one.
-///
-/// # Errors
-/// Returns an error if it exists and cannot be parsed.
 pub fn load<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>, StateError> {
     let path = folder.join(name);
     let text = read(&path)?;
@@ -175,9 +157,6 @@ pub fn load<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>,
 }
 
 /// Stores a value under a name. A file or folder of an earlier version that others may read is narrowed.
-///
-/// # Errors
-/// Returns an error if it cannot be written.
 pub fn store(folder: &Path, name: &str, what: &impl Serialize, readers: Readers) -> Result<(), StateError> {
     let path = folder.join(name);
     let failed = |error| StateError::Write(path.clone(), error);
@@ -200,21 +179,16 @@ fn make_private(folder: &Path) -> io::Result<()> {
 }
 
 /// Removes a stored value.
-///
-/// # Errors
-/// Returns an error if it exists and cannot be removed.
 pub fn remove(folder: &Path, name: &str) -> Result<(), StateError> {
     delete(&folder.join(name))
 }
 
 /// Returns when the files were last written; `None` if there are none.
-#[must_use]
 pub fn newest(files: &[ConfigFile]) -> Option<SystemTime> {
     files.iter().filter_map(|file| fs::metadata(&file.path).and_then(|file| file.modified()).ok()).max()
 }
 
 /// Returns the metadata by which a change of the files is detected without reading them.
-#[must_use]
 pub fn metadata_snapshot(files: &[ConfigFile]) -> Vec<Option<(u64, u64, i64, i64)>> {
     let of =
         |file: &ConfigFile| fs::metadata(&file.path).ok().map(|it| (it.ino(), it.size(), it.mtime(), it.mtime_nsec()));

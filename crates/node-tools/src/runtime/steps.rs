@@ -45,19 +45,14 @@ pub struct Setup {
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    /// A file cannot be read or written.
     #[error(transparent)]
     State(#[from] StateError),
-    /// A file does not have the expected format.
     #[error("cannot add NVIDIA's runtime to the configuration, or remove it")]
     ConfigFile(#[from] ConfigFileError),
-    /// The runtime did not load the configuration.
     #[error(transparent)]
     Restart(#[from] RestartError),
-    /// The runtime rejected the configuration earlier.
     #[error("{0}")]
     Rejected(String),
-    /// The installer did not add its runtime.
     #[error("NVIDIA's installer has not added runtime {handler} to {files}")]
     NotAdded {
         /// The name of the runtime.
@@ -65,7 +60,6 @@ pub enum StepError {
         /// The files that should have it.
         files: String,
     },
-    /// The runtime generates its own configuration files when it starts.
     #[error(
         "RuntimeConfigRejected: the container runtime rewrote {files} on start, without runtime {handler}; set toolkit.hostPaths.config to the file from which it generates them"
     )]
@@ -75,22 +69,15 @@ pub enum StepError {
         /// The files that should have it.
         files: String,
     },
-    /// NVIDIA's runtime is no longer configured. The operator recreates the pod, which adds it again.
     #[error("RuntimeConfigDrifted: {0}")]
     Drifted(String),
-    /// The runtime could not be restarted without NVIDIA's.
     #[error("cannot restart the container runtime: {0}")]
     NotRestarted(String),
-    /// Docker keeps NVIDIA's runtime as its default.
     #[error(transparent)]
     Docker(#[from] DockerError),
 }
 
 /// Before the installer: stores the current configuration.
-///
-/// # Errors
-/// Returns an error if a file cannot be read or does not have the expected format; then the installer must not change
-/// it.
 pub fn snapshot(setup: &Setup) -> Result<(), StepError> {
     let mut known: Option<Record> = state::load(&setup.state, RECORD)?;
     let added = added(setup);
@@ -107,10 +94,6 @@ pub fn snapshot(setup: &Setup) -> Result<(), StepError> {
 }
 
 /// After the installer: has the runtime load the new configuration unless it already has.
-///
-/// # Errors
-/// Returns an error if the runtime does not come back; its previous configuration is then restored. Retries return the
-/// same error.
 pub async fn apply(setup: &Setup) -> Result<(), StepError> {
     if let Some(moved) = record::move_version_1_to_main(&setup.files, &read(setup)?) {
         state::replace(moved.main, &moved.text, moved.drop_in)?;
@@ -159,9 +142,6 @@ pub async fn apply(setup: &Setup) -> Result<(), StepError> {
 
 /// Watches the configuration for as long as it contains NVIDIA's runtime. Checks once per `interval`, so that the pod
 /// is not recreated more often than that, and reads the files only if their metadata has changed.
-///
-/// # Errors
-/// Returns as soon as NVIDIA's runtime is no longer configured, with a message for the operator.
 pub async fn keep(setup: &Setup, interval: Duration) -> StepError {
     let mut seen = None;
     loop {
@@ -203,9 +183,6 @@ fn look(setup: &Setup) -> Result<(), StepError> {
 ///
 /// The runtime is not restarted: an unused runtime is harmless, and a restart disturbs every pod of the node. A default
 /// is different: every new pod would still use it.
-///
-/// # Errors
-/// Returns an error if a file no longer has the expected format, or the runtime does not come back.
 pub async fn revert(setup: &Setup) -> Result<(), StepError> {
     let Some(record) = state::load::<Record>(&setup.state, RECORD)? else { return Ok(()) };
     remove_entries(setup, &record)?;

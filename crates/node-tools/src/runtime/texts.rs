@@ -12,7 +12,6 @@ pub type Text = Option<String>;
 pub type Texts = BTreeMap<PathBuf, Text>;
 
 /// Returns a digest of the files: the same for the same texts.
-#[must_use]
 pub fn digest<'t>(texts: impl IntoIterator<Item = (&'t Path, &'t Text)>) -> String {
     use sha2::{Digest, Sha256};
     let mut hash = Sha256::new();

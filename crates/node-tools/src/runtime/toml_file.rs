@@ -17,7 +17,6 @@ const CDI: &str = "enable_cdi";
 type Edit = (Range<usize>, String);
 
 /// Returns whether NVIDIA's runtime is configured: in every schema, a string contains the program's path.
-#[must_use]
 pub fn contains_entries(text: &str, entries: &NvidiaEntries) -> bool {
     Document::parse(text).is_ok_and(|document| contains_handler(document.as_table(), entries))
 }
@@ -29,7 +28,6 @@ fn contains_handler(table: &Table, entries: &NvidiaEntries) -> bool {
 }
 
 /// Returns the configuration's version as containerd reads it: version 1 if there is none.
-#[must_use]
 pub fn version(text: &str) -> i64 {
     let document = Document::parse(text).ok();
     document.and_then(|document| document.as_table().get("version")?.as_integer()).unwrap_or(1)
@@ -38,7 +36,6 @@ pub fn version(text: &str) -> i64 {
 /// Returns a version 1 configuration with `enable_cdi` in the table of the CRI, from which containerd reads it, if the
 /// installer has set it: it sets it one table below (nvidia-container-toolkit v1.20.1,
 /// `pkg/config/engine/containerd/config_v1.go`).
-#[must_use]
 pub fn with_cdi_in_cri_table(text: &str) -> Option<String> {
     let document = Document::parse(text).ok()?;
     let cri = document.as_table().get("plugins")?.get("cri")?.as_table()?;
@@ -56,9 +53,6 @@ fn cdi_line(text: &str, table: &Table) -> Option<Range<usize>> {
 
 /// Returns the file without NVIDIA's entries, given its original content; `None` if it did not exist and has no other
 /// content. If nothing else has changed, the result is the original, byte for byte.
-///
-/// # Errors
-/// Returns an error if the file is not TOML.
 pub fn without_entries(
     text: &str,
     found: Option<&str>,

@@ -8,10 +8,8 @@ use tokio::process::Command;
 /// Why a service cannot be restarted.
 #[derive(Debug, thiserror::Error)]
 pub enum UnitError {
-    /// `systemctl` cannot be started.
     #[error("cannot start systemctl")]
     Start(#[source] io::Error),
-    /// `systemctl` failed.
     #[error("systemctl restart {unit}: {output}")]
     Failed {
         /// The service.
@@ -22,9 +20,6 @@ pub enum UnitError {
 }
 
 /// Restarts a service. The host's root is reached through its first process, so it does not have to be mounted.
-///
-/// # Errors
-/// Returns an error if systemd does not restart it.
 pub async fn restart(proc: &Path, unit: &str) -> Result<(), UnitError> {
     let own = std::env::current_exe().map_err(UnitError::Start)?;
     let mut command = Command::new(own);
@@ -39,7 +34,6 @@ pub async fn restart(proc: &Path, unit: &str) -> Result<(), UnitError> {
 
 /// Becomes the host's `systemctl restart`. This is a process of its own because it leaves this root permanently.
 /// Returns only on failure, with the error.
-#[must_use]
 pub fn become_systemctl(host_root: &Path, unit: &str) -> io::Error {
     if let Err(error) = chroot(host_root).and_then(|()| chdir("/")) {
         return error.into();

@@ -1,5 +1,5 @@
 //! The configuration of container runtimes: NVIDIA's entries are found and removed again, and everything else stays.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod files;
 mod foreign_input;

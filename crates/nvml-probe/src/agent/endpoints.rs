@@ -11,7 +11,6 @@ use super::{heartbeat::Heartbeat, metrics::Metrics};
 pub struct Telemetry {
     /// The agent's progress.
     pub heartbeat: Arc<Heartbeat>,
-    /// The metrics.
     pub metrics: Arc<Metrics>,
 }
 

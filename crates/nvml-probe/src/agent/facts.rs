@@ -24,24 +24,17 @@ use crate::{
 /// A fact that could not be read. Nothing is reported in that case: what is missing in a report counts as absent.
 #[derive(Debug, thiserror::Error)]
 pub enum FactError {
-    /// The PCI bus cannot be read.
     #[error(transparent)]
     Pci(#[from] PciError),
-    /// The driver's state cannot be read.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// The operating system cannot be determined.
     #[error("cannot read the host's os-release")]
     Os(#[source] io::Error),
-    /// The boot id cannot be read.
     #[error("cannot read the kernel's boot id")]
     Boot(#[source] io::Error),
 }
 
 /// Returns the current start of the driver.
-///
-/// # Errors
-/// Returns an error if one of its facts cannot be read.
 pub(super) fn driver_start(host: &HostRoot) -> Result<DriverStart, FactError> {
     Ok(DriverStart {
         boot_id: os::boot_id(host).map_err(FactError::Boot)?,
@@ -52,9 +45,6 @@ pub(super) fn driver_start(host: &HostRoot) -> Result<DriverStart, FactError> {
 
 /// Collects the remaining facts. The module's use is read last, after the NVML child has started or ended; earlier, it
 /// would change from one report to the next.
-///
-/// # Errors
-/// Returns an error if a fact cannot be read.
 pub(super) fn collect(
     host: &HostRoot,
     start: DriverStart,
@@ -89,9 +79,6 @@ fn listed(host: &HostRoot) -> Option<Vec<Holder>> {
 }
 
 /// Returns the devices that kubelet has assigned to containers, or `None` if it does not serve them.
-///
-/// # Errors
-/// Returns an error if kubelet's socket cannot be found or does not answer.
 pub(super) async fn assignments(
     host: &HostRoot,
     kubelet_root: Option<&str>,

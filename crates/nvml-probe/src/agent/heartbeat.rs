@@ -27,7 +27,6 @@ struct State {
 
 impl Heartbeat {
     /// Creates the heartbeat of an agent that counts as dead once no look has ended for longer than `stall_timeout`.
-    #[must_use]
     pub fn new(stall_timeout: Duration) -> Self {
         Self { stall_timeout, state: Mutex::default() }
     }
@@ -59,9 +58,6 @@ impl Heartbeat {
 
     /// Returns whether the agent makes progress. Waiting for the API server counts as progress, because a restart would
     /// not help.
-    ///
-    /// # Errors
-    /// Returns the reason if the agent makes no progress.
     pub fn alive(&self, now: Instant) -> Result<(), String> {
         let silence =
             self.state().last_beat.map_or(Duration::ZERO, |last_beat| now.saturating_duration_since(last_beat));
@@ -72,9 +68,6 @@ impl Heartbeat {
     }
 
     /// Returns whether the GpuNode has the agent's current report.
-    ///
-    /// # Errors
-    /// Returns the reason if it does not.
     pub fn ready(&self, now: Instant) -> Result<(), String> {
         let state = self.state();
         if state.last_beat.is_none() {

@@ -67,7 +67,6 @@ const FAILED: ResultLabel = ResultLabel { result: "Failed" };
 impl Metrics {
     /// Creates the metrics with the node's name as a label, because alerts need it regardless of how the probe is
     /// scraped.
-    #[must_use]
     pub fn new(node: &str) -> Self {
         let label = ("node".into(), node.to_owned().into());
         let mut registry = Registry::with_prefix_and_labels("nvml_probe", std::iter::once(label));
@@ -97,7 +96,6 @@ impl Metrics {
     }
 
     /// Creates the metrics of [`Self::new`] and those that have the names of dcgm-exporter.
-    #[must_use]
     pub fn with_dcgm_names(node: &str) -> Self {
         let mut metrics = Self::new(node);
         let names = DcgmNames { node: node.to_owned(), gpus: Arc::clone(&metrics.gpus) };
@@ -135,7 +133,6 @@ impl Metrics {
         self.gpus.show_pods(assignments);
     }
 
-    /// Counts a look.
     pub fn count_look(&self, succeeded: bool) {
         self.looks.get_or_create(if succeeded { &DONE } else { &FAILED }).inc();
     }
@@ -146,9 +143,6 @@ impl Metrics {
     }
 
     /// Returns the metrics in the format of Prometheus (OpenMetrics text).
-    ///
-    /// # Errors
-    /// Writing to a string never fails.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);

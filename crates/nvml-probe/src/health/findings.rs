@@ -19,7 +19,6 @@ pub struct Finding {
     pub kind: CauseKind,
     /// The XID, for that kind only.
     pub xid: Option<u16>,
-    /// The severity.
     pub severity: Severity,
     /// The recommended action.
     pub action: Action,
@@ -35,7 +34,6 @@ pub struct Finding {
 
 impl Finding {
     /// Creates a finding with the defaults of its kind, or `None` if the rules ignore the kind.
-    #[must_use]
     pub fn of(rules: &Rules, kind: CauseKind, evidence: impl Into<String>) -> Option<Self> {
         let KindDefaults { severity, action, cure, confirm } = defaults(kind);
         let severity = rules.severity_over(kind, severity)?;
@@ -43,7 +41,6 @@ impl Finding {
     }
 
     /// Creates a finding for an XID that occurred `count` times, or `None` if XIDs of this number are ignored.
-    #[must_use]
     pub fn of_xid(rules: &Rules, xid: u16, count: u64, message: &str) -> Option<Self> {
         let meaning = rules.xid(xid);
         let (severity, cure) = match meaning.class {
@@ -98,7 +95,6 @@ pub struct Findings {
 }
 
 /// Evaluates a reading.
-#[must_use]
 pub fn findings(rules: &Rules, now: &Readings, baseline: &Baseline) -> Findings {
     let mut evaluation = Evaluation { rules, findings: Findings::default() };
     heat(&mut evaluation, &now.thermal);

@@ -31,7 +31,6 @@ const MAX_XIDS: usize = 1024;
 pub enum GpuObservation<'a> {
     /// It was read.
     Read {
-        /// Its readings.
         readings: &'a Readings,
         /// Its UUID: a different one means another GPU at the same address.
         uuid: Option<&'a str>,
@@ -67,7 +66,6 @@ pub struct Gpu {
 
 impl Gpu {
     /// Restores the state reported before this process started.
-    #[must_use]
     pub fn restore(rules: &Rules, reported: &GpuHealth, uuid: Option<&str>) -> Self {
         Self {
             state: reported.state,
@@ -82,7 +80,6 @@ impl Gpu {
     }
 
     /// Returns the state to report.
-    #[must_use]
     pub fn health(&self) -> GpuHealth {
         let standing = self.causes.iter().filter(|cause| cause.stands());
         GpuHealth {

@@ -17,7 +17,6 @@ pub enum Cure {
 /// The defaults of a kind of cause, which rules can override.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KindDefaults {
-    /// The severity.
     pub severity: Severity,
     /// The recommended action.
     pub action: Action,
@@ -28,7 +27,6 @@ pub struct KindDefaults {
 }
 
 /// Returns the defaults of a kind. Those of [`CauseKind::Xid`] depend on the number: see [`super::xid`].
-#[must_use]
 pub fn defaults(kind: CauseKind) -> KindDefaults {
     use Action::{CheckHardware, DrainAndReset, None, RebootNode, ReplaceGpu, ResetGpu};
     use CauseKind as Kind;
@@ -66,7 +64,6 @@ pub fn defaults(kind: CauseKind) -> KindDefaults {
 }
 
 /// Returns whether the end of such a cause proves that the GPU was restarted, because nothing else ends it.
-#[must_use]
 pub fn proves_restart(kind: CauseKind) -> bool {
     matches!(kind, CauseKind::GpuLost | CauseKind::ResetRequired | CauseKind::RecoveryActionNeeded)
 }

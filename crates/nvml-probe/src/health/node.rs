@@ -34,12 +34,10 @@ pub struct DriverStart {
     pub load_id: Option<u64>,
 }
 
-/// One look at the node.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeLook<'a> {
     /// The start of the driver that is loaded.
     pub start: &'a DriverStart,
-    /// The GPUs on the bus.
     pub on_bus: &'a [PciGpu],
     /// The outcome of the query to NVML.
     pub nvml: &'a NvmlStatus,
@@ -59,7 +57,6 @@ pub struct NodeHealth {
 
 impl NodeHealth {
     /// Restores the state reported before this process started.
-    #[must_use]
     pub fn restore(rules: &Rules, report: &Report) -> Self {
         let gpus = report
             .gpus
@@ -73,8 +70,6 @@ impl NodeHealth {
         Self { gpus: gpus.collect(), start: Some(start) }
     }
 
-    /// Returns the health of the GPU at an address.
-    #[must_use]
     pub fn of(&self, address: &str) -> GpuHealth {
         self.gpus.get(address).map(Gpu::health).unwrap_or_default()
     }

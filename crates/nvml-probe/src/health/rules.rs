@@ -41,39 +41,32 @@ impl From<HealthRules> for Rules {
 
 impl Rules {
     /// Returns the pause between two readings, which is never zero.
-    #[must_use]
     pub fn interval(&self) -> Duration {
         let given = self.0.interval.map(Duration::from);
         given.filter(|interval| !interval.is_zero()).unwrap_or(INTERVAL)
     }
 
     /// Returns how many readings in a row turn an intermittent finding into a cause.
-    #[must_use]
     pub fn confirm_intervals(&self) -> u32 {
         self.0.confirm_intervals.unwrap_or(CONFIRM_INTERVALS).max(1)
     }
 
     /// Returns how many clean readings in a row end a cause.
-    #[must_use]
     pub fn clean_intervals(&self) -> u32 {
         self.0.clean_intervals.unwrap_or(CLEAN_INTERVALS).max(1)
     }
 
     /// Returns after how many clean readings in a row a passing cause counts as dealt with: half of those that end it,
     /// so that an intermittent condition does not change the report every minute.
-    #[must_use]
     pub fn calm_intervals(&self) -> u32 {
         self.clean_intervals().div_ceil(2).max(self.confirm_intervals())
     }
 
     /// Returns how long a passing cause is remembered: the duration of the clean readings that end it.
-    #[must_use]
     pub fn clean_period(&self) -> Duration {
         self.interval().saturating_mul(self.clean_intervals())
     }
 
-    /// Returns the meaning of an XID.
-    #[must_use]
     pub fn xid(&self, xid: u16) -> Meaning {
         let known = xid::meaning(xid);
         let lists = &self.0.xids;
@@ -92,13 +85,11 @@ impl Rules {
     }
 
     /// Returns the severity of a kind of cause, `None` if it is ignored. Defaults to that of the kind.
-    #[must_use]
     pub fn severity(&self, kind: CauseKind) -> Option<Severity> {
         self.severity_over(kind, defaults(kind).severity)
     }
 
     /// As [`Self::severity`], with a default that depends on the reading.
-    #[must_use]
     pub fn severity_over(&self, kind: CauseKind, default: Severity) -> Option<Severity> {
         let lists = &self.0.causes;
         if lists.fatal.contains(&kind.into()) {
@@ -113,37 +104,31 @@ impl Rules {
     }
 
     /// Returns how many degrees below the slowdown temperature a GPU counts as too hot.
-    #[must_use]
     pub fn below_slowdown(&self) -> i64 {
         self.thresholds().below_slowdown_celsius.unwrap_or(BELOW_SLOWDOWN).into()
     }
 
     /// Returns how many degrees below the shutdown temperature that is fatal.
-    #[must_use]
     pub fn below_shutdown(&self) -> i64 {
         self.thresholds().below_shutdown_celsius.unwrap_or(BELOW_SHUTDOWN).into()
     }
 
     /// Returns how many uncorrectable memory errors are a cause.
-    #[must_use]
     pub fn uncorrectable_ecc(&self) -> u64 {
         self.thresholds().uncorrectable_ecc_errors.unwrap_or(UNCORRECTABLE_ECC)
     }
 
     /// Returns how many replaced rows are a cause.
-    #[must_use]
     pub fn remapped_rows(&self) -> u64 {
         self.thresholds().remapped_rows.unwrap_or(REMAPPED_ROWS)
     }
 
     /// Returns how many retired pages are a cause.
-    #[must_use]
     pub fn retired_pages(&self) -> u64 {
         self.thresholds().retired_pages.unwrap_or(RETIRED_PAGES)
     }
 
     /// Returns the rate of PCIe replays above which they are a cause, for a link of this generation and width.
-    #[must_use]
     pub fn replays_per_minute(&self, generation: u32, width: u32) -> u64 {
         self.thresholds().pcie_replays_per_minute.unwrap_or_else(|| {
             let place = usize::try_from(generation.max(1) - 1).unwrap_or(usize::MAX);

@@ -6,7 +6,6 @@
 
 use gpu_operator_crd::health::Action;
 
-/// The class of an XID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// An error of an application. The GPU is not affected.
@@ -17,7 +16,6 @@ pub enum Class {
     Fatal,
 }
 
-/// The meaning of an XID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meaning {
     /// Its default class.
@@ -29,7 +27,6 @@ pub struct Meaning {
 }
 
 /// Returns the meaning of an XID. Unknown ones are warnings.
-#[must_use]
 pub fn meaning(xid: u16) -> Meaning {
     use Action::{CheckHardware, None, RebootNode, ReplaceGpu, ResetGpu, RestartApplication};
     use Class::{Fatal, Ignore, Warn};

@@ -27,7 +27,6 @@ struct Lead {
 impl XidDeduplicator {
     /// Takes the XIDs from the log and returns those that NVML had not reported. NVML does not know those from before
     /// this process started.
-    #[must_use]
     pub fn from_log(&mut self, mut xids: XidsByGpu) -> XidsByGpu {
         for (address, seen) in &mut xids {
             seen.retain_mut(|seen| match seen.source {
@@ -45,7 +44,6 @@ impl XidDeduplicator {
     }
 
     /// Takes the XIDs that NVML has reported since it was last queried and returns those that the log had not.
-    #[must_use]
     pub fn from_nvml(&mut self, reported: &[NvmlXid]) -> XidsByGpu {
         let mut xids = XidsByGpu::new();
         let counts: BTreeMap<Key, u64> =

@@ -35,7 +35,6 @@ pub struct Announcer {
 
 impl Announcer {
     /// Creates an announcer for the GpuNode of the given node.
-    #[must_use]
     pub fn new(client: Client, node: &str) -> Self {
         let (api, resource) = create::api(client);
         let errors = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
@@ -44,15 +43,11 @@ impl Announcer {
     }
 
     /// Returns whether the last request failed.
-    #[must_use]
     pub fn has_failed(&self) -> bool {
         self.errors.has_failed()
     }
 
     /// Creates the GpuNode if the node has a GPU and a request is due. Returns the outcome of a request, if one was made.
-    ///
-    /// # Errors
-    /// Returns an error if the API server rejects the request, or does not answer in time.
     pub async fn announce(&mut self, has_gpu: bool, now: Instant) -> Result<Option<Created>, PublishError> {
         if !has_gpu {
             if self.present.has_failed() {

@@ -65,7 +65,6 @@ const MAX_MESSAGE: usize = 1024;
 /// Builds the report from the facts, NVML's answer and the health.
 ///
 /// The list of GPUs is that of the bus: a GPU that NVML does not list stays, without anything that needs a driver.
-#[must_use]
 pub fn build_report(facts: &Facts, look: &NvmlStatus, health: &NodeHealth) -> Report {
     let inventory = look.inventory();
     Report {
@@ -97,7 +96,6 @@ pub fn build_report(facts: &Facts, look: &NvmlStatus, health: &NodeHealth) -> Re
 }
 
 /// Returns the report with the current health of its GPUs.
-#[must_use]
 pub fn with_health(mut report: Report, health: &NodeHealth) -> Report {
     for gpu in &mut report.gpus {
         gpu.health = health.of(&gpu.pci_address);
@@ -106,7 +104,6 @@ pub fn with_health(mut report: Report, health: &NodeHealth) -> Report {
 }
 
 /// Returns the report with the pods that have GPUs, as `<namespace>/<name>`.
-#[must_use]
 pub fn with_gpu_pods(report: Report, names: Option<BTreeSet<String>>) -> Report {
     let gpu_pods = names.map(|names| GpuPods {
         count: u32::try_from(names.len()).unwrap_or(u32::MAX),

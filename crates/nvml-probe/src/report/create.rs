@@ -23,9 +23,6 @@ pub(super) fn api(client: Client) -> (Api<DynamicObject>, ApiResource) {
 }
 
 /// Creates a bare GpuNode, without a status and with an empty spec.
-///
-/// # Errors
-/// Returns an error if the API server rejects the request or cannot be reached.
 pub(super) async fn create(
     api: &Api<DynamicObject>,
     resource: &ApiResource,

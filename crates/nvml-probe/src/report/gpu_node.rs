@@ -56,7 +56,6 @@ pub struct Requests {
 
 impl GpuNodeView {
     /// Returns what the operator requests; `None` while that is unknown.
-    #[must_use]
     pub fn requests(&self) -> Option<Requests> {
         match self {
             Self::Unknown => None,
@@ -66,13 +65,11 @@ impl GpuNodeView {
     }
 
     /// Returns whether the GpuNode exists and has an owner.
-    #[must_use]
     pub fn is_owned(&self) -> bool {
         matches!(self, Self::Present(fields) if fields.owned)
     }
 
     /// Returns the driver's root in addition to those that are always searched.
-    #[must_use]
     pub fn driver_root(&self) -> Option<&str> {
         match self {
             Self::Unknown | Self::Absent => None,
@@ -81,7 +78,6 @@ impl GpuNodeView {
     }
 
     /// Returns the rules by which GPUs are evaluated.
-    #[must_use]
     pub fn rules(&self) -> Rules {
         match self {
             Self::Unknown | Self::Absent => Rules::default(),
@@ -89,8 +85,6 @@ impl GpuNodeView {
         }
     }
 
-    /// Returns the resources by which the node has offered GPUs.
-    #[must_use]
     pub fn offered_resources(&self) -> &[String] {
         match self {
             Self::Unknown | Self::Absent => &[],
@@ -99,7 +93,6 @@ impl GpuNodeView {
     }
 
     /// Returns the last report.
-    #[must_use]
     pub fn report(&self) -> Option<&Report> {
         match self {
             Self::Unknown | Self::Absent => None,

@@ -6,11 +6,9 @@ use gpu_host::observe::pod_resources::{Assignment, Source};
 
 /// The prefix of the resources of NVIDIA's and Google's device plugins.
 const PREFIX: &str = "nvidia.com/";
-/// NVIDIA's DRA driver for GPUs.
 const DRA_DRIVER: &str = "gpu.nvidia.com";
 
 /// Returns the pods with GPUs as `<namespace>/<name>`. `offered` lists the node's GPU resources in addition to those with NVIDIA's prefix.
-#[must_use]
 pub fn gpu_pods(assignments: &[Assignment], offered: &[String]) -> BTreeSet<String> {
     let with_gpus = assignments.iter().filter(|assignment| is_gpu(assignment, offered));
     with_gpus.map(|Assignment { namespace, pod, .. }| format!("{namespace}/{pod}")).collect()

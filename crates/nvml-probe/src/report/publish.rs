@@ -26,24 +26,17 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 /// A report could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// There is no configuration, neither a pod's nor a kubeconfig.
     #[error("no API server is configured")]
     Config(#[from] kube::config::InferConfigError),
-    /// The API server rejected the request or could not be reached.
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// The API server did not answer in time.
     #[error("the API server did not answer within {} s", REQUEST.as_secs())]
     TimedOut,
-    /// The report cannot be encoded as JSON.
     #[error("cannot encode the report")]
     Encode(#[from] serde_json::Error),
 }
 
 /// Creates a client with the probe's User-Agent.
-///
-/// # Errors
-/// Returns an error if the API server is not configured, or its certificates cannot be used.
 pub async fn client() -> Result<Client, PublishError> {
     let mut config = Config::infer().await?;
     let agent = (http::header::USER_AGENT, http::HeaderValue::from_static(crate::USER_AGENT));
@@ -82,7 +75,6 @@ struct LastWrite {
 
 impl Publisher {
     /// Creates a publisher for the GpuNode of the given node.
-    #[must_use]
     pub fn new(client: Client, node: &str) -> Self {
         let (api, resource) = create::api(client);
         let creations = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
@@ -92,9 +84,6 @@ impl Publisher {
     /// Writes the report unless the GpuNode already has it. No GpuNode is created for a node without GPUs, but an
     /// existing one is updated. A GpuNode that is deleted again and again before it has an owner is created less and less
     /// often.
-    ///
-    /// # Errors
-    /// Returns an error if the API server rejects the request, or does not answer in time.
     pub async fn publish(
         &mut self,
         gpu_node: &GpuNodeView,

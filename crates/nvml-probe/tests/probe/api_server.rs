@@ -25,7 +25,6 @@ struct State {
     pruned: Vec<&'static str>,
 }
 
-/// The server.
 #[derive(Clone, Default)]
 pub struct Server(Arc<Mutex<State>>);
 

@@ -49,7 +49,6 @@ fn write_log(host: &Host, messages: &[&str]) {
     host.write(KERNEL_LOG, &records(messages));
 }
 
-/// Appends messages to the log.
 fn append(host: &Host, messages: &[&str]) {
     let mut log = OpenOptions::new().append(true).open(host.path(KERNEL_LOG)).unwrap();
     log.write_all(records(messages).as_bytes()).unwrap();

@@ -11,20 +11,17 @@ pub struct Leadership(Option<watch::Receiver<Option<Instant>>>);
 
 impl Leadership {
     /// Returns the leadership of the only replica, which leads always.
-    #[must_use]
     pub const fn sole() -> Self {
         Self(None)
     }
 
     /// Returns the leadership of a replica that leads until the time that was sent last.
-    #[must_use]
     pub const fn elected(term: watch::Receiver<Option<Instant>>) -> Self {
         Self(Some(term))
     }
 
     /// Returns whether this replica leads now. A process that was suspended, or whose requests hang, leads no longer without having
     /// been notified.
-    #[must_use]
     pub fn holds(&self) -> bool {
         let Some(term) = &self.0 else { return true };
         term.borrow().is_some_and(|until| Instant::now() < until)

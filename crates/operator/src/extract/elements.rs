@@ -36,7 +36,6 @@ impl Elements {
         Self { keeps_fields, ..self }
     }
 
-    /// Returns a deserializer that counts them.
     pub fn counted<D>(&self, deserializer: D) -> Counted<'_, D> {
         Counted { inner: deserializer, elements: self, is_struct: false }
     }

@@ -40,7 +40,6 @@ pub trait AnyEvent: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debu
 
 impl<E: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + 'static> AnyEvent for E {}
 
-/// The state of the watch.
 enum State<E> {
     /// No watch is open.
     Closed,

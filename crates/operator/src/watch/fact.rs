@@ -52,7 +52,6 @@ pub trait Fact: Clone + Debug + PartialEq + Send + Sync + 'static {
     /// Whether it is also read from the object's managed fields.
     const NEEDS_FIELDS: bool = false;
 
-    /// Reads an object.
     fn read(object: Self::Object) -> Reading<Self>;
 
     /// Returns the times of other machines in these facts.

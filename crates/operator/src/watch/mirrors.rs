@@ -29,7 +29,6 @@ use super::{
 };
 use crate::extract::Guarded;
 
-/// Returns the resource version of an object.
 pub fn version(object: &impl ResourceExt) -> Version {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
@@ -45,7 +44,6 @@ impl<F: Fact> Default for Shared<F> {
 }
 
 impl<F: Fact> Shared<F> {
-    /// Returns the mirror to read.
     pub fn read(&self) -> RwLockReadGuard<'_, Mirror<F, F::Name>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,7 +73,6 @@ impl Default for Clock {
     }
 }
 
-/// All mirrors.
 #[derive(Debug, Default)]
 pub struct Mirrors {
     pub(super) policies: Shared<Readable<ClusterGpuPolicy>>,
@@ -103,19 +100,16 @@ pub struct Mirrors {
 
 impl Mirrors {
     /// Returns empty mirrors whose facts are observed by this clock.
-    #[must_use]
     pub fn new(clock: fn() -> Timestamp) -> Self {
         Self { clock: Clock(clock), ..Self::default() }
     }
 
     /// Returns the current time in whole seconds, the precision that Kubernetes stores.
-    #[must_use]
     pub fn now(&self) -> Timestamp {
         Timestamp::from_second((self.clock.0)().as_second()).unwrap_or_default()
     }
 
     /// Returns the kinds that have not been listed yet. The operator is ready when there are none.
-    #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         let synced = [
             ("ClusterGpuPolicy", self.policies.read().synced()),
@@ -148,7 +142,6 @@ impl Mirrors {
     }
 
     /// Sets how a CRD differs from this operator's version, if it is known to. Returns whether that changed.
-    #[must_use]
     pub fn learn_schema(&self, crd: &'static str, mismatch: Option<SchemaMismatch>) -> bool {
         let changed = self.schemas.put(crd, mismatch, self.now());
         if changed {
@@ -170,7 +163,6 @@ impl Mirrors {
     }
 
     /// Returns the world as the mirrors show it, or `None` until all kinds have been listed.
-    #[must_use]
     pub fn world(&self) -> Option<World> {
         if !self.schemas.answered() {
             return None;
@@ -196,9 +188,6 @@ impl Mirrors {
 
     /// Returns the newest known version of the object of a write that depends on the state for which it was planned: `Ok(None)` if the
     /// write depends on nothing, and `Err` if the object has changed since in what matters to the write.
-    ///
-    /// # Errors
-    /// Returns [`Outdated`].
     pub fn planned_for(&self, write: &Write) -> Result<Option<Version>, Outdated> {
         let name = write.target.name.as_str();
         let (version, is_same) = match &write.body {
@@ -232,7 +221,6 @@ impl Mirrors {
     }
 
     /// Returns the pods and rejections as the mirrors show them, or `None` until all kinds have been listed.
-    #[must_use]
     pub fn symptoms(&self) -> Option<Symptoms> {
         let mut refused = self.refused.read().facts()?;
         refused.extend(self.not_started.read().facts()?);

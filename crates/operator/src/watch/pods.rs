@@ -17,7 +17,6 @@ const SYSTEM_NAMESPACE: &str = "kube-system";
 
 /// Watches the pods and Events that diagnosis reads, except those in the operator's own namespace, until the returned futures
 /// are dropped.
-#[must_use]
 pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> Vec<BoxFuture<'static, ()>> {
     let fields = format!("status.phase=Pending,metadata.namespace!={namespace},metadata.namespace!={SYSTEM_NAMESPACE}");
     let wakes_nothing = Arc::default();

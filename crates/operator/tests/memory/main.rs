@@ -1,5 +1,5 @@
 //! The memory of the operator's process in a cluster whose tenants create objects as large as the API server accepts.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod objects;
 mod server;

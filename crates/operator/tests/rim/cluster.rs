@@ -4,14 +4,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use gpu_operator::{
-    drive::Driver,
     election::{Election, Leadership},
-    events::Publisher,
     metrics::Metrics,
-    progress::Progress,
     reconcile::Loop,
-    schema_watch,
-    watch::{self, Mirrors},
+    watch::Mirrors,
 };
 use gpu_operator_crd::{GpuNode, NodeName};
 use gpu_operator_plan::{
@@ -91,7 +87,7 @@ impl Cluster {
 
     /// Starts the only operator, and returns its metrics.
     pub fn start_operator(&self, sim: &Sim) -> Arc<Metrics> {
-        self.start(sim, self.api.client_of(""), Leadership::sole())
+        self.start(sim, &self.api.client_of(""), Leadership::sole())
     }
 
     /// Starts one of several operators.
@@ -100,14 +96,14 @@ impl Cluster {
         let mut election = Election::new(client.clone(), &sim.settings.namespace, "operator", name);
         let leadership = election.leadership();
         self.spawn(async move { election.run().await });
-        self.start(sim, client, leadership);
+        self.start(sim, &client, leadership);
     }
 
     /// Starts the watches, the publisher of Events and the reconcile loop.
-    fn start(&self, sim: &Sim, client: Client, leadership: Leadership) -> Arc<Metrics> {
+    fn start(&self, sim: &Sim, client: &Client, leadership: Leadership) -> Arc<Metrics> {
         let catalogue = Catalogue::builtin().expect("a valid catalogue");
         let mirrors = Arc::new(Mirrors::new(clock));
-        let (reconcile, tasks) = Loop::new(&client, sim.settings.clone(), catalogue, leadership, mirrors);
+        let (reconcile, tasks) = Loop::new(client, sim.settings.clone(), catalogue, leadership, mirrors);
         for task in tasks {
             self.spawn(task);
         }

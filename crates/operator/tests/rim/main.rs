@@ -1,5 +1,5 @@
 //! The operator's writes and its loop, with its watches, against an API server in memory.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod admission;
 mod api;

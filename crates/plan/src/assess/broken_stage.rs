@@ -17,7 +17,6 @@ const NEEDED: [Stage; 2] = [Stage::Toolkit, Stage::Mps];
 
 /// Returns the verdict on the first stage of a node that is broken, whatever is allocatable. After a reboot that kubelet or the probe
 /// has not reported yet, nothing is known of the stages.
-#[must_use]
 pub fn of(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
     member.report?;
     let needed = || NEEDED.into_iter().filter(|stage| member.have.get(*stage).is_some());
@@ -26,7 +25,6 @@ pub fn of(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict>
 
 /// Returns when a broken stage of a node with this status counts against Ready: it may only be restarting. That it is broken is
 /// recorded in the stage's condition, so the time is measured by this operator's clock alone.
-#[must_use]
 pub fn counts_from(broken: &Verdict, status: &GpuNodeStatus) -> Option<Timestamp> {
     let kind = match broken.phase {
         Phase::Driver => NodeConditionType::DriverReady,

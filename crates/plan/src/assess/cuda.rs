@@ -19,7 +19,6 @@ pub struct Ceilings {
 }
 
 /// Returns the highest CUDA versions for a node.
-#[must_use]
 pub fn ceilings(catalogue: &Catalogue, member: &Member<'_>) -> Ceilings {
     let of_version = |version: &str| catalogue.cuda_of(version).map(str::to_owned);
     let report = member.report;
@@ -40,7 +39,6 @@ pub fn ceilings(catalogue: &Catalogue, member: &Member<'_>) -> Ceilings {
 impl Ceilings {
     /// Returns the version for the driver that a node has once its labels name the groups `to_be`. A version that is unknown
     /// at the moment is left unchanged.
-    #[must_use]
     pub fn of(&self, member: &Member<'_>, to_be: &StageRevisions) -> Option<String> {
         let Self { wanted, present, told, .. } = self;
         let moves = member.want().is_some_and(|want| want.driver == to_be.driver);
@@ -49,7 +47,6 @@ impl Ceilings {
 
     /// Returns the version for the node's label, which contains only a version that was known when the driver was chosen:
     /// otherwise an installer that chooses the driver version itself would cost one more write per node.
-    #[must_use]
     pub fn label(&self, member: &Member<'_>, to_be: &StageRevisions) -> Option<String> {
         if member.driver().is_some() {
             return self.of(member, to_be).filter(|_| self.foreseen);

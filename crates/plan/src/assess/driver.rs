@@ -33,7 +33,6 @@ use crate::{
 
 /// Returns the verdict on a node whose policy cannot be applied to it. A loaded module without libraries may belong to an
 /// installer that is about to install them, so it counts as a fault only after [`GRACE`].
-#[must_use]
 pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
     let before = member.status().filter(|before| before.phase == Phase::Driver);
     let waited = before.is_some_and(|before| match before.reason() {
@@ -49,7 +48,6 @@ pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
 }
 
 /// Returns the verdict on a driver that is not proven to work, or `None` if it is.
-#[must_use]
 pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: Timestamp) -> Option<Verdict> {
     let phase = Phase::Driver;
     let report = member.report?;
@@ -140,7 +138,6 @@ fn of_preinstalled(member: &Member<'_>, report: &Report, root: &str) -> Verdict 
 
 /// Returns the verdict on a node whose host has the libraries of another driver than the loaded one, as after an upgrade of its
 /// packages: NVML and every new GPU container fail. A host whose libraries were not found at all proves nothing.
-#[must_use]
 pub fn replaced_on_host(member: &Member<'_>) -> Option<Verdict> {
     let driver = &member.report?.driver;
     let loaded = driver.loaded.as_deref().filter(|_| !has_nvidias_container(member))?;
@@ -151,7 +148,6 @@ pub fn replaced_on_host(member: &Member<'_>) -> Option<Verdict> {
 
 /// Returns whether NVIDIA's container installs the driver of a node. A pending driver may have another source than the one that the
 /// node has.
-#[must_use]
 pub fn has_nvidias_container(member: &Member<'_>) -> bool {
     let wants_nvidias = || matches!(member.driver(), Some(DriverChoice::Container { .. }));
     member.have.driver.is_some() && member.pod(Stage::Driver).map_or_else(wants_nvidias, PodFacts::is_nvidia_driver)

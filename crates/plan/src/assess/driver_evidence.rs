@@ -20,7 +20,6 @@ use crate::{
 
 /// Returns the evidence against the driver of a node that has NVIDIA's driver container, if there is any. During an update none is
 /// needed, because every stage is proven then.
-#[must_use]
 pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<Note> {
     let facts = &member.report?.driver;
     let pod = member.pod(Stage::Driver);

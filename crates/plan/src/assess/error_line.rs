@@ -62,7 +62,6 @@ struct Record<'l> {
 
 /// Returns the last record of a log that reports an error, otherwise the last one, on one line and without its time: a container
 /// that fails again and again reports the same error each time.
-#[must_use]
 pub fn error_line(log: &str) -> String {
     let records = records(log);
     let errors = || records.iter().rev().filter(|record| record.reports_an_error());

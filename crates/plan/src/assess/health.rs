@@ -50,7 +50,6 @@ enum ProbeLiveness {
 
 /// Returns the health of a node's GPUs, from its report and the state of its probe. `missing` is the number of GPUs that are
 /// no longer on the bus.
-#[must_use]
 pub fn of(report: Option<&Report>, probe: Option<&PodFacts>, missing: u32, now: Timestamp) -> NodeHealth {
     let Some(report) = report.filter(|report| !report.gpus.is_empty() || missing > 0) else {
         return NodeHealth::default();
@@ -156,7 +155,6 @@ fn line(gpu: &Gpu) -> String {
 }
 
 /// Returns the number of GPUs that must not be unhealthy for a node to be ready.
-#[must_use]
 pub fn required(health: &Health, expected: u32) -> u32 {
     health.min_healthy_gpus.as_ref().map_or(expected, |wanted| int_or_percent::of(wanted, expected).min(expected))
 }

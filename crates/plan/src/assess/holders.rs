@@ -39,7 +39,6 @@ pub enum Holders {
 
 impl Holders {
     /// Returns the programs that hold the GPUs of a node.
-    #[must_use]
     pub fn of(member: &Member<'_>) -> Self {
         let Some(report) = member.report else { return Self::Unknown };
         if report.driver.loaded.is_none() {
@@ -70,7 +69,6 @@ impl Holders {
     }
 
     /// Returns the names of the programs.
-    #[must_use]
     pub fn names(&self) -> Vec<String> {
         match self {
             Self::Unknown => Vec::new(),
@@ -80,27 +78,23 @@ impl Holders {
 }
 
 /// Returns whether the probe is requested to list the programs.
-#[must_use]
 pub fn is_requested(member: &Member<'_>) -> bool {
     member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.report_holders)
 }
 
 /// Returns whether the probe can list the programs.
-#[must_use]
 pub fn can_be_listed(member: &Member<'_>) -> bool {
     member.report.is_some() && member.probe_pod().is_some_and(PodFacts::running)
 }
 
 /// Returns the pods that have GPUs of a node, as its probe reports them at present, if there are any. That there are none is not reported
 /// in time: a pod may have been given a GPU since, or may be about to start.
-#[must_use]
 pub fn reported_pods<'w>(member: &Member<'w>) -> Option<&'w GpuPods> {
     let is_current = is_requested(member) && can_be_listed(member);
     member.report?.gpu_pods.as_ref().filter(|pods| is_current && pods.count > 0)
 }
 
 /// Returns the note on a node whose update does not begin, or was given up, because of these programs.
-#[must_use]
 pub fn note<'b>(blockers: impl Iterator<Item = &'b Blocker>) -> Note {
     let names: Vec<_> = blockers.map(|blocker| blocker.name.clone()).collect();
     let message = format!(

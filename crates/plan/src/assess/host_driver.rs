@@ -10,7 +10,6 @@ use crate::{
 };
 
 /// Returns why the host's driver does not support the node's GPUs; `None` if it does, or if the driver is not the host's.
-#[must_use]
 pub fn problem(catalogue: &Catalogue, member: &Member<'_>) -> Option<String> {
     let Some(DriverChoice::Preinstalled { root }) = member.driver() else {
         return None;

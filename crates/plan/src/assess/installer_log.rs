@@ -135,7 +135,6 @@ const COMPLAINTS: [Complaint; 11] = [
 ];
 
 /// Returns the reason for the end of an installing container's log, and the advice; `None` if the failure is unknown.
-#[must_use]
 pub fn complaint(words: &str) -> Option<(Reason, &'static str)> {
     let said = words.to_lowercase();
     let told = |complaint: &&Complaint| complaint.words.iter().any(|all| all.iter().all(|word| said.contains(word)));
@@ -143,7 +142,6 @@ pub fn complaint(words: &str) -> Option<(Reason, &'static str)> {
 }
 
 /// Returns whether a container runtime's error means that an image does not exist, as opposed to any other pull failure.
-#[must_use]
 pub fn says_not_found(words: &str) -> bool {
     let said = words.to_lowercase();
     let none = ["not found", "manifest unknown", "name unknown", "does not exist"];

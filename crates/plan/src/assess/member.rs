@@ -57,7 +57,6 @@ impl<'w> Deref for Member<'w> {
 
 impl<'w> Member<'w> {
     /// Returns a node as a member of its pool.
-    #[must_use]
     pub fn of(desired: DesiredNode<'w>, world: &'w World, now: Timestamp) -> Self {
         let (policy, pool) = (desired.policy, desired.pool.named);
         let tolerations = effective_spec::tolerations(policy, pool);
@@ -83,73 +82,61 @@ impl<'w> Member<'w> {
     }
 
     /// Returns the node's status as the operator last wrote it.
-    #[must_use]
     pub fn status(&self) -> Option<&'w GpuNodeStatus> {
         self.gpu_node?.status.as_ref()
     }
 
     /// Returns the probe's last report of any boot: the node's GPUs and their health are as it says until the next one.
-    #[must_use]
     pub fn last_report(&self) -> Option<&'w Report> {
         report::last(self.gpu_node)
     }
 
     /// Returns whether the probe's last report is of another boot than the node's current one.
-    #[must_use]
     pub fn report_is_outdated(&self) -> bool {
         self.report.is_none() && self.last_report().is_some()
     }
 
     /// Returns the update that the node is in.
-    #[must_use]
     pub fn rollout(&self) -> Option<&'w Rollout> {
         self.gpu_node?.spec.rollout.as_ref()
     }
 
     /// Returns the number of the node's updates that have begun.
-    #[must_use]
     pub fn turns(&self) -> u32 {
         self.gpu_node.map_or(0, |gpu_node| gpu_node.spec.turns)
     }
 
     /// Returns the last update of the node in a rollout of its pool.
-    #[must_use]
     pub fn moved(&self) -> Option<&'w Moved> {
         self.gpu_node?.spec.moved.as_ref()
     }
 
     /// Returns the time before which no update of the node begins.
-    #[must_use]
     pub fn not_before(&self) -> Option<Timestamp> {
         Some(self.gpu_node?.spec.not_before.as_ref()?.0)
     }
 
     /// Returns the groups that the policy wants, if it can be applied to the node.
-    #[must_use]
     pub fn want(&self) -> Option<StageRevisions> {
         self.desired.desired.variant().map(Variant::groups)
     }
 
     /// Returns the driver that the policy wants, if it can be applied to the node.
-    #[must_use]
     pub fn driver(&self) -> Option<&DriverChoice> {
         self.desired.desired.variant().map(|variant| &variant.key.driver)
     }
 
     /// Returns the toolkit that the policy wants, if it can be applied to the node.
-    #[must_use]
     pub fn toolkit(&self) -> Option<&ToolkitChoice> {
         self.desired.desired.variant().map(|variant| &variant.key.toolkit)
     }
 
     /// Returns the model's name, if it is known.
-    #[must_use]
     pub fn model(&self) -> Option<&str> {
         self.discovery.model.as_deref()
     }
 
     /// Returns the time since which a report is expected: the node, its policy and its probe all exist since then.
-    #[must_use]
     pub fn report_awaited_since(&self) -> Option<Timestamp> {
         let probe = self.probe_pod().and_then(|pod| pod.created);
         let created = [self.node.created, probe].into_iter().flatten().map(ObservedTime::local);
@@ -157,26 +144,22 @@ impl<'w> Member<'w> {
     }
 
     /// Returns the time from which a missing report is a failure.
-    #[must_use]
     pub fn report_due(&self) -> Option<Timestamp> {
         self.report_awaited_since().map(|since| later(since, REPORT_GRACE))
     }
 
     /// Returns whether no status should be written for the node yet: its probe is about to report, and a status that is written
     /// before would be written again.
-    #[must_use]
     pub fn is_awaited(&self, now: Timestamp) -> bool {
         self.last_report().is_none() && self.report_due().is_some_and(|due| now < due)
     }
 
     /// Returns the number of GPUs on the PCI bus.
-    #[must_use]
     pub fn on_bus(&self) -> u32 {
         gpus::on_bus(self.last_report())
     }
 
     /// Returns the PCI addresses of the GPUs that are no longer on the bus.
-    #[must_use]
     pub fn missing_from(&self) -> Vec<&str> {
         let there = |address: &str| {
             self.last_report().is_some_and(|report| {
@@ -188,7 +171,6 @@ impl<'w> Member<'w> {
     }
 
     /// Returns the node's allocatable units: a GPU that four pods share counts as four.
-    #[must_use]
     pub fn allocatable(&self) -> u32 {
         let there = &self.node.allocatable;
         // Third-party plugins may have resource names other than NVIDIA's.
@@ -199,7 +181,6 @@ impl<'w> Member<'w> {
     }
 
     /// Returns a resource name with which a pod can request one of the node's GPUs, or a part of one.
-    #[must_use]
     pub fn offered(&self) -> &str {
         let there = &self.node.allocatable;
         let mut resource_names =
@@ -209,14 +190,12 @@ impl<'w> Member<'w> {
     }
 
     /// Returns the units that should be allocatable.
-    #[must_use]
     pub fn expected_units(&self) -> Option<u32> {
         self.expected_resources.as_ref().map(ExpectedResources::units)
     }
 
     /// Returns whether all expected units are allocatable, except those of unhealthy GPUs, and the policy does not require more
     /// healthy GPUs.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         let enough = |expected: u32| {
             expected.saturating_sub(self.health.unhealthy) >= health::required(&self.health_policy, expected)
@@ -234,13 +213,11 @@ impl<'w> Member<'w> {
     /// Returns whether the node's allocatable units are reliable. Kubelet needs some seconds to remove the GPUs of a plugin
     /// that is gone, so a node becomes ready only with a running plugin, and during an update only with all stages of the new
     /// revision; for a node that is ready, the allocatable units are sufficient.
-    #[must_use]
     pub fn is_believable(&self) -> bool {
         self.is_proven() || !self.is_in_its_turn() && self.status().is_some_and(GpuNodeStatus::is_ready)
     }
 
     /// Returns whether the node's allocatable units are proven by what runs on it, whatever its status.
-    #[must_use]
     pub fn is_proven(&self) -> bool {
         if self.is_in_its_turn() {
             return self.stack_proven();
@@ -256,13 +233,11 @@ impl<'w> Member<'w> {
     }
 
     /// Returns whether the node's last reason is a failure: an update then disturbs no workload.
-    #[must_use]
     pub fn was_failing(&self) -> bool {
         self.status().is_some_and(|status| !status.is_ready() && status.reason().is_some_and(Reason::is_failure))
     }
 
     /// Returns the stage's pod of the group that the node has.
-    #[must_use]
     pub fn pod(&self, stage: Stage) -> Option<&'w PodFacts> {
         let group = self.have.get(stage)?;
         let of_group = self.pods_of(stage).filter(|pod| pod.group.as_ref() == Some(group));
@@ -271,7 +246,6 @@ impl<'w> Member<'w> {
     }
 
     /// Returns when the last of this operator's pods and containers on the node was created or started.
-    #[must_use]
     pub fn last_pod_activity(&self) -> Option<Timestamp> {
         let of_pod = |pod: &&PodFacts| {
             let started = pod.init.iter().chain(&pod.containers).filter_map(ContainerFacts::running_since);
@@ -289,14 +263,12 @@ impl<'w> Member<'w> {
 
     /// Returns the time until which a driver pod in its guard container is expected to continue by itself: most guards exit
     /// immediately.
-    #[must_use]
     pub fn driver_waits_until(&self) -> Option<Timestamp> {
         let guard = self.pod(Stage::Driver)?.init.iter().find(|init| init.name == GUARD)?;
         Some(later(guard.running_since()?.local(), GUARD_TIMEOUT))
     }
 
     /// Returns whether a restarted driver container is waiting in its guard.
-    #[must_use]
     pub fn driver_waits(&self) -> bool {
         let reported = self.report.is_some_and(|report| report.driver.waits.is_some());
         reported && self.pod(Stage::Driver).is_some_and(|pod| pod.is_nvidia_driver() && pod.has_started())
@@ -304,7 +276,6 @@ impl<'w> Member<'w> {
 
     /// Returns whether the driver is in use by programs other than the operator's own pods. While the probe itself uses the
     /// driver, it cannot detect other users; pods are known from the API server.
-    #[must_use]
     pub fn is_held_by_others(&self) -> bool {
         let Some(report) = self.report.filter(|report| report.driver.in_use) else { return false };
         if self.gpu_pods.is_some_and(GpuPods::is_held) {
@@ -322,7 +293,6 @@ impl<'w> Member<'w> {
 
     /// Returns whether the node's driver is loaded and installed according to the probe's report: the version that the policy
     /// wants, or, while an update is pending, any version.
-    #[must_use]
     pub fn driver_proven(&self) -> bool {
         let (Some(choice), Some(report)) = (self.driver(), self.report) else {
             return false;
@@ -335,14 +305,12 @@ impl<'w> Member<'w> {
     }
 
     /// Returns whether the node has a driver of this operator that differs from the one that the policy wants.
-    #[must_use]
     pub fn driver_waits_for_its_turn(&self) -> bool {
         self.have.driver.is_some() && self.want().is_some_and(|want| want.driver != self.have.driver)
     }
 
     /// Returns whether every stage of the wanted revision, or of that to which a node is being updated, is proven. During an update the allocatable units alone may still be
     /// those of the old revision.
-    #[must_use]
     pub fn stack_proven(&self) -> bool {
         let runs = |stage| self.pod(stage).is_some_and(PodFacts::running);
         // While a node is being updated, its labels may name a revision to which it returns.
@@ -357,7 +325,6 @@ impl<'w> Member<'w> {
 
     /// Returns whether the driver works: it is loaded and installed, and during an update its pod is also running, because
     /// another revision of the same version finds the old driver loaded.
-    #[must_use]
     pub fn driver_done(&self) -> bool {
         let moved = self.rollout().is_none() || self.have.driver.is_none();
         self.driver_proven() && (moved || self.pod(Stage::Driver).is_some_and(PodFacts::running))

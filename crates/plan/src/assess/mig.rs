@@ -25,7 +25,6 @@ const LOOKS: u32 = 3;
 
 /// Returns a message with the first GPU whose MIG layout differs from the policy; `None` if every GPU has its layout, if the
 /// policy has none, or if that is unknown.
-#[must_use]
 pub fn differs(member: &Member<'_>) -> Option<String> {
     let layout = member.desired.variant()?.key.plugin.layout()?;
     let report = member.report.filter(|report| report.nvml.state == NvmlState::Answering)?;
@@ -63,7 +62,6 @@ fn words(devices: Option<&GpuLayout>) -> String {
 
 /// Returns the device plugin's pod whose replacement would restore the layout: one that applied it long ago, is running, and was
 /// there when the probe last reported. If the probe is silent since, the layout is unknown.
-#[must_use]
 pub fn settled_pod<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFacts> {
     let reported = report::written(member.gpu_node);
     let pod = member
@@ -76,7 +74,6 @@ pub fn settled_pod<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFac
 
 /// Returns whether a program prevents a change of the layout by using a GPU. It may be the probe, which then has to release the
 /// GPUs.
-#[must_use]
 pub fn is_blocked(member: &Member<'_>) -> bool {
     let Some(pod) = member.pod(Stage::DevicePlugin).filter(|pod| !pod.running()) else { return false };
     pod.init.iter().filter(|init| init.name == DIVIDER).any(says_blocked)

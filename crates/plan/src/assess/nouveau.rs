@@ -18,7 +18,6 @@ use crate::{
 const NOUVEAU: &str = "nouveau";
 
 /// Returns the verdict on a node whose host driver cannot be loaded because its GPUs are bound to nouveau.
-#[must_use]
 pub fn of_host(report: &Report, loaded: Option<&str>) -> Option<Verdict> {
     let held = held(report).filter(|_| loaded.is_none())?;
     Some(verdict(&format!("{held}, so the host's NVIDIA driver cannot be loaded")))

@@ -31,7 +31,6 @@ use crate::{
 /// What has been found about a node besides its inputs.
 #[derive(Debug)]
 pub struct Evidence<'a> {
-    /// The state of its validation.
     pub validation: &'a ValidationState,
     /// Why the host's driver does not support the node's GPUs, if so.
     pub host_driver: Option<String>,
@@ -42,7 +41,6 @@ pub struct Evidence<'a> {
 }
 
 /// Returns the verdict on a node: its phase, and what keeps it from being ready.
-#[must_use]
 pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Timestamp) -> Verdict {
     let Evidence { validation, host_driver, against_driver, broken_stage } = evidence;
     let node = member.node;

@@ -38,7 +38,6 @@ impl fmt::Display for AgentRefusal<'_> {
 
 /// Returns the API server's error for the pods of the probe or the detector, if it rejects them and they are missing. The Event with the
 /// error outlives its cause by an hour.
-#[must_use]
 pub fn agent_refusal(world: &World) -> Option<AgentRefusal<'_>> {
     if let Some(error) = probe_refusal(world) {
         return Some(AgentRefusal { set: PROBE_DAEMON_SET, error });
@@ -69,7 +68,6 @@ pub fn refusal<'w>(world: &'w World, set: &str, is_of_set: impl Fn(&PodFacts) ->
 
 /// Returns why a pod does not run, with the error of the scheduler, kubelet or its container; `None` if it runs or is still
 /// starting.
-#[must_use]
 pub fn pod_failure(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
     if pod.unschedulable.is_some() {
         return unschedulable(pod, now);
@@ -79,7 +77,6 @@ pub fn pod_failure(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
 
 /// Returns why the probe of a node does not report: its pod, and why that fails, if it does. `since` is the event since when it should have
 /// reported, such as ` since the node was booted`.
-#[must_use]
 pub fn silent_probe(pod: Option<&PodFacts>, failure: Option<(Reason, String)>, since: &str) -> String {
     match (failure, pod) {
         (Some((reason, message)), _) => format!("the probe does not report: {reason}: {message}"),
@@ -95,7 +92,6 @@ const BESIDE_ANOTHER: &str = "anti-affinity";
 
 /// Returns why a pod cannot be scheduled. Every pod is unschedulable for a moment, and a replacement is until the scheduler tries
 /// again after the previous pod is gone, which may take a minute: no pod of this operator has another anti-affinity.
-#[must_use]
 pub fn unschedulable(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
     let message = pod.unschedulable.as_ref().filter(|message| !message.contains(BESIDE_ANOTHER))?;
     let long = pod.created.is_some_and(|created| older(created.local(), GRACE, now));
@@ -103,7 +99,6 @@ pub fn unschedulable(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)>
 }
 
 /// Returns why a container of a pod does not run; `None` if it runs or is still starting.
-#[must_use]
 pub fn container_failure(pod: &PodFacts, container: &ContainerFacts, now: Timestamp) -> Option<(Reason, String)> {
     let named = |message: &str| format!("pod {}, container {}: {message}", pod.name, container.name);
     let crashed = |exit| crashed(pod, container, exit);
@@ -144,13 +139,11 @@ fn crashed(pod: &PodFacts, container: &ContainerFacts, exit: &Exit) -> (Reason, 
 }
 
 /// Returns whether a pod cannot start because an image does not exist.
-#[must_use]
 pub fn lacks_its_image(pod: &PodFacts) -> bool {
     pod.init.iter().chain(&pod.containers).any(lacks_image)
 }
 
 /// Returns whether a container cannot start because its image does not exist.
-#[must_use]
 pub fn lacks_image(container: &ContainerFacts) -> bool {
     match &container.state {
         ContainerState::Waiting { reason, message } => {
@@ -161,7 +154,6 @@ pub fn lacks_image(container: &ContainerFacts) -> bool {
 }
 
 /// Returns the reason that a container of this operator reports at the beginning of its message, and the rest of the message.
-#[must_use]
 pub fn named_reason(words: &str) -> Option<(Reason, &str)> {
     let (name, words) = words.split_once(": ")?;
     let known = [

@@ -17,7 +17,6 @@ use crate::{
 
 /// Returns the precompiled image that the policy selects for a node, if it does not exist. `without_image` are the revisions whose
 /// image a node has tried to pull; see [`preflight::without_driver_image`].
-#[must_use]
 pub fn missing(catalogue: &Catalogue, member: &Member<'_>, without_image: &BTreeSet<&str>) -> Option<String> {
     // This is called for every node, and most policies select no precompiled driver.
     if !effective_spec::is_precompiled(member.policy, member.pool.named) {
@@ -50,7 +49,6 @@ pub fn missing(catalogue: &Catalogue, member: &Member<'_>, without_image: &BTree
 }
 
 /// Returns the note that the driver is compiled on the node instead, if it is.
-#[must_use]
 pub fn note(member: &Member<'_>, image: &str) -> Option<Note> {
     let compiles = matches!(member.driver(), Some(DriverChoice::Container { kernel: None, .. }));
     let message = format!(

@@ -28,19 +28,16 @@ pub enum Pull {
 }
 
 /// Returns the beginning of the names of the pods for a revision, which is the same on all nodes.
-#[must_use]
 pub fn prefix(goal: &StageRevisions) -> String {
     format!("{}-{}", keys::PREFLIGHT, revision::short(goal, 10))
 }
 
 /// Returns the name of the pod for a revision on a node.
-#[must_use]
 pub fn name(goal: &StageRevisions, node: &NodeName) -> String {
     format!("{}-{}", prefix(goal), revision::short(node, 6))
 }
 
 /// Returns the pod on a node for the revision with this [`prefix`].
-#[must_use]
 pub fn pod_on<'w>(member: &Member<'w>, prefix: &str) -> Option<&'w PodFacts> {
     member.pods.iter().copied().find(|pod| pod.role == Role::Preflight && prefix_of(pod) == Some(prefix))
 }
@@ -51,7 +48,6 @@ fn prefix_of(pod: &PodFacts) -> Option<&str> {
 
 /// Returns what became of the images of a pod that may take this long. The exit codes of its containers prove nothing: an image may
 /// not contain the command.
-#[must_use]
 pub fn state(pod: &PodFacts, limit: Duration, now: Timestamp) -> Pull {
     if !pod.containers.is_empty() && pod.containers.iter().all(is_pulled) {
         return Pull::Done;
@@ -82,7 +78,6 @@ fn is_pulled(container: &ContainerFacts) -> bool {
 }
 
 /// Returns the [`prefix`] of each revision whose driver image does not exist.
-#[must_use]
 pub fn without_driver_image(world: &World) -> BTreeSet<&str> {
     let is_missing = |container: &ContainerFacts| container.name.as_str() == PREFLIGHT_DRIVER && lacks_image(container);
     let pods = world.pods.values().filter(|pod| pod.role == Role::Preflight && pod.containers.iter().any(is_missing));

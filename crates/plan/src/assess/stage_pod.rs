@@ -16,7 +16,6 @@ use crate::{
 };
 
 /// Returns why a stage's pod does not run: the pod that it replaces, or a failure.
-#[must_use]
 pub fn stage_pod_failure(
     member: &Member<'_>,
     stage: Stage,
@@ -33,10 +32,6 @@ pub fn stage_pod_failure(
 }
 
 /// Returns the stage's pod if it is running.
-///
-/// # Errors
-///
-/// Returns the verdict on the node if the pod does not exist or does not run.
 pub fn runs<'w>(member: &Member<'w>, world: &World, stage: Stage, now: Timestamp) -> Result<&'w PodFacts, Verdict> {
     let phase = stage.phase();
     let pod = member.pod(stage).ok_or_else(|| no_pod(member, world, stage, phase))?;
@@ -47,7 +42,6 @@ pub fn runs<'w>(member: &Member<'w>, world: &World, stage: Stage, now: Timestamp
 }
 
 /// Returns the verdict on a node with fewer GPUs on the PCI bus than expected.
-#[must_use]
 pub fn gpu_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
     let (expected, on_bus) = (member.expected?, member.on_bus());
     let gone = member.missing_from().join(", ");
@@ -75,7 +69,6 @@ fn missing_advice(node: &NodeName, on_bus: u32) -> String {
 
 /// Returns the verdict on a node without a pod of a stage: the node has a taint that is not tolerated, the API server rejects
 /// the pod, or the pod is about to be created.
-#[must_use]
 pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) -> Verdict {
     if let Some(taint) = member.untolerated {
         let message = format!(
@@ -95,7 +88,6 @@ pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) ->
 }
 
 /// Returns the verdict on a node whose pod is starting, with the current container.
-#[must_use]
 pub fn starting(phase: Phase, pod: &PodFacts) -> Verdict {
     let next = pod
         .init

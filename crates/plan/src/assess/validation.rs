@@ -40,7 +40,6 @@ pub struct ValidationState {
 }
 
 /// Returns the state of a node's validation.
-#[must_use]
 pub fn of(member: &Member<'_>, log_tails: &LogTails, now: Timestamp) -> ValidationState {
     let mode = member.policy.spec.readiness.validation.mode.unwrap_or_default();
     if mode == ValidationMode::Never {

@@ -42,7 +42,6 @@ pub enum Outcome {
 }
 
 /// Returns the outcome of a test.
-#[must_use]
 pub fn outcome(pod: &PodFacts, proof: Proof<'_>, now: Timestamp) -> Outcome {
     let name = &pod.name;
     let Some(end) = &pod.end else {

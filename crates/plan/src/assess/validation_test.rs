@@ -14,13 +14,11 @@ pub const TESTS: [(u32, &str); 2] = [(525, "vectoradd-cuda12.5.0"), (450, "vecto
 pub const OLDEST_TEST: &str = "vectoradd-cuda10.2";
 
 /// Returns whether the policy sets its own test image, whose output is unknown.
-#[must_use]
 pub fn is_the_users(member: &Member<'_>) -> bool {
     member.policy.spec.readiness.validation.image.is_some()
 }
 
 /// Returns the image of a node's test.
-#[must_use]
 pub fn image(member: &Member<'_>) -> String {
     let loaded = member.report.and_then(|report| report.driver.loaded.as_deref());
     let tag = loaded.and_then(Version::leading).map_or(TESTS[0].1, |version| test_for(version.major()));
@@ -42,7 +40,6 @@ fn test_for(branch: u32) -> &'static str {
 }
 
 /// Returns the name of a test's pod: each test, and each retry, has its own pod.
-#[must_use]
 pub fn name(of: &impl Serialize) -> String {
     format!("{}-{}", keys::VALIDATION, revision::short(of, 12))
 }

@@ -5,7 +5,6 @@ use gpu_operator_crd::{Phase, reason::Reason};
 /// A node's phase with its reason and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The phase.
     pub phase: Phase,
     /// The machine-readable reason.
     pub reason: Reason,
@@ -17,7 +16,6 @@ pub struct Verdict {
 
 impl Verdict {
     /// Returns a verdict on a node that is not waiting for particular pods.
-    #[must_use]
     pub fn new(phase: Phase, reason: Reason, message: impl Into<String>) -> Self {
         Self { phase, reason, message: message.into(), waits_on: Vec::new() }
     }

@@ -69,7 +69,6 @@ impl Busy {
     }
 
     /// Returns the number of nodes without an update whose pods may still be listed.
-    #[must_use]
     pub fn left(&self) -> usize {
         MAX_BUSY.saturating_sub(self.count)
     }
@@ -93,7 +92,6 @@ impl Busy {
     }
 
     /// Returns when the next pass is due.
-    #[must_use]
     pub fn next(&self, now: Uptime) -> Option<Uptime> {
         let next = if self.left() > 0 { now + SOON } else { self.period + KEPT };
         (self.postponed > 0).then_some(next)
@@ -101,7 +99,6 @@ impl Busy {
 }
 
 /// Returns whether a node is being updated.
-#[must_use]
 pub fn is_updated(world: &World, node: &NodeName) -> bool {
     world.gpu_nodes.get(node).is_some_and(|gpu_node| gpu_node.spec.rollout.is_some())
 }

@@ -7,7 +7,6 @@ use strum::IntoStaticStr;
 /// The failure of a write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Failure {
-    /// Its class.
     pub class: Class,
     /// The message, with the action and the object.
     pub message: String,
@@ -34,25 +33,21 @@ pub enum Class {
 
 impl Class {
     /// Returns the name, such as `Forbidden`.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 
     /// Returns whether only a person can fix the error.
-    #[must_use]
     pub fn lasts(self) -> bool {
         matches!(self, Self::Forbidden | Self::Invalid)
     }
 
     /// Returns the longest pause between two attempts.
-    #[must_use]
     pub fn retry_within(self) -> Duration {
         Duration::from_mins(if self == Self::TooManyRequests { 1 } else { 5 })
     }
 
     /// Returns how soon to retry: errors that only a person can fix are not retried every second.
-    #[must_use]
     pub fn retry_after(self) -> Duration {
         match self {
             Self::Conflict | Self::NotFound => Duration::from_secs(1),

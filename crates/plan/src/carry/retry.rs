@@ -183,7 +183,6 @@ impl Retry {
     }
 
     /// Returns whether a write is not to be made yet.
-    #[must_use]
     pub fn holds(&self, write: &Write, now: Uptime) -> bool {
         let Some(attempts) = self.attempts.get(&key(write)) else { return false };
         let failed = attempts.failed.as_ref().filter(|failed| failed.deletes == deletes(write));
@@ -215,7 +214,6 @@ impl Retry {
     }
 
     /// Returns when the next attempt may be made, or a message changes.
-    #[must_use]
     pub fn next(&self) -> Option<Uptime> {
         let failed = self.attempts.values().filter_map(|attempts| Some(attempts.failed.as_ref()?.until));
         let ends = self.fights().map(|fight| fight.needed + MAX_PAUSE);

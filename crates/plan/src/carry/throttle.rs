@@ -62,7 +62,6 @@ impl Throttle {
     }
 
     /// Returns how long a write must wait, or `None` if it may be made now.
-    #[must_use]
     pub fn wait(&self, write: &Write, now: Uptime) -> Option<Duration> {
         if write.urgency == Urgency::Detail {
             return Some(LATER);

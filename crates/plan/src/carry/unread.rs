@@ -18,7 +18,6 @@ struct Failed {
 
 impl Unread {
     /// Returns the cached read errors of pods that are still in back-off.
-    #[must_use]
     pub fn errors(&self, pods: &BTreeSet<String>, now: Uptime) -> LogTails {
         let recent = |failed: &&Failed| now.saturating_sub(failed.at) < ASK_AGAIN;
         let error = |pod: &String| Some((pod.clone(), Err(self.failed.get(pod).filter(recent)?.error.clone())));

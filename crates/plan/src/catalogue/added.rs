@@ -12,18 +12,14 @@ use super::{
 /// A reason why a model cannot be added. The message contains what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Conflict {
-    /// Its name is the name or an alias of another model.
     #[error("models: {name} is already in the catalogue as {known}; remove the model, or use another name")]
     Name {
-        /// The name.
         name: String,
         /// The known model.
         known: String,
     },
-    /// Its PCI id belongs to another model.
     #[error("models: PCI id {id} of {name} belongs to {known}; remove the id, or match {known}")]
     Device {
-        /// The name.
         name: String,
         /// The PCI id.
         id: String,
@@ -34,9 +30,6 @@ pub enum Conflict {
 
 impl Catalogue {
     /// Adds a model. Known models are not changed, and adding the same model again changes nothing.
-    ///
-    /// # Errors
-    /// Returns a conflict if the catalogue has another model with its name or one of its PCI ids.
     pub fn add(&mut self, model: &Model) -> Result<(), Conflict> {
         let added = self.accelerator(model);
         if self.model(&model.name) == Some(&added) {

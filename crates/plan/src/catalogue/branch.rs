@@ -13,7 +13,6 @@ use super::{
 /// A reason why a driver version does not support a model. The message contains what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DriverUnsupported {
-    /// The text is not a driver version.
     #[error("{version:?} is not a driver version; write a full version such as {suggestion}")]
     NotAVersion {
         /// The text.
@@ -21,7 +20,6 @@ pub enum DriverUnsupported {
         /// A version that supports the model.
         suggestion: String,
     },
-    /// The driver no longer supports the model.
     #[error("{model} is supported up to branch {last}; use a version such as {suggestion}")]
     TooNew {
         /// Name and architecture of the model.
@@ -31,7 +29,6 @@ pub enum DriverUnsupported {
         /// A version that does.
         suggestion: String,
     },
-    /// The driver does not support the model yet.
     #[error("{model} is supported from {first} on; use a version such as {suggestion}")]
     TooOld {
         /// Name and architecture of the model.
@@ -48,29 +45,19 @@ pub enum DriverUnsupported {
 pub struct ModelLimit {
     /// Name and architecture of the model.
     pub model: String,
-    /// The branches.
     pub driver: BranchRange,
 }
 
 /// A reason why no driver can be recommended for a node. The message lists the models and their limits, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoCommonDriver {
-    /// No branch supports all the models.
     #[error("no driver supports all GPUs of the node, {}: move some of them to another node", listed(.models))]
-    Disjoint {
-        /// The models.
-        models: Vec<ModelLimit>,
-    },
-    /// Some branch supports all the models, but none with a recommended version.
+    Disjoint { models: Vec<ModelLimit> },
     #[error(
         "no recommended driver supports all GPUs of the node, {}: set driver.version to a version that supports each of them",
         listed(.models)
     )]
-    NotRecommended {
-        /// The models.
-        models: Vec<ModelLimit>,
-    },
-    /// One model needs the proprietary kernel modules and another the open ones.
+    NotRecommended { models: Vec<ModelLimit> },
     #[error(transparent)]
     Modules(modules::FlavourUnsupported),
 }
@@ -82,9 +69,6 @@ fn listed(models: &[ModelLimit]) -> String {
 
 impl Catalogue {
     /// Returns the newest recommended version that supports all models of a node. Without models, returns the newest version.
-    ///
-    /// # Errors
-    /// Fails if there is no such version, or the models need different kernel modules.
     pub fn default_driver(&self, models: &[&Accelerator]) -> Result<&Release, NoCommonDriver> {
         if let (Some(one), Some(other)) = modules::exclusive(models) {
             let (proprietary_only, open_only) = (one.title(), other.title());
@@ -103,9 +87,6 @@ impl Catalogue {
     }
 
     /// Checks whether a driver of `version` (`580.173.02`, or a branch such as `580`) supports the model.
-    ///
-    /// # Errors
-    /// Fails if it does not, or is not a version. The error contains what to write instead.
     pub fn supports(&self, accelerator: &Accelerator, version: &str) -> Result<(), DriverUnsupported> {
         let BranchRange { first, first_version, last } = &accelerator.driver;
         let model = || accelerator.title();
@@ -128,7 +109,6 @@ impl Catalogue {
     }
 }
 
-/// Returns whether a release supports all the models.
 pub(super) fn supports_all(models: &[&Accelerator], release: &Release) -> bool {
     models.iter().all(|model| fit(model, &release.numbers) == Fit::Supported)
 }

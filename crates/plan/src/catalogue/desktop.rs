@@ -10,9 +10,6 @@ use serde::{
 use super::entries::{CatalogueError, DeviceEntry, ModelEntry, illegal};
 
 /// Parses the table.
-///
-/// # Errors
-/// Fails if a heading is not the name of an architecture, or a row has no PCI id.
 pub(super) fn models(text: &str) -> Result<Vec<ModelEntry>, CatalogueError> {
     let mut architecture = None;
     let mut models = Vec::new();

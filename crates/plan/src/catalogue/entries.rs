@@ -9,26 +9,20 @@ use super::model::Limit;
 /// An error in the catalogue's data files.
 #[derive(Debug, Error)]
 pub enum CatalogueError {
-    /// The text is not YAML, or does not have the catalogue's structure.
     #[error("invalid catalogue of accelerators: {0}")]
     Shape(#[from] serde_yaml::Error),
-    /// A value that must be unique occurs twice.
     #[error("duplicate {what} {value} in the catalogue of accelerators")]
     Duplicate {
         /// The kind of value, such as `name or alias`.
         what: &'static str,
-        /// The value.
         value: String,
     },
-    /// A value is invalid.
     #[error("invalid value {value:?} in the catalogue of accelerators: expected {what}")]
     Illegal {
         /// The expected kind of value.
         what: &'static str,
-        /// The value.
         value: String,
     },
-    /// A model has an architecture that is not defined.
     #[error("the catalogue of accelerators does not define architecture {0}")]
     UnknownArchitecture(Architecture),
 }

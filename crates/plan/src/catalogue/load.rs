@@ -46,9 +46,6 @@ struct DriverEntry {
 
 impl Catalogue {
     /// The catalogue that is built into the operator. Reading it takes about a millisecond: read it once and pass it on.
-    ///
-    /// # Errors
-    /// Never, as long as the data files are sound, which the tests prove.
     pub fn builtin() -> Result<Self, CatalogueError> {
         Self::from_files(BUILTIN, DESKTOP)
     }

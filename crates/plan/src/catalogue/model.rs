@@ -17,7 +17,6 @@ pub struct Accelerator {
     pub name: String,
     /// Other clouds' label values for this model.
     pub aliases: Vec<String>,
-    /// The architecture.
     pub architecture: Open<Architecture>,
     /// The PCI devices that it appears as.
     pub devices: Vec<PciDevice>,
@@ -36,19 +35,15 @@ pub struct Accelerator {
 
 impl Accelerator {
     /// Returns name and architecture, as in messages: `nvidia-tesla-k80 (Kepler)`.
-    #[must_use]
     pub fn title(&self) -> String {
         format!("{} ({})", self.name, self.architecture)
     }
 
-    /// Returns whether one of its PCI devices has this device id.
-    #[must_use]
     pub fn is_pci(&self, device_id: u16) -> bool {
         self.devices.iter().any(|device| device.device_id == device_id)
     }
 
     /// Returns the nominal memory in MiB of the variant with this PCI device id, or `None` if no source documents it.
-    #[must_use]
     pub fn memory_of_pci(&self, device_id: u16) -> Option<u32> {
         self.devices.iter().find(|d| d.device_id == device_id)?.memory_mib
     }

@@ -17,15 +17,12 @@ const OPEN_PREFERRED_SINCE: u16 = 560;
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "lowercase")]
 pub enum Flavour {
-    /// The open modules.
     Open,
-    /// The proprietary modules.
     Proprietary,
 }
 
 impl Flavour {
     /// Returns the value that NVIDIA's driver container expects.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -43,7 +40,6 @@ impl fmt::Display for Flavour {
 /// A reason why no flavour can be loaded. The message contains what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FlavourUnsupported {
-    /// The open modules were requested, which do not support the model.
     #[error(
         "{model} runs with the proprietary kernel modules only; write driver.kernelModule: Proprietary, or Auto to leave the choice to the operator"
     )]
@@ -51,7 +47,6 @@ pub enum FlavourUnsupported {
         /// Name and architecture of the model.
         model: String,
     },
-    /// The proprietary modules were requested, which do not support the model.
     #[error(
         "{model} runs with the open kernel modules only; write driver.kernelModule: Open, or Auto to leave the choice to the operator"
     )]
@@ -59,7 +54,6 @@ pub enum FlavourUnsupported {
         /// Name and architecture of the model.
         model: String,
     },
-    /// The open modules are needed, but the driver has none.
     #[error(
         "driver {version} has no open kernel modules, which exist from branch 515 on; write a newer driver.version, or driver.kernelModule: Proprietary if the model supports it"
     )]
@@ -67,7 +61,6 @@ pub enum FlavourUnsupported {
         /// The driver's version.
         version: String,
     },
-    /// The models of one node need different flavours, but a node can only load one.
     #[error(
         "{proprietary_only} runs with the proprietary kernel modules only and {open_only} with the open ones only; no driver runs both on one node: move one of them to another node"
     )]
@@ -77,7 +70,6 @@ pub enum FlavourUnsupported {
         /// Name and architecture of another.
         open_only: String,
     },
-    /// The text is not a driver version.
     #[error("{version:?} is not a driver version; write a full version such as 580.173.02")]
     NotAVersion {
         /// The text.
@@ -87,9 +79,6 @@ pub enum FlavourUnsupported {
 
 /// Returns the flavour of kernel modules for a model with a driver of `version` (`580.173.02`, or a branch such as `580`).
 /// `Auto` selects the only flavour that supports the model or, if both do, the one NVIDIA prefers: open from branch 560 on.
-///
-/// # Errors
-/// Fails if the requested flavour does not support the model, or the driver has no flavour that does.
 pub fn module_flavour(
     accelerator: &Accelerator,
     version: &str,
@@ -99,9 +88,6 @@ pub fn module_flavour(
 }
 
 /// Like [`module_flavour`], for a node with GPUs of all these models. Without models, either flavour is considered supported.
-///
-/// # Errors
-/// Like [`module_flavour`]; also fails if no flavour supports all the models.
 pub fn common_module_flavour(
     models: &[&Accelerator],
     version: &str,

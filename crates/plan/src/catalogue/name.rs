@@ -6,7 +6,6 @@ const LONGEST: usize = 63;
 /// Returns a canonical name for a PCI device that the catalogue does not have: `nvidia-` and the product name from NVML or, if
 /// that is unknown, the PCI id (`nvidia-10de-2684`). The name is a legal label value of lower-case letters, digits and `-` only,
 /// so that it can also be part of an object's name.
-#[must_use]
 pub fn unknown_model_name(device_id: u16, product_name: Option<&str>) -> String {
     let mut words = product_name.map(sanitised).unwrap_or_default();
     if let Some(rest) = words.strip_prefix("nvidia-") {
@@ -34,7 +33,6 @@ pub(super) fn is_desktop(name: &str) -> bool {
 }
 
 /// Returns whether this is a legal non-empty label value, or a legal name part of a label key.
-#[must_use]
 pub fn is_label_value(text: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let outer = |c: char| c.is_ascii_alphanumeric();

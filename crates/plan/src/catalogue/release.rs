@@ -19,14 +19,12 @@ impl Release {
 /// A reason why there is no driver image for an operating system. The message lists the existing images.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoImageForOs {
-    /// NVIDIA has no known image of this version for this operating system.
     #[error(
         "driver {version} has no known image for {os}, only for {}; {}write driver.image with an image of your own, write source: RunFile, or install the driver on the host",
         .published.join(", "),
         other_versions(.elsewhere)
     )]
     NotPublished {
-        /// The version.
         version: String,
         /// The operating system.
         os: String,
@@ -35,7 +33,6 @@ pub enum NoImageForOs {
         /// Recommended versions that support the GPUs and have an image for this operating system.
         elsewhere: Vec<String>,
     },
-    /// The node does not report its operating system, or its values are not allowed in a tag.
     #[error(
         "the node's operating system, ID {os_id:?} and VERSION_ID {version_id:?}, matches no driver image; write driver.image with a tag of your own"
     )]
@@ -62,7 +59,6 @@ impl Catalogue {
 
     /// Returns the newest recommended version that supports every one of the models and has an image for an operating
     /// system, by `ID` and `VERSION_ID` of its os-release, or `None` if no version meets both.
-    #[must_use]
     pub fn default_driver_for(&self, models: &[&Accelerator], os_id: &str, version_id: &str) -> Option<&Release> {
         let names = OsNames::of(os_id, version_id)?;
         self.default_driver(models).ok()?;
@@ -73,10 +69,6 @@ impl Catalogue {
     /// the node's os-release. A version that the catalogue does not have is treated like the newest earlier version of its
     /// branch or, if there is none, like the oldest. For a branch that the catalogue does not have, the name is returned without
     /// checking whether an image exists.
-    ///
-    /// # Errors
-    /// Fails if the version has no image for this operating system, or the values do not form a tag. The error lists the versions
-    /// that have an image and support all the models.
     pub fn driver_image_os(
         &self,
         models: &[&Accelerator],

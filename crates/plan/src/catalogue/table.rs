@@ -28,26 +28,22 @@ impl Catalogue {
     /// The model of one of NVIDIA's PCI devices, by device id (without the vendor's `10de`) and, for products that share
     /// an id, subsystem. Without a subsystem, or with an unknown one, products that share an id are one model whose name
     /// contains all of them, such as `nvidia-a2-a16`.
-    #[must_use]
     pub fn model_of_pci(&self, device_id: u16, subsystem: Option<Subsystem>) -> Option<&Accelerator> {
         let exact = subsystem.and_then(|s| self.by_pci.get(&(device_id, Some(s))));
         self.models.get(*exact.or_else(|| self.by_pci.get(&(device_id, None)))?)
     }
 
     /// The model of a canonical name, or of another cloud's word for it.
-    #[must_use]
     pub fn model(&self, name_or_alias: &str) -> Option<&Accelerator> {
         self.models.get(*self.by_name.get(name_or_alias)?)
     }
 
     /// The highest CUDA version that a driver's branch serves, as far as the catalogue knows.
-    #[must_use]
     pub fn cuda_of(&self, version: &str) -> Option<&str> {
         self.cuda.get(&branch_of(version)?).map(String::as_str)
     }
 
     /// What of the CUDA versions is unverified.
-    #[must_use]
     pub fn cuda_believed(&self) -> &str {
         &self.cuda_believed
     }
@@ -58,7 +54,6 @@ impl Catalogue {
     }
 
     /// Whether one of NVIDIA's PCI devices, by device id, is an `NVSwitch`: on the bus, but no GPU.
-    #[must_use]
     pub fn is_switch(&self, device_id: u16) -> bool {
         self.switches.contains(&device_id)
     }

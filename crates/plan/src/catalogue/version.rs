@@ -3,7 +3,6 @@
 use gpu_operator_common::version::Version;
 
 /// The branch of a driver version: 580 of `580.173.02`, and of `580` itself. Absent where the text is no version.
-#[must_use]
 pub fn branch_of(version: &str) -> Option<u16> {
     parsed(version)?.major().try_into().ok()
 }

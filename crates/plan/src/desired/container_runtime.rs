@@ -8,17 +8,14 @@ use serde::Serialize;
 /// A container runtime that can be configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Kind {
-    /// containerd.
     Containerd,
     /// Docker, behind cri-dockerd.
     Docker,
-    /// CRI-O.
     CriO,
 }
 
 impl Kind {
     /// Returns the name that NVIDIA's installer and this operator's node agent use.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Containerd => "containerd",
@@ -51,7 +48,6 @@ pub struct Runtime {
 
 impl Runtime {
     /// Parses a Node's `status.nodeInfo.containerRuntimeVersion`, such as `containerd://2.1.4`.
-    #[must_use]
     pub fn of(version: &str) -> Self {
         let (kind, release) = version.split_once("://").unwrap_or((version, ""));
         let version = Version::leading(release).and_then(|version| Some((version.major(), version.minor()?)));
@@ -67,7 +63,6 @@ impl Runtime {
 
     /// Returns whether it supports CDI devices without being configured. CRI-O does in every release that a supported
     /// Kubernetes runs with, and an unknown runtime is assumed to.
-    #[must_use]
     pub fn takes_cdi(&self) -> bool {
         match self.kind {
             Some(Kind::Containerd) => !self.is_first_containerd(),
@@ -77,20 +72,17 @@ impl Runtime {
     }
 
     /// Returns whether it supports CDI, enabled or disabled.
-    #[must_use]
     pub fn has_cdi(&self) -> bool {
         self.takes_cdi() || self.kind == Some(Kind::Containerd) && self.is_at_least((1, 7))
     }
 
     /// Returns whether it is containerd 1, whose configuration has another version than containerd 2's.
-    #[must_use]
     pub fn is_first_containerd(&self) -> bool {
         self.kind == Some(Kind::Containerd) && !self.is_at_least((2, 0))
     }
 
     /// Returns whether it supports NRI plugins that add CDI devices. NRI is requested explicitly, so an unknown runtime
     /// is assumed not to.
-    #[must_use]
     pub fn takes_nri(&self) -> bool {
         match self.kind {
             Some(Kind::Containerd) => self.is_at_least((2, 1)),

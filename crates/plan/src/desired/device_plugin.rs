@@ -17,7 +17,6 @@ use crate::desired::{
 pub use choice::PluginChoice;
 
 /// Returns the resolved stage; `None` if this operator does not install the plugin.
-#[must_use]
 pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
     let default = match key.plugin {
         PluginChoice::Nvidia { .. } => {
@@ -33,7 +32,6 @@ pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -
 
 /// Returns the resolved stage of MPS's control daemon; `None` if GPUs are not shared by MPS. Environment, arguments and
 /// resources that a policy sets for the plugin do not apply to the daemon; both use the same image.
-#[must_use]
 pub fn mps_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
     key.plugin.mps()?;
     let plugin = stage(policy, pool, key)?;

@@ -16,13 +16,11 @@ pub struct Files {
     pub drop_in: Option<&'static str>,
     /// The file from which the present configuration is read, if that is not the main one.
     pub source: Option<&'static str>,
-    /// The socket.
     pub socket: &'static str,
 }
 
 /// Returns a node's distribution: the one in the policy, else detected by the node's label or the suffix of its
 /// kubelet's version, else one whose runtime is packaged separately.
-#[must_use]
 pub fn of(wanted: Option<Distribution>, node: &NodeFacts) -> Distribution {
     match wanted {
         Some(named) if named != Distribution::Auto => named,
@@ -38,7 +36,6 @@ pub fn of(wanted: Option<Distribution>, node: &NodeFacts) -> Distribution {
 
 /// Returns kubelet's root directory in a distribution that uses another one than `/var/lib/kubelet`. (That of
 /// `MicroK8s` is unverified.)
-#[must_use]
 pub fn kubelet_root(distribution: Distribution) -> Option<&'static str> {
     match distribution {
         Distribution::K0s => Some("/var/lib/k0s/kubelet"),
@@ -49,7 +46,6 @@ pub fn kubelet_root(distribution: Distribution) -> Option<&'static str> {
 
 /// Returns where a runtime keeps its files in a distribution; `first` is whether it is containerd 1. No distribution
 /// includes Docker or CRI-O, so their files are where their packages put them.
-#[must_use]
 pub fn files(kind: Kind, first: bool, distribution: Distribution) -> Files {
     match (kind, distribution) {
         (Kind::Docker, _) => Files {

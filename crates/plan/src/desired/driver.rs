@@ -20,13 +20,11 @@ use crate::desired::{
 pub use choice::DriverChoice;
 
 /// Returns whether the probe inspects a driver's root by default.
-#[must_use]
 pub fn is_known_root(root: &str) -> bool {
     DRIVER_ROOTS.contains(&root)
 }
 
 /// Returns the resolved stage; `None` if this operator does not install the driver.
-#[must_use]
 pub fn stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
     let driver = effective_spec::driver(policy, pool);
     let mut operand = driver.operand;

@@ -117,7 +117,6 @@ fn own<T: Default + Clone>(pool: Option<&Pool>, of: fn(&Pool) -> &T) -> T {
 }
 
 /// Returns the driver's settings: the pool's fields over the defaults.
-#[must_use]
 pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
     let own = own(pool, |pool| &pool.driver);
     let mut inherited = policy.spec.defaults.driver.clone();
@@ -151,14 +150,12 @@ pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
 }
 
 /// Returns the named pool of a variant.
-#[must_use]
 pub fn pool_of<'p>(policy: &'p ClusterGpuPolicy, key: &VariantKey) -> Option<&'p Pool> {
     policy.spec.pools.iter().find(|pool| key.named && pool.name == key.pool)
 }
 
 /// Returns the tolerations of operands if the policy lists any: the pool's list instead of the default, and those of taints that must not
 /// keep this operator's pods from a node that starts or recovers.
-#[must_use]
 pub fn tolerations(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Option<Vec<Toleration>> {
     let listed = pool.and_then(|pool| pool.tolerations.as_ref()).or(policy.spec.defaults.tolerations.as_ref())?;
     let mut keys = policy.spec.taint_keys();
@@ -173,27 +170,23 @@ pub fn tolerations(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Option<Vec
 }
 
 /// Returns the priority class of operands: the pool's instead of the default.
-#[must_use]
 pub fn priority_class<'p>(policy: &'p ClusterGpuPolicy, pool: Option<&'p Pool>) -> &'p str {
     let own = pool.and_then(|pool| pool.priority_class_name.as_deref());
     own.or(policy.spec.defaults.priority_class_name.as_deref()).unwrap_or("system-node-critical")
 }
 
 /// Returns whether precompiled drivers are enabled: the pool's field over the default.
-#[must_use]
 pub fn is_precompiled(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> bool {
     let own = pool.and_then(|pool| pool.driver.precompiled);
     own.or(policy.spec.defaults.driver.precompiled).unwrap_or_default()
 }
 
 /// Returns the container toolkit's settings: the pool's fields over the defaults.
-#[must_use]
 pub fn toolkit(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Toolkit {
     own(pool, |pool| &pool.toolkit).over(policy.spec.defaults.toolkit.clone())
 }
 
 /// Returns the device plugin's settings: the pool's fields over the defaults.
-#[must_use]
 pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePlugin {
     let own = own(pool, |pool| &pool.device_plugin);
     let defaults = &policy.spec.defaults.device_plugin;
@@ -203,26 +196,22 @@ pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePl
 }
 
 /// Returns how third-party stacks are handled: the pool's field over the default.
-#[must_use]
 pub fn foreign_stack(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> ForeignStack {
     pool.and_then(|pool| pool.foreign_stack).or(policy.spec.defaults.foreign_stack).unwrap_or_default()
 }
 
 /// Returns the settings of GPU health: the pool's fields over the policy's.
-#[must_use]
 pub fn health(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Health {
     own(pool, |pool| &pool.health).over(policy.spec.health.clone())
 }
 
 /// Returns how nodes move to a new revision: the pool's fields over the policy's. The limits of both apply; see
 /// [`crate::rollout::budget`].
-#[must_use]
 pub fn rollout(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> RolloutStrategy {
     own(pool, |pool| &pool.rollout).over(policy.spec.rollout.clone())
 }
 
 /// Returns a hash of the settings of a pool that its nodes are updated to, whatever the nodes are.
-#[must_use]
 pub fn revision(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> String {
     let settled = |operand: &mut Operand| operand.resources = None;
     let (mut driver, mut toolkit, mut plugin) =

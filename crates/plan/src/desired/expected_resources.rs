@@ -37,7 +37,6 @@ pub struct ExpectedResources {
 impl ExpectedResources {
     /// Returns the expected resources of a node that should have `expected` GPUs, of which `unhealthy` are missing or
     /// must not be used.
-    #[must_use]
     pub fn of(expected: u32, unhealthy: u32, report: Option<&Report>, offer: &ResourceLayout) -> Self {
         let mut expected_resources = Self::default();
         let partitioned = |gpu: &&Gpu| offer.mig != MigStrategy::None && gpu.mig_devices.is_some();
@@ -71,13 +70,11 @@ impl ExpectedResources {
     }
 
     /// Returns the total number of units of all resources.
-    #[must_use]
     pub fn units(&self) -> u32 {
         self.whole.values().sum()
     }
 
     /// Returns the first resource with less than the usable amount: its name, the actual and the expected amount.
-    #[must_use]
     pub fn lacks(&self, there: &Resources) -> Option<(&str, u32, u32)> {
         self.usable
             .iter()
@@ -86,7 +83,6 @@ impl ExpectedResources {
     }
 
     /// Returns the resources by name, or nothing if they are whole GPUs only.
-    #[must_use]
     pub fn named(&self) -> BTreeMap<String, u32> {
         if self.whole.keys().all(|name| name == keys::GPU_RESOURCE) {
             return BTreeMap::new();
@@ -96,7 +92,6 @@ impl ExpectedResources {
 }
 
 /// Returns whether NVIDIA's plugin shares MIG devices of a profile, if they are offered by profile.
-#[must_use]
 pub fn is_shared(profile: &str) -> bool {
     PROFILES.contains(&profile)
 }
@@ -108,7 +103,6 @@ fn gpu_resource(renamed: bool) -> Cow<'static, str> {
 /// Returns the resource of a MIG profile, as NVIDIA's plugin names it: resource names cannot contain a plus, so
 /// `1g.10gb+me` is `mig-1g.10gb.me`, but `1g.24gb-me` is `mig-1g.24gb-me`. (According to the plugin's source; not
 /// verified on a GPU.)
-#[must_use]
 pub fn mig_resource(profile: &str, renamed: bool) -> Cow<'static, str> {
     let suffix = if renamed { ".shared" } else { "" };
     Cow::Owned(format!("{}mig-{}{suffix}", keys::RESOURCES, profile.replace('+', ".")))

@@ -6,7 +6,6 @@ use serde::Serialize;
 /// Why a node cannot have what its policy requires.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
-    /// The reason.
     pub reason: Reason,
     /// What is wrong, and what to write or do instead.
     pub message: String,

@@ -31,7 +31,6 @@ pub struct HostTraits {
 
 impl HostTraits {
     /// Returns the traits of a host by its operating system, container runtime and driver.
-    #[must_use]
     pub fn of(os: &OsRelease, runtime: &str, driver: &DriverChoice) -> Self {
         let compiles = matches!(driver, DriverChoice::Container { .. });
         Self {
@@ -44,13 +43,11 @@ impl HostTraits {
 
     /// Returns the traits that the pods of one stage depend on. Pods of every stage mount files of the host; only the
     /// driver's pods download packages.
-    #[must_use]
     pub fn of_stage(self, stage: Stage) -> Self {
         Self { selinux: self.selinux, subscription: self.subscription && stage == Stage::Driver }
     }
 
     /// Returns whether no trait is set.
-    #[must_use]
     pub fn is_none(self) -> bool {
         self == Self::default()
     }

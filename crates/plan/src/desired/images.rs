@@ -17,7 +17,6 @@ pub const DEVICE_PLUGIN: (&str, &str) = ("nvidia/k8s-device-plugin", "v0.19.3");
 
 /// Returns the reference of an image that is preloaded on the nodes: `reference`, or the user's repository with the
 /// user's digest or tag.
-#[must_use]
 pub fn preloaded(custom: Option<&Image>, reference: &str) -> String {
     let Some((image, repository)) = custom.and_then(|image| Some((image, image.repository.as_deref()?))) else {
         return reference.to_owned();
@@ -27,7 +26,6 @@ pub fn preloaded(custom: Option<&Image>, reference: &str) -> String {
 }
 
 /// Returns the reference of an image without a default; `None` if the user sets no repository, or no tag or digest.
-#[must_use]
 pub fn own(custom: Option<&Image>) -> Option<String> {
     let image = custom?;
     let version = image.digest.as_deref().or(image.tag.as_deref())?;
@@ -46,7 +44,6 @@ pub const GKE_DEVICE_PLUGIN: Upstream<'static> = Upstream {
 
 /// Returns the reference of an operand's image: `path` on NVIDIA's registry or the policy's mirror, or the user's
 /// repository; with the user's digest or tag, else `tag`.
-#[must_use]
 pub fn reference(images: &Images, custom: Option<&Image>, path: &str, tag: &str) -> String {
     reference_of(images, custom, Upstream { host: REGISTRY, path, version: tag })
 }
@@ -63,7 +60,6 @@ pub struct Upstream<'a> {
 }
 
 /// Returns the reference of an image of any registry, by host, path, and tag or digest; see [`reference`].
-#[must_use]
 pub fn reference_of(images: &Images, custom: Option<&Image>, upstream: Upstream<'_>) -> String {
     let Upstream { host, path, version } = upstream;
     let registry = if images.registry.is_empty() { host } else { images.registry.as_str() };
@@ -73,7 +69,6 @@ pub fn reference_of(images: &Images, custom: Option<&Image>, upstream: Upstream<
 
 /// Returns whether a reference always denotes the same image: by a digest, or because GKE's nodes contain the image. A registry can move a
 /// tag to another image.
-#[must_use]
 pub fn is_fixed(reference: &str) -> bool {
     reference.contains("@sha256:") || [GKE_COS, GKE_UBUNTU].contains(&reference)
 }

@@ -14,9 +14,7 @@ use super::{
 /// Everything on which a variant depends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VariantKey {
-    /// The policy's name.
     pub policy: PolicyName,
-    /// The pool's name.
     pub pool: PoolName,
     /// Whether it is a pool of the policy: such a pool may have the name of a model, whose implicit pool is another
     /// one.
@@ -41,7 +39,6 @@ pub struct VariantKey {
 /// so they are part of the revision; other settings (resources, tolerations, …) are not.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StageSpec {
-    /// The stage.
     pub stage: Stage,
     /// Image reference.
     pub image: String,

@@ -10,7 +10,6 @@ use gpu_operator_crd::{
 use crate::desired::fault::Fault;
 
 /// Returns a policy's layout with NVML's profile names; `None` if GPUs are not repartitioned.
-#[must_use]
 pub fn layout(mig: &Mig) -> Option<MigLayout> {
     match mig.mode() {
         MigMode::Unmanaged => None,
@@ -42,9 +41,6 @@ fn of_profiles(written: &[MigProfile]) -> GpuLayout {
 }
 
 /// Checks that a node has the GPUs that its layout names. A missing GPU, which is `expected`, is not the layout's fault.
-///
-/// # Errors
-/// Returns a [`Fault`] with an index that the node does not have.
 pub fn check(layout: Option<&MigLayout>, report: &Report, expected: Option<u32>) -> Result<(), Fault> {
     let on_bus = u32::try_from(report.gpus.len()).unwrap_or(u32::MAX);
     let gpus = expected.map_or(on_bus, |expected| expected.max(on_bus));

@@ -29,13 +29,11 @@ pub enum Desired {
     Unknown,
     /// The node cannot have what the policy requires.
     Unsatisfiable(Fault),
-    /// The variant.
     Variant(Arc<Variant>),
 }
 
 impl Desired {
     /// Returns the variant, if the policy can be applied.
-    #[must_use]
     pub fn variant(&self) -> Option<&Variant> {
         match self {
             Self::Variant(variant) => Some(variant),
@@ -43,14 +41,11 @@ impl Desired {
         }
     }
 
-    /// Returns whether it is unknown.
-    #[must_use]
     pub fn is_unknown(&self) -> bool {
         matches!(self, Self::Unknown)
     }
 
     /// Returns why the policy cannot be applied, if it cannot.
-    #[must_use]
     pub fn fault(&self) -> Option<&Fault> {
         match self {
             Self::Unsatisfiable(fault) => Some(fault),

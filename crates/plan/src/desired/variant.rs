@@ -40,8 +40,6 @@ pub struct Variant {
 }
 
 impl Variant {
-    /// Returns the group of each stage.
-    #[must_use]
     pub fn groups(&self) -> StageRevisions {
         let mut groups = StageRevisions::default();
         for (group, spec) in &self.stages {
@@ -52,9 +50,6 @@ impl Variant {
 }
 
 /// Returns the key of a node's variant in a pool.
-///
-/// # Errors
-/// Returns a [`Fault`] if the node cannot have what the policy requires.
 pub fn choose(
     policy: &ClusterGpuPolicy,
     pool: &GoverningPool<'_>,
@@ -103,7 +98,6 @@ pub fn choose(
 }
 
 /// Resolves the images, environments and group names of a variant's stages.
-#[must_use]
 pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) -> Variant {
     let specs = [
         driver::stage(policy, pool, &key),

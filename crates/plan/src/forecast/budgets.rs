@@ -24,7 +24,6 @@ pub struct DisruptionBudget {
 
 impl DisruptionBudget {
     /// Extracts the facts of a PodDisruptionBudget. Returns `None` if it selects no pod, or its selector is invalid.
-    #[must_use]
     pub fn of(budget: &PodDisruptionBudget) -> Option<Self> {
         let selector = budget.spec.as_ref()?.selector.clone()?;
         let status = budget.status.clone().unwrap_or_default();
@@ -46,7 +45,6 @@ impl DisruptionBudget {
 
 /// Returns why GPU pods would not be evicted at present, by `namespace/name`. A budget that allows some evictions delays the others until
 /// the pods have started elsewhere.
-#[must_use]
 pub fn refused(world: &World, budgets: &[DisruptionBudget]) -> BTreeMap<String, String> {
     // The API server evicts a pod that has not started whatever its budgets.
     let pods = world.gpu_pods.values().flat_map(GpuPods::holders);

@@ -33,7 +33,6 @@ pub struct First {
 }
 
 /// Compares the plans before and after policies have been applied.
-#[must_use]
 pub fn first(inputs: Inputs<'_>, before: &World, after: &World) -> First {
     let Inputs { settings, catalogue, now, .. } = inputs;
     let old = plan(settings, catalogue, before, now);
@@ -49,7 +48,6 @@ pub fn first(inputs: Inputs<'_>, before: &World, after: &World) -> First {
     First { world, statuses, writes, before: nodes(before), after: nodes(after) }
 }
 
-/// Returns the nodes that each policy governs.
 fn governed(inputs: Inputs<'_>, world: &World) -> BTreeMap<PolicyName, BTreeSet<NodeName>> {
     let models = added_models::of(inputs.catalogue, world);
     let mut nodes: BTreeMap<PolicyName, BTreeSet<NodeName>> = BTreeMap::new();

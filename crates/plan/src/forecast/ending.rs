@@ -19,7 +19,6 @@ use crate::{
 };
 
 /// Returns the world in which no eviction has been attempted: which ones the API server would not allow follows from the budgets. All pods are known from the API server.
-#[must_use]
 pub fn observed(inputs: Inputs<'_>) -> World {
     let mut world = inputs.world.clone();
     world.refused_evictions = budgets::refused(&world, inputs.budgets);
@@ -36,7 +35,6 @@ pub fn observed(inputs: Inputs<'_>) -> World {
 }
 
 /// Returns the world once these policies have been applied.
-#[must_use]
 pub fn with_policies(world: &World, policies: &[ClusterGpuPolicy], now: Timestamp) -> World {
     let mut world = world.clone();
     for policy in policies {
@@ -58,7 +56,6 @@ pub fn with_policies(world: &World, policies: &[ClusterGpuPolicy], now: Timestam
 }
 
 /// Returns the world once the DaemonSets of a plan have been applied.
-#[must_use]
 pub fn with_daemon_sets(world: &World, plan: &Plan) -> World {
     let mut world = world.clone();
     for write in &plan.writes {
@@ -72,7 +69,6 @@ pub fn with_daemon_sets(world: &World, plan: &Plan) -> World {
 /// Something that the operator has written, or its result.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The ledger of a policy.
     Ledger(PolicyName, Content),
     /// A preflight has pulled all images.
     Pulled(String, PreflightPod),

@@ -10,11 +10,9 @@ use crate::{catalogue::Catalogue, settings::Settings, world::World};
 pub struct Inputs<'a> {
     /// The settings of the operator.
     pub settings: &'a Settings,
-    /// The catalogue.
     pub catalogue: &'a Catalogue,
     /// The cluster, with the GPU pods of all nodes.
     pub world: &'a World,
-    /// Its disruption budgets.
     pub budgets: &'a [DisruptionBudget],
     /// The time at which the policies are applied.
     pub now: Timestamp,

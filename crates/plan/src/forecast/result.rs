@@ -8,7 +8,6 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Forecast {
-    /// The policy.
     pub policy: PolicyName,
     /// The number of nodes that it would govern.
     pub nodes: usize,
@@ -30,9 +29,7 @@ pub struct Forecast {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Update {
-    /// The node.
     pub node: NodeName,
-    /// Its pool.
     pub pool: PoolName,
     /// The wave in which it begins: one more than that of the last update of the policy that has ended before. Absent if it needs no turn,
     /// because the node has nothing yet, or has failed and offers no GPU.
@@ -61,7 +58,6 @@ pub struct Update {
 /// The change of a stage on a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct StageChange {
-    /// The stage.
     pub stage: Stage,
     /// The image that the node has. Absent if it has none of this operator.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,7 +82,6 @@ pub struct PodOutcome {
 /// What becomes of a pod.
 #[derive(strum::IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Outcome {
-    /// It is evicted.
     Evicted,
     /// Its end is awaited, for `gpuPods.timeout` at most.
     Awaited,
@@ -99,13 +94,9 @@ pub enum Outcome {
 /// A node that would not be updated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Waiting {
-    /// The node.
     pub node: NodeName,
-    /// Its pool.
     pub pool: PoolName,
-    /// The reason.
     pub reason: Reason,
-    /// What it waits for.
     pub message: String,
     /// The pods that it waits for, `namespace/name`: the first ten.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -117,15 +108,12 @@ pub struct Waiting {
 pub struct Problem {
     /// The condition's type.
     pub condition: String,
-    /// Its reason.
     pub reason: String,
-    /// Its message.
     pub message: String,
 }
 
 impl Forecast {
     /// Returns whether the policy would change nothing.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.updates.is_empty() && self.waiting.is_empty() && self.leaving.is_empty() && self.changes.is_empty()
     }

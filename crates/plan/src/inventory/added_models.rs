@@ -17,14 +17,12 @@ pub struct AddedModels<'c> {
 
 impl AddedModels<'_> {
     /// Returns the catalogue that applies to the fleet.
-    #[must_use]
     pub fn catalogue(&self) -> &Catalogue {
         &self.catalogue
     }
 }
 
 /// Returns the catalogue with the models of all policies, added in the order of the policies' precedence.
-#[must_use]
 pub fn of<'c>(catalogue: &'c Catalogue, world: &World) -> AddedModels<'c> {
     let mut added = AddedModels { catalogue: Cow::Borrowed(catalogue), conflicts: BTreeMap::new() };
     for policy in by_precedence(world) {

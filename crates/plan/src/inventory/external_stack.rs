@@ -86,7 +86,6 @@ impl ExternalStack {
     /// Returns the third-party parts of a node's GPU stack. `have` are the stages of this operator on the node.
     /// `status` stores earlier findings: DaemonSets disappear while they are upgraded, and this operator must not
     /// install its own in between. `policy` is whether to take over, and whose device plugin is used.
-    #[must_use]
     pub fn of(
         stacks: &ForeignStacks<'_>,
         node: &NodeFacts,
@@ -163,26 +162,22 @@ impl ExternalStack {
 
     /// Returns NVIDIA's runtimes that are configured on the host and left unchanged: none if the policy takes over, or
     /// if this operator's toolkit was installed first.
-    #[must_use]
     pub fn runtimes(&self) -> &[HostRuntime] {
         &self.runtimes
     }
 
     /// Returns the third-party owner of a stage, if any.
-    #[must_use]
     pub fn third_party(&self, stage: Stage) -> Option<&ThirdParty> {
         self.stages.get(&stage).filter(|owner| !owner.beside_managed)
     }
 
     /// Returns kind and name of a stage's third-party owner while it serves the node.
-    #[must_use]
     pub fn present(&self, stage: Stage) -> Option<String> {
         let owner = self.third_party(stage).filter(|owner| owner.removal_command.is_some())?;
         Some(owner.to_string())
     }
 
     /// Returns what is stored in the GpuNode's status: the owners, by stage name or as the DRA driver.
-    #[must_use]
     pub fn remembered(&self) -> BTreeMap<String, String> {
         let owners = Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.third_party(stage)?)));
         // A DaemonSet is recreated by an upgrade; a deleted pod is not.
@@ -239,7 +234,6 @@ impl ExternalStack {
     }
 
     /// Returns a message if a DRA driver allocates the node's GPUs.
-    #[must_use]
     pub fn by_claims(&self) -> Option<String> {
         let owner = self.third_party(Stage::DevicePlugin).filter(|owner| owner.by_claims)?;
         let (set, removal_command) = (&owner.set, owner.removal_command.as_ref()?);
@@ -256,7 +250,6 @@ impl ExternalStack {
     }
 
     /// Returns the message for a node that waits for a stage with a third-party owner.
-    #[must_use]
     pub fn awaited(&self, stage: Stage) -> Option<String> {
         let owner = self.third_party(stage)?;
         Some(match &owner.removal_command {

@@ -24,7 +24,6 @@ pub struct ForeignStacks<'w> {
 
 impl<'w> ForeignStacks<'w> {
     /// Returns the stacks of a cluster in which this operator has the namespace `own`.
-    #[must_use]
     pub fn of(world: &'w World, own: &str) -> Self {
         // A pod on one node is evidence for all nodes of its DaemonSet: on a new node its next pod may not be there yet.
         let mut proven: HashMap<(&str, &str), bool> = HashMap::new();
@@ -57,7 +56,6 @@ impl<'w> ForeignStacks<'w> {
     }
 
     /// Returns the first pod on a node that installs a driver and belongs to no DaemonSet.
-    #[must_use]
     pub fn driver_pod(&self, node: &NodeName) -> Option<&'w ForeignPod> {
         let prefix = ForeignPod::prefix(node);
         let of_node = self.pods.range(prefix.clone()..).take_while(move |(key, _)| key.starts_with(&prefix));

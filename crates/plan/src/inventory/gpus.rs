@@ -56,7 +56,6 @@ pub struct Expected {
 
 impl Expected {
     /// Returns how many GPUs a node of this pool should have.
-    #[must_use]
     pub fn in_pool(&self, pool: Option<&Pool>) -> Option<u32> {
         let counted = || {
             let Some(promised) = pool.and_then(|pool| pool.gpus_per_node) else {
@@ -103,7 +102,6 @@ impl Seen<'_> {
 }
 
 /// Returns what is known of a node's GPUs; `None` for a node without GPUs.
-#[must_use]
 pub fn discover<'c>(
     catalogue: &'c Catalogue,
     node: &NodeFacts,
@@ -299,7 +297,6 @@ fn passed_through_of(seen: &Seen<'_>, report: Option<&Report>) -> u32 {
 }
 
 /// Returns a message if GPUs of the node are passed through to virtual machines.
-#[must_use]
 pub fn passed_through(report: Option<&Report>) -> Option<String> {
     let count = report.map(|report| report.passed_through).filter(|count| *count > 0)?;
     let (gpus, verb) = if count == 1 { ("GPU", "is") } else { ("GPUs", "are") };
@@ -307,7 +304,6 @@ pub fn passed_through(report: Option<&Report>) -> Option<String> {
 }
 
 /// Returns how many GPUs a report shows on the bus.
-#[must_use]
 pub fn on_bus(report: Option<&Report>) -> u32 {
     report.map_or(0, |report| count(&report.gpus))
 }

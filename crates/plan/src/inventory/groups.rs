@@ -14,7 +14,6 @@ use crate::{
 /// record have not been written: the node still has the groups in its labels, and it is decided again whether they may be replaced.
 /// Without a record, as after a user deleted the GpuNode, the labels are known, those that this operator wrote, and others if they
 /// name a DaemonSet; where such a label is missing, the group of the pod that is still running.
-#[must_use]
 pub fn of(world: &World, node: &NodeFacts, gpu_node: Option<&GpuNode>, pods: &[&PodFacts]) -> StageRevisions {
     let mut labelled = revision::node_groups(node);
     let recorded = gpu_node.and_then(|gpu_node| gpu_node.spec.current.as_ref());

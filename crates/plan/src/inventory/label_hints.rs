@@ -7,7 +7,6 @@ use crate::world::NodeLabels;
 
 /// Returns a message if labels name another product than the node's model. `on_node` are all labels of the node: those
 /// that users set can contradict the hardware as well.
-#[must_use]
 pub fn mismatch_message(published: &Labels, on_node: &NodeLabels, model: Option<&str>) -> Option<String> {
     let model = model?.to_lowercase();
     let names_another = |value: &str| {

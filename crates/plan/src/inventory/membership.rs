@@ -25,13 +25,11 @@ pub enum Unmanaged {
 }
 
 /// Returns whether a node's label excludes it from all policies.
-#[must_use]
 pub fn opted_out(node: &NodeFacts) -> bool {
     node.labels.get(keys::MANAGED).is_some_and(|value| value != "true")
 }
 
 /// Returns a note if other policies select a node as well.
-#[must_use]
 pub fn overlap_note(governing: &PolicyName, others: &[PolicyName]) -> Option<Note> {
     let other = others.first()?;
     let message = format!(
@@ -40,8 +38,6 @@ pub fn overlap_note(governing: &PolicyName, others: &[PolicyName]) -> Option<Not
     Some(Note::new(Reason::PolicyOverlap, message))
 }
 
-/// Returns a policy's name.
-#[must_use]
 pub fn name_of(policy: &ClusterGpuPolicy) -> PolicyName {
     policy.metadata.name.as_deref().unwrap_or_default().into()
 }
@@ -60,7 +56,6 @@ pub fn by_precedence(world: &World) -> Vec<&ClusterGpuPolicy> {
 }
 
 /// Returns whether a policy selects a node.
-#[must_use]
 pub fn governs(policy: &ClusterGpuPolicy, node: &NodeFacts) -> bool {
     pools::selects(policy.spec.node_selector.as_ref(), &node.labels)
 }

@@ -28,13 +28,11 @@ pub struct Signals {
 /// A label that names a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// The label's key.
     pub key: String,
     /// The model's canonical name, or the label's value if it is not in the catalogue.
     pub model: String,
 }
 
-/// A cloud's labels.
 struct Cloud {
     /// The key that names the model.
     model: &'static str,
@@ -96,7 +94,6 @@ const NFD_PRESENT: &str = ".present";
 const NVIDIA: &str = "10de";
 
 /// Returns what a node's labels show. Labels that this operator has published are ignored, whatever their key.
-#[must_use]
 pub fn signals(catalogue: &Catalogue, node: &NodeFacts) -> Signals {
     let is_foreign = |key: &str| !node.owned_labels.contains(key);
     let get =
@@ -127,7 +124,6 @@ pub fn signals(catalogue: &Catalogue, node: &NodeFacts) -> Signals {
 }
 
 /// Returns the canonical name of a model by any cloud's name for it, or the given name if it is not in the catalogue.
-#[must_use]
 pub fn canonical(catalogue: &Catalogue, name: &str) -> String {
     catalogue.model(name).map_or_else(|| name.to_owned(), |model| model.name.clone())
 }

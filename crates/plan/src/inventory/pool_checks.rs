@@ -17,7 +17,6 @@ use crate::{
 pub type PoolProblems = BTreeMap<PoolName, (Reason, String)>;
 
 /// Returns the errors in a policy's pools. `on_nodes` are the models of nodes, which may be missing in the catalogue.
-#[must_use]
 pub fn pool_problems(catalogue: &Catalogue, policy: &ClusterGpuPolicy, on_nodes: &BTreeSet<String>) -> PoolProblems {
     let claims: Vec<Claim<'_>> = policy.spec.pools.iter().map(|pool| Claim::of(catalogue, pool)).collect();
     let problem = |(index, claim): (usize, &Claim<'_>)| {

@@ -23,7 +23,6 @@ pub struct GoverningPool<'p> {
 
 impl<'p> GoverningPool<'p> {
     /// Returns the pool of a policy that governs a node of this model, with these labels.
-    #[must_use]
     pub fn of(catalogue: &Catalogue, policy: &'p ClusterGpuPolicy, model: Option<&str>, labels: &NodeLabels) -> Self {
         let named = named_pool(catalogue, policy, model, labels);
         let name = named.map_or_else(|| model.unwrap_or(UNKNOWN_MODEL).into(), |pool| pool.name.clone());
@@ -32,14 +31,12 @@ impl<'p> GoverningPool<'p> {
 }
 
 /// Whether a node with these labels is selected; without a selector every node is.
-#[must_use]
 pub fn selects(selector: Option<&Selector>, labels: &NodeLabels) -> bool {
     selector.is_none_or(|selector| selector.matches(|key| labels.get(key).map(Interned::as_str)))
 }
 
 /// Returns the named pool that governs a node of this model, if any: the first that matches. A pool may use any cloud's
 /// name of a model.
-#[must_use]
 fn named_pool<'p>(
     catalogue: &Catalogue,
     policy: &'p ClusterGpuPolicy,

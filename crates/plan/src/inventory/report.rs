@@ -7,7 +7,6 @@ use kube::ResourceExt;
 use crate::world::{NodeFacts, World};
 
 /// Returns the GpuNode of a Node. Nothing in one that is owned by an earlier Node of the same name applies to the new one.
-#[must_use]
 pub fn gpu_node_of<'w>(world: &'w World, node: &NodeFacts) -> Option<&'w GpuNode> {
     let gpu_node = world.gpu_nodes.get(&node.name)?;
     let owners = gpu_node.owner_references();
@@ -18,7 +17,6 @@ pub fn gpu_node_of<'w>(world: &'w World, node: &NodeFacts) -> Option<&'w GpuNode
 ///
 /// One without an owner has been created by the probe of a running machine, and contains only its report. That machine may be the
 /// one whose Node was deleted, unless the report is of the Node's boot.
-#[must_use]
 pub fn belongs_to(gpu_node: &GpuNode, node: &NodeFacts) -> bool {
     match gpu_node.owner_references() {
         [] => last(Some(gpu_node)).is_none_or(|report| is_of_boot(report, node)),
@@ -27,13 +25,11 @@ pub fn belongs_to(gpu_node: &GpuNode, node: &NodeFacts) -> bool {
 }
 
 /// Returns the probe's last report, of any boot: which GPUs a node has, and how they are, is known until the next report.
-#[must_use]
 pub fn last(gpu_node: Option<&GpuNode>) -> Option<&Report> {
     gpu_node?.status.as_ref()?.report.as_ref()
 }
 
 /// Returns when the probe last reported, according to the API server: only reports that differ from the one before are written.
-#[must_use]
 pub fn written(gpu_node: Option<&GpuNode>) -> Option<Timestamp> {
     let is_report = |entry: &&ManagedFieldsEntry| {
         entry.manager.as_deref() == Some(keys::PROBE_MANAGER) && entry.subresource.as_deref() == Some("status")
@@ -46,7 +42,6 @@ pub fn written(gpu_node: Option<&GpuNode>) -> Option<Timestamp> {
 ///
 /// Kubelet reports the boot ID when it starts, and the probe that kubelet starts reports afterwards, so either may be ahead for
 /// some seconds. Until they agree, no report counts. An empty boot ID contradicts nothing: virtual kubelets report none.
-#[must_use]
 pub fn current<'w>(node: &NodeFacts, gpu_node: Option<&'w GpuNode>) -> Option<&'w Report> {
     last(gpu_node).filter(|report| is_of_boot(report, node))
 }

@@ -10,7 +10,6 @@ use crate::world::World;
 
 /// Returns the world without the records that no policy confirms. While a policy cannot be parsed, such a record may be of that policy, so
 /// that it is ignored and not removed.
-#[must_use]
 pub fn confirmed(world: &World) -> Cow<'_, World> {
     let policies = world.policies.values();
     let named: BTreeSet<&str> =
@@ -32,13 +31,11 @@ pub fn confirmed(world: &World) -> Cow<'_, World> {
 }
 
 /// Returns whether nodes may get a taint with this key from a policy: after a change of the policy, the record of the taint is believed.
-#[must_use]
 pub fn is_published(policy: &ClusterGpuPolicy, key: &str) -> bool {
     key == keys::UNHEALTHY_TAINT || listed(policy).any(|listed| listed == key)
 }
 
 /// Returns the keys that the status of a policy lists: those that it names, and earlier ones that nodes still have.
-#[must_use]
 pub fn published(policy: &ClusterGpuPolicy, world: &World) -> Vec<String> {
     let named = policy.spec.taint_keys();
     // The nodes are searched only for a key that the policy does not name any more.

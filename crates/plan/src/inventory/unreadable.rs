@@ -15,7 +15,6 @@ use crate::world::{NodeFacts, World};
 /// A node whose GpuNode cannot be parsed.
 #[derive(Debug)]
 pub struct UnreadableNode<'w> {
-    /// The Node.
     pub node: &'w NodeFacts,
     /// The policy that governs it; `None` if it has left its policy, which only the GpuNode names.
     pub policy: Option<PolicyName>,
@@ -24,7 +23,6 @@ pub struct UnreadableNode<'w> {
 }
 
 /// Returns the nodes whose GpuNodes cannot be parsed and that have a policy or the label of a pool.
-#[must_use]
 pub fn nodes(world: &World) -> Vec<UnreadableNode<'_>> {
     if world.unreadable_gpu_nodes.is_empty() {
         return Vec::new();

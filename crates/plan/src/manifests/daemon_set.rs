@@ -27,8 +27,6 @@ use crate::{
     settings::Settings,
 };
 
-/// Returns the DaemonSets of a variant.
-#[must_use]
 pub fn daemon_sets(settings: &Settings, policy: &ClusterGpuPolicy, variant: &Variant) -> Vec<DaemonSet> {
     variant
         .stages

@@ -12,7 +12,6 @@ use crate::{
 };
 
 /// Returns the service account of the plugin's pod, if the pod uses the API server.
-#[must_use]
 pub fn account(plugin: &PluginChoice) -> Option<&'static str> {
     match plugin {
         PluginChoice::Gke { health_monitoring: true, .. } => Some(gke::ACCOUNT),
@@ -21,7 +20,6 @@ pub fn account(plugin: &PluginChoice) -> Option<&'static str> {
 }
 
 /// Returns the stage's pod; `None` if this operator does not install the plugin.
-#[must_use]
 pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
     match &input.key.plugin {
         PluginChoice::Nvidia { sharing, mig, layout, flags } => {
@@ -35,7 +33,6 @@ pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
 }
 
 /// Returns the pod of MPS's control daemon; `None` if GPUs are not shared by MPS.
-#[must_use]
 pub fn mps_pod(input: &PodInput<'_>) -> Option<PodParts> {
     match &input.key.plugin {
         PluginChoice::Nvidia { sharing: Some(sharing), mig, .. } => Some(mps::pod(input, sharing, *mig)),

@@ -13,7 +13,6 @@ use super::pod::{PodInput, PodParts};
 use crate::desired::driver::DriverChoice;
 
 /// Returns the stage's pod; `None` if this operator does not install the driver.
-#[must_use]
 pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
     let preloaded = input.spec.operand.image.as_ref().is_none_or(|image| image.repository.is_none());
     let version = input.key.driver.version();

@@ -12,7 +12,6 @@ use crate::{
 pub const DRIVER_PID_FILE: &str = "/run/nvidia/nvidia-driver.pid";
 
 /// Returns the gate, which waits until the desired driver is loaded and its libraries are installed.
-#[must_use]
 pub fn driver_gate(input: &PodInput<'_>) -> Container {
     let root = input.key.driver.root();
     let mut args = vec!["wait", "driver", "--host-root", "/host", "--driver-root", root];
@@ -30,7 +29,6 @@ pub fn driver_gate(input: &PodInput<'_>) -> Container {
 }
 
 /// Returns the volumes of [`driver_gate`].
-#[must_use]
 pub fn driver_gate_volumes(input: &PodInput<'_>) -> Vec<Volume> {
     vec![
         host_path("sys", "/sys", None),

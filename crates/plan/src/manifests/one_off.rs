@@ -22,14 +22,12 @@ pub struct OneOff<'a> {
     pub policy: &'a ClusterGpuPolicy,
     /// Its pool in the policy, if it is a named one.
     pub pool: Option<&'a Pool>,
-    /// The node.
     pub node: &'a NodeName,
     /// The value of [`keys::STAGE`].
     pub stage: &'a str,
 }
 
 /// Returns a pod that ends by itself and is placed by the scheduler, only on its node. It never preempts.
-#[must_use]
 pub fn pod(of: OneOff<'_>, name: String, spec: PodSpec) -> Pod {
     let OneOff { settings, policy, pool, node, stage } = of;
     let labels = BTreeMap::from([

@@ -25,7 +25,6 @@ const UNPRIVILEGED: i64 = 65532;
 /// The namespaces of the host that a pod uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostNamespaces {
-    /// None.
     None,
     /// The host's process namespace.
     Pid,
@@ -37,7 +36,6 @@ pub enum HostNamespaces {
 pub struct PodParts {
     /// Gates and installers, in order.
     pub init: Vec<Container>,
-    /// The main container.
     pub main: Container,
     /// The volumes that they mount.
     pub volumes: Vec<Volume>,
@@ -51,16 +49,12 @@ pub struct PodParts {
 pub struct PodInput<'a> {
     /// The operator's settings.
     pub settings: &'a Settings,
-    /// The policy.
     pub policy: &'a ClusterGpuPolicy,
-    /// The key of the variant.
     pub key: &'a VariantKey,
-    /// The stage.
     pub spec: &'a StageSpec,
 }
 
 /// Returns the pull secrets of all pods of this operator: the user's, and those of this operator's images.
-#[must_use]
 pub fn pull_secrets(settings: &Settings, policy: &ClusterGpuPolicy) -> Option<Vec<LocalObjectReference>> {
     let mut names: Vec<String> = policy.spec.images.pull_secrets.iter().map(|secret| secret.name.clone()).collect();
     names.extend(settings.image_pull_secrets.iter().cloned());
@@ -70,7 +64,6 @@ pub fn pull_secrets(settings: &Settings, policy: &ClusterGpuPolicy) -> Option<Ve
 }
 
 /// Returns the tolerations of this operator's pods on the nodes of a pool.
-#[must_use]
 pub fn tolerations(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Vec<Toleration> {
     effective_spec::tolerations(policy, pool).unwrap_or_else(every_taint)
 }
@@ -81,7 +74,6 @@ fn every_taint() -> Vec<Toleration> {
 }
 
 /// Returns the main or installing container of an operand. The user's environment overrides this operator's by name.
-#[must_use]
 pub fn operand_container(input: &PodInput<'_>, name: &str, env: Vec<EnvVar>, args: Vec<String>) -> Container {
     let operand = &input.spec.operand;
     let mut env: Vec<EnvVar> =
@@ -102,7 +94,6 @@ pub fn operand_container(input: &PodInput<'_>, name: &str, env: Vec<EnvVar>, arg
 }
 
 /// Returns an unprivileged container of the probe's image, for gates, guards and waiting.
-#[must_use]
 pub fn own_container(settings: &Settings, name: &str, args: &[&str], mounts: Vec<VolumeMount>) -> Container {
     Container {
         name: name.to_owned(),
@@ -129,7 +120,6 @@ pub fn own_container(settings: &Settings, name: &str, args: &[&str], mounts: Vec
 }
 
 /// Returns a security context without capabilities or privilege escalation, and with a read-only root.
-#[must_use]
 pub fn unprivileged() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
@@ -142,7 +132,6 @@ pub fn unprivileged() -> SecurityContext {
 
 /// Returns a security context of root with these capabilities only. Capabilities of another user would be dropped when the program
 /// starts.
-#[must_use]
 pub fn root_with(capabilities: &[&str]) -> SecurityContext {
     let add = capabilities.iter().map(|&name| name.to_owned()).collect();
     SecurityContext {
@@ -155,7 +144,6 @@ pub fn root_with(capabilities: &[&str]) -> SecurityContext {
 
 /// Returns a privileged security context of this operator's image, which writes only to its mounts. Images of others may write to
 /// their root.
-#[must_use]
 pub fn privileged_root() -> SecurityContext {
     SecurityContext {
         privileged: Some(true),
@@ -168,11 +156,9 @@ pub fn privileged_root() -> SecurityContext {
 /// How a volume is mounted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Read-only.
     ReadOnly,
     /// Read-only; later mounts of the host are visible.
     Follow,
-    /// Writable.
     Writable,
     /// Writable; later mounts of the host are visible.
     FollowWritable,
@@ -180,8 +166,6 @@ pub enum Mode {
     Share,
 }
 
-/// Returns a mount of a volume.
-#[must_use]
 pub fn mount(volume: &str, path: &str, mode: Mode) -> VolumeMount {
     VolumeMount {
         name: volume.to_owned(),
@@ -197,7 +181,6 @@ pub fn mount(volume: &str, path: &str, mode: Mode) -> VolumeMount {
 }
 
 /// Returns the volume of a folder or file of the host.
-#[must_use]
 pub fn host_path(name: &str, path: &str, kind: Option<&str>) -> Volume {
     Volume {
         name: name.to_owned(),
@@ -207,13 +190,11 @@ pub fn host_path(name: &str, path: &str, kind: Option<&str>) -> Volume {
 }
 
 /// Returns the volume of a folder with the lifetime of the pod.
-#[must_use]
 pub fn empty_dir(name: &str) -> Volume {
     Volume { name: name.to_owned(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
 }
 
 /// Returns an environment variable.
-#[must_use]
 pub fn env(name: &str, value: &str) -> EnvVar {
     EnvVar { name: name.to_owned(), value: Some(value.to_owned()), value_from: None }
 }

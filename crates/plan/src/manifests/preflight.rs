@@ -13,7 +13,6 @@ use crate::{
 };
 
 /// Returns the pod. Its containers do nothing: what counts is that kubelet has pulled their images.
-#[must_use]
 pub fn pod(
     settings: &Settings,
     policy: &ClusterGpuPolicy,

@@ -33,7 +33,6 @@ pub fn configure(proxy: &Proxy, container: &mut Container) {
 }
 
 /// Returns the volume of the certificates, if set.
-#[must_use]
 pub fn volume(proxy: &Proxy) -> Option<Volume> {
     let source = ConfigMapVolumeSource {
         name: proxy.trusted_ca_config_map.clone()?,

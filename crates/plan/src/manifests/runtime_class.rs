@@ -7,7 +7,6 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::core::ObjectMeta;
 
 /// Returns a RuntimeClass that these policies use.
-#[must_use]
 pub fn runtime_class(name: &str, policies: &BTreeSet<PolicyName>) -> RuntimeClass {
     let policies: Vec<&str> = policies.iter().map(PolicyName::as_str).collect();
     let annotations = [(keys::APPLIED, name.to_owned()), (keys::POLICIES, policies.join(","))];

@@ -16,7 +16,6 @@ use crate::{
 };
 
 /// Returns the toolkit's pod; `None` if this operator installs no toolkit.
-#[must_use]
 pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
     match &input.key.toolkit {
         ToolkitChoice::None | ToolkitChoice::Host(_) => None,
@@ -27,7 +26,6 @@ pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
 }
 
 /// Returns the gate of the stages after the toolkit, and its volumes; `None` if this operator installs no toolkit.
-#[must_use]
 pub fn gate(input: &PodInput<'_>) -> Option<(Container, Vec<Volume>)> {
     let mut args = ["wait", "toolkit", "--host-root=/host"].map(str::to_owned).to_vec();
     args.push(format!("--install-dir={}", install_dir(input.key)));

@@ -17,26 +17,21 @@ const DIRECTORY: &str = "/gpu-operator";
 /// Where containers that use the driver themselves see its root.
 pub const DRIVER_ROOT: &str = "/driver-root";
 
-/// Returns the init container.
-#[must_use]
 pub fn init(settings: &Settings) -> Container {
     own_container(settings, UNPACK, &["unpack", DIRECTORY], vec![mount(VOLUME, DIRECTORY, Mode::Writable)])
 }
 
 /// Returns the volume of the program.
-#[must_use]
 pub fn volume() -> Volume {
     empty_dir(VOLUME)
 }
 
 /// Returns the mount for the other image's container.
-#[must_use]
 pub fn mounted() -> VolumeMount {
     mount(VOLUME, DIRECTORY, Mode::ReadOnly)
 }
 
 /// Returns the command that runs the program with these arguments in the other image's container.
-#[must_use]
 pub fn command(args: &[&str]) -> Vec<String> {
     let (loader, program) = (format!("{DIRECTORY}/ld.so"), format!("{DIRECTORY}/nvml-probe"));
     let words = [loader.as_str(), "--library-path", DIRECTORY, program.as_str()];
@@ -44,7 +39,6 @@ pub fn command(args: &[&str]) -> Vec<String> {
 }
 
 /// Returns the command that runs a program of the image with the driver where the program looks for it, given options of `inject`.
-#[must_use]
 pub fn injected(options: &[&str], program: &str) -> Vec<String> {
     command(&[&["inject", "--driver-root", DRIVER_ROOT], options, &["--", program]].concat())
 }

@@ -27,7 +27,6 @@ use crate::{
 const LONGEST: i64 = i32::MAX as i64;
 
 /// Returns the pod. The scheduler places it, so it gets a GPU only if one is free.
-#[must_use]
 pub fn pod(settings: &Settings, member: &Member<'_>, name: String) -> Pod {
     let policy = member.policy;
     let validation = &policy.spec.readiness.validation;

@@ -30,7 +30,6 @@ pub struct Target {
 
 /// The kind of an object. Namespaced ones are in the operator's namespace.
 #[derive(strum::IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[allow(missing_docs, reason = "Kubernetes' names")]
 pub enum Kind {
     ClusterGpuPolicy,
     DaemonSet,
@@ -53,13 +52,11 @@ pub enum Part {
     Presence,
     /// The conditions that this operator sets.
     Conditions,
-    /// The taints.
     Taints,
     /// The cordon of this operator.
     Cordon,
     /// The ledger of disruptions in the status.
     Ledger,
-    /// The status.
     Status,
     /// The eviction of a pod.
     Eviction,
@@ -90,7 +87,6 @@ impl fmt::Display for Target {
 
 impl Kind {
     /// Returns the name, such as `DaemonSet`.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -128,7 +124,6 @@ pub enum Body {
     Taints(TaintWrite),
     /// Cordons a Node with a record of that, or undoes a cordon with such a record.
     Cordon(bool),
-    /// Creates a pod.
     Pod(Box<Pod>),
     /// Evicts a pod, which is named `namespace/name`, if it has this uid.
     Eviction(String),
@@ -136,7 +131,6 @@ pub enum Body {
     Delete(Option<String>),
 }
 
-/// One write of a DaemonSet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DaemonSetWrite {
     /// The desired DaemonSet.
@@ -151,7 +145,6 @@ pub struct DaemonSetWrite {
 /// The write of a GpuNode's spec.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SpecWrite {
-    /// The spec.
     pub spec: GpuNodeSpec,
     /// The owner: the Node.
     pub owner: OwnerReference,
@@ -173,7 +166,6 @@ pub struct SpecWrite {
 /// The write of a policy's ledger.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LedgerWrite {
-    /// The slots.
     pub slots: Vec<Slot>,
     /// What is remembered of pools.
     pub pools: Vec<PoolRollout>,
@@ -204,7 +196,6 @@ pub struct LabelWrite {
 
 impl Body {
     /// Returns the kind of the object, and its part.
-    #[must_use]
     pub fn target(&self) -> (Kind, Part) {
         match self {
             Self::Finalizer { .. } => (Kind::ClusterGpuPolicy, Part::Finalizer),

@@ -47,7 +47,6 @@ impl Exclusion {
     }
 
     /// Returns the state of such nodes, for messages.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Deleting => "being deleted",
@@ -65,7 +64,6 @@ pub enum DriverVersion<'m> {
     Unknown,
     /// This operator does not determine it.
     Other,
-    /// This version.
     Is(&'m str),
 }
 
@@ -82,9 +80,7 @@ impl<'m> DriverVersion<'m> {
 /// One node as its policy counts it: only a part of its status, because all nodes are held in memory at once.
 #[derive(Clone, Debug)]
 pub struct Counted<'m> {
-    /// Its name.
     pub node: &'m NodeName,
-    /// Its pool.
     pub pool: &'m PoolName,
     /// Its model, if known.
     pub model: Option<&'m str>,
@@ -108,13 +104,11 @@ pub struct Counted<'m> {
     pub since: Option<Time>,
     /// The message of its status; empty if there is no problem.
     pub message: String,
-    /// Its GPUs.
     pub gpus: GpuTotals,
 }
 
 impl<'m> Counted<'m> {
     /// Returns how a node with this present or pending status counts.
-    #[must_use]
     pub fn of(member: &'m Member<'_>, status: GpuNodeStatus) -> Self {
         let reason = status.reason().unwrap_or(Reason::WaitingForReport);
         let in_turn = member.rollout().is_some();
@@ -145,7 +139,6 @@ impl<'m> Counted<'m> {
     }
 
     /// Returns how a node counts whose GpuNode cannot be parsed: never better than if it could.
-    #[must_use]
     pub fn unreadable(found: &'m UnreadableNode<'_>) -> Self {
         let (node, gpus) = (found.node, found.node.allocatable.total());
         let name = &node.name;
@@ -170,19 +163,16 @@ impl<'m> Counted<'m> {
     }
 
     /// Returns whether it cannot proceed because of a failure.
-    #[must_use]
     pub fn failed(&self) -> bool {
         !self.ready && self.reason.is_failure()
     }
 
     /// Returns whether it is neither ready, nor failed, nor excluded.
-    #[must_use]
     pub fn in_progress(&self) -> bool {
         self.excluded.is_none() && !self.ready && !self.failed()
     }
 }
 
-/// Returns the counts of nodes and of their GPUs.
 pub fn count<'c, 'm: 'c>(nodes: impl Iterator<Item = &'c Counted<'m>>) -> (NodeCounts, GpuTotals) {
     let (mut counts, mut gpus) = (NodeCounts::default(), GpuTotals::default());
     for node in nodes {

@@ -91,7 +91,6 @@ fn mark(set: &mut DaemonSet, hash: &str) {
     }
 }
 
-/// Returns the group of each stage that has one.
 fn groups<'g>(of_stage: impl Fn(Stage) -> Option<&'g str>) -> impl Iterator<Item = (Stage, &'g str)> {
     Stage::ALL.into_iter().filter_map(move |stage| Some((stage, of_stage(stage)?)))
 }

@@ -8,7 +8,6 @@ use crate::world::DaemonSetFacts;
 
 /// Returns whether another writer changed or removed a field of an applied DaemonSet. Additions are found by the
 /// managed fields: [`DaemonSetFacts::added_by`].
-#[must_use]
 pub fn drifted(present: &DaemonSetFacts, wanted: &DaemonSet) -> bool {
     let (Some(present), Some(wanted)) = (&present.spec, &wanted.spec) else {
         return false;

@@ -13,9 +13,7 @@ use crate::{assess::member::Member, inventory::membership::name_of};
 pub struct Transition {
     /// The object that the Event is about.
     pub subject: Subject,
-    /// The reason.
     pub reason: Reason,
-    /// The message.
     pub message: String,
 }
 
@@ -34,18 +32,14 @@ pub enum Subject {
         api_version: String,
         /// Such as `ReplicaSet`.
         kind: String,
-        /// Its namespace.
         namespace: String,
-        /// Its name.
         name: String,
-        /// Its uid.
         uid: String,
     },
 }
 
 impl Subject {
     /// Returns the UID of the object.
-    #[must_use]
     pub fn uid(&self) -> &str {
         match self {
             Self::Node(_, uid) | Self::GpuNode(_, uid) | Self::Policy(_, uid) | Self::Namespaced { uid, .. } => uid,
@@ -54,13 +48,11 @@ impl Subject {
 }
 
 /// Returns the transition of a node into a failure, or out of one, as Events on the Node and on its GpuNode.
-#[must_use]
 pub fn node_transitions(member: &Member<'_>, status: &GpuNodeStatus) -> Vec<Transition> {
     reported(member, status).map(|reason| about(member, reason, &status.message)).unwrap_or_default()
 }
 
 /// Returns an Event on a Node and the same on its GpuNode.
-#[must_use]
 pub fn about(member: &Member<'_>, reason: Reason, message: &str) -> Vec<Transition> {
     let node = Subject::Node(member.node.name.clone(), member.node.uid.clone());
     let gpu_node =

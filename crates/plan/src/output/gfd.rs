@@ -29,7 +29,6 @@ const CONTROLLER_3D: &str = "030200";
 
 /// Returns the labels for a node's report and the resources that its device plugin makes of a GPU; `None` while NVML
 /// does not report every GPU that it counts, or if a GPU cannot be described.
-#[must_use]
 pub fn labels(report: &Report, offer: &ResourceLayout) -> Option<Labels> {
     let cards = cards(report)?;
     let sharing = Sharing::of(offer);
@@ -57,7 +56,6 @@ pub fn labels(report: &Report, offer: &ResourceLayout) -> Option<Labels> {
     Some(set.0)
 }
 
-/// A set of labels.
 #[derive(Default)]
 struct Set(Labels);
 

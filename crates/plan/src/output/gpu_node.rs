@@ -58,7 +58,6 @@ pub struct Published<'a> {
 }
 
 /// Returns the owner of a GpuNode: its Node, with which it is deleted.
-#[must_use]
 pub fn owner(node: &NodeFacts) -> OwnerReference {
     OwnerReference {
         api_version: "v1".to_owned(),
@@ -70,7 +69,6 @@ pub fn owner(node: &NodeFacts) -> OwnerReference {
 }
 
 /// Returns spec and owner, if they differ from the desired ones.
-#[must_use]
 pub fn spec_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, spec: GpuNodeSpec) -> Option<SpecWrite> {
     let there = gpu_node.is_some_and(|gpu_node| {
         gpu_node.spec == spec && gpu_node.owner_references().iter().any(|present| present.uid == node.uid)
@@ -98,7 +96,6 @@ pub fn spec_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, spec: GpuNodeSpe
 }
 
 /// Returns the generation of a GpuNode after a write of its spec, if there is one.
-#[must_use]
 pub fn generation(gpu_node: Option<&GpuNode>, write: Option<&SpecWrite>) -> Option<i64> {
     let Some(gpu_node) = gpu_node else { return Some(1) };
     let changes = write.is_some_and(|write| write.spec != gpu_node.spec);
@@ -106,7 +103,6 @@ pub fn generation(gpu_node: Option<&GpuNode>, write: Option<&SpecWrite>) -> Opti
 }
 
 /// Returns a member's desired spec.
-#[must_use]
 pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
     let before = || member.gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
     let root = |choice: &DriverChoice| Some(choice.root().to_owned()).filter(|root| !is_known_root(root));
@@ -127,7 +123,6 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
 }
 
 /// Returns a member's desired status without the report, and when it must be computed again.
-#[must_use]
 pub fn member_status(
     assessment: &Assessment<'_>,
     mut verdict: Verdict,
@@ -217,7 +212,6 @@ fn restarts(member: &Member<'_>, before: &GpuNodeStatus, verdict: &Verdict) -> b
 }
 
 /// Returns the desired status of a GPU node without a policy, without the generation that it describes.
-#[must_use]
 pub fn unmanaged_status(
     world: &World,
     unmanaged: &UnmanagedNode<'_>,
@@ -347,7 +341,6 @@ fn counts(assessment: &Assessment<'_>, verdict: &Verdict) -> GpuCounts {
 }
 
 /// Returns the write of a status, if anything but the report differs.
-#[must_use]
 pub fn status_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, status: &GpuNodeStatus) -> Option<Write> {
     let unwritten = GpuNodeStatus::default();
     let before = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()).unwrap_or(&unwritten);

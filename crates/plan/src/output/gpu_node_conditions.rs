@@ -20,7 +20,6 @@ struct Answer {
 /// Returns the conditions of a governed node. `broken_stage` is the verdict on its broken stage, which does not count against Ready
 /// until it has lasted for a while, `before` are its previous conditions, `generation` is that of its GpuNode, and
 /// `health` is the health condition of its Node.
-#[must_use]
 pub fn of(
     verdict: &Verdict,
     broken_stage: Option<&Verdict>,

@@ -13,7 +13,6 @@ pub struct Headline<'c> {
 }
 
 /// Returns the most urgent state that a policy's conditions show.
-#[must_use]
 pub fn of(conditions: &[Condition]) -> Headline<'_> {
     let find = |kind: ConditionType, status: &str| {
         conditions.iter().find(|condition| condition.type_ == kind.as_str() && condition.status == status)

@@ -17,7 +17,6 @@ pub struct Leavers {
 
 impl Leavers {
     /// Returns those that a policy governed.
-    #[must_use]
     pub fn of(&self, policy: &PolicyName) -> &[Attention] {
         self.of_policies.get(policy).map(Vec::as_slice).unwrap_or_default()
     }

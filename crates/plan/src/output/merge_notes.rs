@@ -10,7 +10,6 @@ use crate::{
 };
 
 /// Returns the verdict merged with further notes, unless the verdict itself is more urgent.
-#[must_use]
 pub fn merge_notes(
     assessment: &Assessment<'_>,
     decision: &Decision,

@@ -23,7 +23,6 @@ use crate::{
 };
 
 /// Adds the writes for a governed node, and returns how the policy counts the node.
-#[must_use]
 pub fn add<'m>(
     plan: &mut Plan,
     assessment: &'m Assessment<'_>,

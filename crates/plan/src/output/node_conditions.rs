@@ -10,19 +10,16 @@ use crate::{
 };
 
 /// Returns whether the node has no condition of this operator.
-#[must_use]
 pub fn is_clean(node: &NodeFacts) -> bool {
     node.own_conditions.is_empty()
 }
 
 /// Returns the write that removes the conditions, if there are any.
-#[must_use]
 pub fn removal(node: &NodeFacts) -> Option<Write> {
     (!is_clean(node)).then(|| Write::new(&node.name, Body::Conditions(OwnConditions::new())))
 }
 
 /// Returns the write for a node of a policy, given the health of its GPUs and the status of its GpuNode.
-#[must_use]
 pub fn write(
     member: &Member<'_>,
     health: Option<OwnCondition>,

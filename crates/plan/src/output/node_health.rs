@@ -13,7 +13,6 @@ use crate::{
 };
 
 /// Returns the health of the node's GPUs as a condition, if it is known.
-#[must_use]
 pub fn condition(member: &Member<'_>, now: Timestamp) -> Option<OwnCondition> {
     let state = member.health.state?;
     let (status, reason) = match state {
@@ -45,7 +44,6 @@ pub fn condition(member: &Member<'_>, now: Timestamp) -> Option<OwnCondition> {
 
 /// Returns the device plugin's pod if it withholds recovered GPUs: they recovered after the pod started, and they are
 /// still not allocatable. A new pod starts after the recovery, so it is restarted only once for each recovery.
-#[must_use]
 pub fn plugin_to_restart<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFacts> {
     let pod = member.pod(Stage::DevicePlugin).filter(|pod| pod.running())?;
     let started = pod.running_since()?.reported();

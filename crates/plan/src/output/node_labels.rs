@@ -25,20 +25,17 @@ pub struct NodeLabels {
 }
 
 /// Returns the labels of a node that no policy governs: only those of the groups that the node keeps for now.
-#[must_use]
 pub fn none(node: &NodeFacts, kept: &StageRevisions) -> NodeLabels {
     write_if_needed(node, of_groups(kept).collect(), NodeLabels::default())
 }
 
 /// Returns the labels of a node that keeps all that this operator has set, and these groups whatever its labels name.
-#[must_use]
 pub fn restored(node: &NodeFacts, groups: &StageRevisions) -> NodeLabels {
     let is_of_stage = |key: &str| Stage::ALL.into_iter().any(|stage| stage.key() == key);
     let kept = owned(node).filter(|(key, _)| !is_of_stage(key) && *key != keys::CLIENTS);
     write_if_needed(node, kept.chain(of_groups(groups)).collect(), NodeLabels::default())
 }
 
-/// Returns the labels of groups.
 fn of_groups(groups: &StageRevisions) -> impl Iterator<Item = (&str, &str)> {
     Stage::ALL.into_iter().filter_map(|stage| Some((stage.key(), groups.get(stage)?.as_str())))
 }
@@ -51,7 +48,6 @@ fn owned(node: &NodeFacts) -> impl Iterator<Item = (&str, &str)> {
 /// The content of this operator's own labels.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known<'a> {
-    /// Its model.
     pub model: Option<&'a str>,
     /// The highest CUDA version that its driver supports.
     pub cuda: Option<&'a str>,
@@ -60,7 +56,6 @@ pub struct Known<'a> {
 }
 
 /// Returns the labels of a node of a policy.
-#[must_use]
 pub fn of(
     node: &NodeFacts,
     known: Known<'_>,

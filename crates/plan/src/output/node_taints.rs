@@ -11,13 +11,11 @@ use crate::{
 };
 
 /// Returns whether the node has no taint of this operator.
-#[must_use]
 pub fn is_clean(node: &NodeFacts) -> bool {
     has_only(node, None)
 }
 
 /// Returns the write that removes the taint of this operator, if there is one.
-#[must_use]
 pub fn removal(node: &NodeFacts) -> Option<Write> {
     (!is_clean(node))
         .then(|| own(node, None))
@@ -25,7 +23,6 @@ pub fn removal(node: &NodeFacts) -> Option<Write> {
 }
 
 /// Returns the write for a node of a policy, given the status of its GpuNode.
-#[must_use]
 pub fn write(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Write> {
     let node = member.node;
     let wanted = wanted(member);
@@ -54,7 +51,6 @@ fn lifted(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Lift> {
 }
 
 /// Returns whether the node is becoming ready, and its startup taint keeps pods away until then.
-#[must_use]
 pub fn are_awaited(member: &Member<'_>, status: &GpuNodeStatus) -> bool {
     let is_coming = !status.is_ready() && !status.reason().is_some_and(Reason::is_failure);
     is_coming && startup_taint(member).is_some()

@@ -46,7 +46,6 @@ pub type Steps = Vec<Vec<Arc<Write>>>;
 
 impl Plan {
     /// Returns whether there is nothing to write and nothing to query.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty() && self.questions.gpu_pods.is_empty() && self.questions.log_tails.is_empty()
     }
@@ -74,7 +73,6 @@ impl Plan {
     }
 
     /// Takes the writes out of the plan, in the order of their steps.
-    #[must_use]
     pub fn take_writes(&mut self) -> Steps {
         let mut steps: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for write in take(&mut self.writes) {

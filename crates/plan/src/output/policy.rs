@@ -38,8 +38,6 @@ pub struct Others<'a> {
     pub published_keys: Vec<String>,
 }
 
-/// Returns a policy's status.
-#[must_use]
 pub fn status(
     policy: &ClusterGpuPolicy,
     nodes: &[Counted<'_>],
@@ -186,7 +184,6 @@ fn attention(nodes: &[Counted<'_>], leaving: &[Attention]) -> Vec<Attention> {
 }
 
 /// Returns whether a policy has this operator's finalizer.
-#[must_use]
 pub fn has_finalizer(policy: &ClusterGpuPolicy) -> bool {
     policy.finalizers().iter().any(|finalizer| finalizer == keys::FINALIZER)
 }

@@ -49,15 +49,10 @@ pub struct Trouble<'a> {
 
 /// The input for the conditions.
 pub struct Verdicts<'a> {
-    /// The policy.
     pub policy: &'a ClusterGpuPolicy,
-    /// Its nodes.
     pub nodes: &'a [Counted<'a>],
-    /// Its nodes, counted.
     pub counts: &'a NodeCounts,
-    /// Their GPUs.
     pub gpus: &'a GpuTotals,
-    /// Its pools.
     pub pools: &'a [PoolStatus],
     /// The nodes that need attention most.
     pub attention: &'a [Attention],
@@ -71,7 +66,6 @@ pub struct Verdicts<'a> {
 
 impl Verdicts<'_> {
     /// Returns the conditions, one function each.
-    #[must_use]
     pub fn conditions(&self, now: Timestamp) -> Vec<Condition> {
         let stalled = self.stalled();
         let conditions = [
@@ -309,7 +303,6 @@ fn required(policy: &ClusterGpuPolicy, serving: u32) -> u32 {
 }
 
 /// Returns the conditions once the operator was uninstalled: nothing is known of the policy then.
-#[must_use]
 pub fn uninstalled(policy: &ClusterGpuPolicy, now: Timestamp) -> Vec<Condition> {
     use ConditionType::{Accepted, Degraded, Ready, Reconciling, Stalled};
     let of = |kind| {

@@ -34,7 +34,6 @@ use crate::{
 pub struct Context<'f> {
     /// The operator's settings.
     pub settings: &'f Settings,
-    /// The fleet.
     pub fleet: &'f AssessedFleet<'f>,
     /// What was decided for its pools.
     pub rollout: &'f Rollout<'f>,
@@ -126,8 +125,6 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     plan.statuses.insert(name, status);
 }
 
-/// Returns the write of a policy's ledger.
-#[must_use]
 pub fn ledger_write(policy: &ClusterGpuPolicy, content: &Content) -> Write {
     let (slots, pools) = recorded(policy);
     let write = LedgerWrite {
@@ -140,8 +137,6 @@ pub fn ledger_write(policy: &ClusterGpuPolicy, content: &Content) -> Write {
     Write::new(name_of(policy), Body::Ledger(Box::new(write)))
 }
 
-/// Returns a policy's status without its ledger.
-#[must_use]
 pub fn without_ledger(status: &ClusterGpuPolicyStatus) -> ClusterGpuPolicyStatus {
     let rollout = RolloutStatus { slots: Vec::new(), pools: Vec::new(), ..status.rollout.clone() };
     ClusterGpuPolicyStatus { rollout, ..status.clone() }

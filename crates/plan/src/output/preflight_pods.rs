@@ -13,7 +13,6 @@ use crate::{
 };
 
 /// Returns the creation of the missing pods of a pool.
-#[must_use]
 pub fn to_create(
     settings: &Settings,
     policy: &ClusterGpuPolicy,
@@ -28,7 +27,6 @@ pub fn to_create(
 
 /// Returns the deletion of pods that no pool needs any more. As long as an object cannot be parsed, the nodes that need them are not all
 /// known.
-#[must_use]
 pub fn to_delete(rollout: &Rollout<'_>, world: &World) -> Vec<Write> {
     if !world.unreadable_gpu_nodes.is_empty() || !world.unreadable_policies.is_empty() {
         return Vec::new();

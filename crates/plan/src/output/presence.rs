@@ -19,7 +19,6 @@ use crate::{
 };
 
 /// Returns the write of the label, if needed. A node that has never had a GPU has none.
-#[must_use]
 pub fn write(node: &NodeFacts, is_wanted: bool) -> Option<Write> {
     let there = node.labels.get(keys::PRESENT).map(Interned::as_str);
     let is_missing = there.is_none() && is_wanted;
@@ -38,7 +37,6 @@ pub struct Presence {
 
 impl Presence {
     /// Returns the writes for a node. `is_clean` is whether the node has nothing of this operator any more.
-    #[must_use]
     pub fn of(unmanaged: &UnmanagedNode<'_>, is_clean: bool) -> Self {
         let is_wanted = match unmanaged.why {
             Unmanaged::NoGpu | Unmanaged::Unreported => of_unknown(unmanaged, is_clean),

@@ -9,7 +9,6 @@ use gpu_operator_crd::{
 use crate::{assess::member::Member, output::gfd};
 
 /// Returns the labels that a node's policy publishes on it.
-#[must_use]
 pub fn of(member: &Member<'_>) -> Labels {
     let mut labels = if member.policy.spec.compatibility.wants_gfd() { discovered(member) } else { Labels::new() };
     // The user's keys take precedence.

@@ -83,7 +83,6 @@ fn keeps(world: &World, policy: &PolicyName) -> bool {
 }
 
 /// Returns whether a GpuNode or a DaemonSet refers to a policy, or a GpuNode that cannot be parsed may.
-#[must_use]
 pub fn is_in_use(world: &World, policy: &PolicyName) -> bool {
     let refers = |gpu_node: &GpuNode| {
         gpu_node.spec.policy.as_ref() == Some(policy) && world.nodes.contains_key(&gpu_node.name_any().into())

@@ -18,7 +18,6 @@ use crate::{
 };
 
 /// Adds the writes for the nodes that no policy governs, and returns which of them are leaving.
-#[must_use]
 pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, now: Timestamp) -> Leavers {
     let world = fleet.world;
     let mut leavers = Leavers::default();

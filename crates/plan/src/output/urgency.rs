@@ -6,7 +6,6 @@ use super::write::Urgency;
 use crate::world::OwnCondition;
 
 /// Returns the urgency of the change of a policy's status.
-#[must_use]
 pub fn of_policy(before: Option<&ClusterGpuPolicyStatus>, after: &ClusterGpuPolicyStatus) -> Urgency {
     match before {
         Some(before) if verdicts(before) == verdicts(after) => {
@@ -42,7 +41,6 @@ fn figures(status: &ClusterGpuPolicyStatus) -> impl PartialEq {
 
 /// Returns the urgency of the change of a node's status. An installation of a few seconds needs two writes, and one that takes minutes
 /// shows its progress.
-#[must_use]
 pub fn of_node(before: &GpuNodeStatus, after: &GpuNodeStatus) -> Urgency {
     let problems = |status: &GpuNodeStatus| (status.gpus.unhealthy, status.gpus.degraded);
     let transient = |status: &GpuNodeStatus| status.reason().is_some_and(|reason| is_transient(status.phase, reason));
@@ -56,7 +54,6 @@ pub fn of_node(before: &GpuNodeStatus, after: &GpuNodeStatus) -> Urgency {
 }
 
 /// Returns the urgency of the change of a Node's condition.
-#[must_use]
 pub fn of_condition(before: Option<&OwnCondition>, after: Option<&OwnCondition>) -> Urgency {
     let (Some(before), Some(after)) = (before, after) else { return Urgency::Prompt };
     let transient = |condition: &OwnCondition| {
@@ -71,7 +68,6 @@ pub fn of_condition(before: Option<&OwnCondition>, after: Option<&OwnCondition>)
 }
 
 /// Returns whether a phase is transient, without a problem.
-#[must_use]
 pub fn is_transient(phase: Phase, reason: Reason) -> bool {
     is_underway(reason) && !matches!(phase, Phase::Ready | Phase::Unmanaged)
 }

@@ -18,7 +18,6 @@ use gpu_operator_crd::{
 
 /// Returns the creation of missing pods that members of a pool wait for. No test is started on a node whose update is about to begin:
 /// it would be given up for the pod, which uses a GPU, and begin again once the pod is deleted.
-#[must_use]
 pub fn to_create(settings: &Settings, members: &[Assessment<'_>], pool: &PoolDecision) -> Vec<Write> {
     let begins = |rollout: &Rollout| rollout.step == RolloutStep::Await;
     let stays = |member: &Member<'_>| {

@@ -89,7 +89,6 @@ pub enum Dependency {
 
 impl Write {
     /// Returns the write of a body other than [`Body::Delete`] to the object of this name.
-    #[must_use]
     pub fn new(name: impl fmt::Display, body: Body) -> Self {
         let (kind, part) = body.target();
         let target = Target { kind, part, name: name.to_string() };
@@ -97,7 +96,6 @@ impl Write {
     }
 
     /// Returns the deletion of an object, whatever its uid.
-    #[must_use]
     pub fn delete(kind: Kind, name: &str) -> Self {
         let mut write = Self::new(name, Body::Delete(None));
         write.target.kind = kind;
@@ -105,7 +103,6 @@ impl Write {
     }
 
     /// Returns the deletion of a pod.
-    #[must_use]
     pub fn delete_pod(pod: &PodFacts) -> Self {
         let role = match pod.role {
             Role::Operand(stage) => Some(format!("the pod of the {} of node {}", stage.title(), pod.node)),
@@ -115,14 +112,12 @@ impl Write {
     }
 
     /// Returns whether it deletes an object because nothing in the API needs it any more.
-    #[must_use]
     pub fn prunes(&self) -> bool {
         let is_pruned = matches!(self.target.kind, Kind::DaemonSet | Kind::RuntimeClass | Kind::GpuNode);
         is_pruned && matches!(self.body, Body::Delete(_))
     }
 
     /// Returns its place in the order of writes.
-    #[must_use]
     pub fn step(&self) -> Step {
         match &self.body {
             Body::Finalizer { present: true, .. } => Step::AddFinalizer,
@@ -139,7 +134,6 @@ impl Write {
     }
 
     /// Returns what is missing for other writes until this one has succeeded.
-    #[must_use]
     pub fn provides(&self) -> Vec<Dependency> {
         match &self.body {
             Body::DaemonSet(_) => vec![Dependency::DaemonSet(self.target.name.clone())],
@@ -150,7 +144,6 @@ impl Write {
     }
 
     /// Returns what must not be missing. Without it, the write is left to a later plan.
-    #[must_use]
     pub fn requires(&self) -> Vec<Dependency> {
         let sets = |named: &dyn Fn(Stage) -> Option<String>| {
             Stage::ALL.into_iter().filter_map(named).map(Dependency::DaemonSet).collect::<Vec<_>>()
@@ -177,7 +170,6 @@ impl Write {
     }
 
     /// Returns the part of the fleet that it concerns.
-    #[must_use]
     pub fn concerns(&self) -> Concern {
         let name = self.target.name.as_str();
         match (self.target.kind, &self.body) {
@@ -197,7 +189,6 @@ impl Write {
 
     /// Returns the field manager. Parts of an object that are written at different times have different ones, because an apply removes
     /// what its manager applied before.
-    #[must_use]
     pub fn manager(&self) -> &'static str {
         match self.target.part {
             Part::Object | Part::Status | Part::Eviction => keys::MANAGER,
@@ -211,7 +202,6 @@ impl Write {
     }
 
     /// Returns whether fields are taken over from other managers.
-    #[must_use]
     pub fn is_forced(&self) -> bool {
         match &self.body {
             // A RuntimeClass that another user created meanwhile with a different handler is kept.
@@ -222,7 +212,6 @@ impl Write {
     }
 
     /// Returns the fields to apply, in the API server's notation.
-    #[must_use]
     pub fn fields(&self) -> Value {
         let Target { kind, name, .. } = &self.target;
         let (field, value) = match &self.body {
@@ -280,8 +269,6 @@ impl fmt::Display for Write {
     }
 }
 
-/// Returns the write of a policy's finalizer.
-#[must_use]
 pub fn finalizer(policy: &ClusterGpuPolicy, present: bool) -> Write {
     Write::new(name_of(policy), Body::Finalizer { uid: policy.uid().unwrap_or_default(), present })
 }

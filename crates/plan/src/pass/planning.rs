@@ -38,7 +38,6 @@ pub struct Planning {
 
 impl Planning {
     /// Plans for this world.
-    #[must_use]
     pub fn begin(world: World, now: Timestamp, around: &Around<'_>) -> Self {
         let plan = plan(around.settings, around.catalogue, &world, now);
         Self {
@@ -103,7 +102,6 @@ impl Planning {
     }
 
     /// Takes the plan, and the world that it was made for.
-    #[must_use]
     pub fn take(&mut self) -> (Plan, World) {
         (take(&mut self.plan), take(&mut self.world))
     }

@@ -27,7 +27,6 @@ pub enum Request {
     Write(Arc<Write>),
 }
 
-/// The answer to a request.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// The logs, or why they cannot be read.
@@ -36,14 +35,12 @@ pub enum Answer {
     Pods(BTreeMap<NodeName, GpuPods>),
     /// A write has not been answered yet, and is no longer waited for by the writes that do not depend on it.
     Slow(Arc<Write>),
-    /// The result of a write.
     Written(Arc<Write>, Result<(), Failure>),
 }
 
 /// What a pass uses of the loop around it.
 #[derive(Debug)]
 pub struct Around<'a> {
-    /// The settings.
     pub settings: &'a Settings,
     /// The catalogue of accelerators.
     pub catalogue: &'a Catalogue,

@@ -47,7 +47,6 @@ pub struct Writing {
 
 impl Writing {
     /// Begins to carry out the writes of a plan whose world was observed at `observed`, and returns the first requests.
-    #[must_use]
     pub fn begin(
         steps: Steps,
         observed: Uptime,
@@ -64,13 +63,11 @@ impl Writing {
     }
 
     /// Returns the time from which on no more writes are begun.
-    #[must_use]
     pub fn begins_until(&self) -> Uptime {
         self.begins_until
     }
 
     /// Returns the time from which on answers are no longer waited for.
-    #[must_use]
     pub fn until(&self) -> Uptime {
         self.until
     }
@@ -86,7 +83,6 @@ impl Writing {
     }
 
     /// Takes the answer to a write, and returns the requests that follow.
-    #[must_use]
     pub fn answer(&mut self, answer: Answer, carry: &mut LoopState, uptime: Uptime) -> Vec<Request> {
         match answer {
             // What depends on it is not written in this pass.

@@ -50,7 +50,6 @@ impl Budget {
 
 impl<'f> Budgets<'f> {
     /// Returns the budgets of a policy with these members.
-    #[must_use]
     pub fn of(
         policy: &ClusterGpuPolicy,
         pools: &'f BTreeMap<PoolName, Vec<Assessment<'_>>>,
@@ -98,7 +97,6 @@ impl<'f> Budgets<'f> {
     }
 
     /// Returns whether a node may get a slot. One that is unavailable anyway needs nothing else.
-    #[must_use]
     pub fn allow(&self, member: &Member<'_>) -> bool {
         let is_unavailable = self.unavailable.contains(&member.node.name);
         self.policy.has_room(is_unavailable)
@@ -106,7 +104,6 @@ impl<'f> Budgets<'f> {
     }
 
     /// Returns which limit nodes wait for although there is a slot for them, as a message.
-    #[must_use]
     pub fn exhausted(&self) -> Option<String> {
         let is_full = |most: Option<u32>, used| most.is_some_and(|most| used >= most);
         let is_exhausted = |budget: &&Budget| {

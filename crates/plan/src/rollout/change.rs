@@ -26,14 +26,12 @@ pub struct Change {
 
 impl Change {
     /// Returns what changes on a node that gets these groups.
-    #[must_use]
     pub fn of(member: &Member<'_>, to: StageRevisions, world: &World) -> Self {
         let reloads_driver = member.have.driver != to.driver && !keeps_driver_loaded(member, &to, world);
         Self { reloads_driver, needs_idle_gpus: reloads_driver || mig::differs(member).is_some(), to }
     }
 
     /// Returns what it takes from running pods.
-    #[must_use]
     pub fn scope(&self) -> DisruptionScope {
         if self.needs_idle_gpus { DisruptionScope::GpuPods } else { DisruptionScope::Nothing }
     }
@@ -63,7 +61,6 @@ fn driver_container<'w>(groups: &StageRevisions, world: &'w World) -> Option<&'w
 
 /// Returns whether the DaemonSets of these groups exist. A running revision is not given up for one that the API server
 /// rejects.
-#[must_use]
 pub fn daemon_sets_exist(want: &StageRevisions, world: &World) -> bool {
     Stage::ALL.into_iter().all(|stage| {
         let name = want.get(stage).map(|group| revision::daemon_set_name(stage, group));

@@ -48,10 +48,8 @@ pub struct Decision {
     pub note: Option<Note>,
 }
 
-/// The decisions for one pool.
 #[derive(Clone, Debug, Default)]
 pub struct PoolDecision {
-    /// The decisions by node.
     pub nodes: BTreeMap<NodeName, Decision>,
     /// Why the pool's rollout is halted or rolled back, if it is.
     pub halted: Option<Note>,
@@ -83,10 +81,8 @@ impl PoolDecision {
     }
 }
 
-/// The decisions for one policy.
 #[derive(Clone, Debug, Default)]
 pub struct PolicyDecision<'f> {
-    /// The decisions by pool.
     pub pools: BTreeMap<&'f PoolName, PoolDecision>,
     /// Its ledger, if that changes.
     pub ledger: Option<Content>,
@@ -99,7 +95,6 @@ pub struct PolicyDecision<'f> {
 }
 
 /// Returns why the update of a node fails, if it does.
-#[must_use]
 pub fn failure(member: &Member<'_>, verdict: &Verdict) -> Option<String> {
     let overdue = member.status().is_some_and(|status| status.reason() == Some(Reason::ProgressDeadlineExceeded));
     (verdict.reason.is_failure() && !missed_a_gpu_before(verdict) || overdue)
@@ -107,7 +102,6 @@ pub fn failure(member: &Member<'_>, verdict: &Verdict) -> Option<String> {
 }
 
 /// Returns whether the reason is a missing or unhealthy GPU, which is not caused by the update.
-#[must_use]
 pub fn missed_a_gpu_before(verdict: &Verdict) -> bool {
     matches!(verdict.reason, Reason::GpuMissing | Reason::GpuUnhealthy)
 }

@@ -17,14 +17,12 @@ const LETTING_GO: Duration = Duration::from_secs(45);
 
 /// Returns whether the probe must not use the driver: until the driver's container, which may be terminating, is gone. On a
 /// node that is not Ready no container terminates.
-#[must_use]
 pub fn needs_release(node: &NodeFacts, pods: &[&PodFacts]) -> bool {
     node.ready && pods.iter().any(|pod| pod.is_nvidia_driver())
 }
 
 /// Returns the group whose driver a node that has it keeps for now, although this operator's components are being removed from the
 /// node since `since`, and the time of the next check.
-#[must_use]
 pub fn kept_by(
     node: &NodeFacts,
     group: Option<&Revision>,

@@ -55,14 +55,12 @@ pub enum Fate<'p> {
     Awaited,
     /// It is never evicted; for this reason, which includes what to do.
     Kept(&'static str),
-    /// It is evicted.
     Evicted,
     /// It should be evicted, and the API server does not allow it, for this reason.
     Refused(&'p str),
 }
 
 /// Returns what becomes of a pod. `refused` has why pods are not evicted.
-#[must_use]
 pub fn fate<'p>(pod: &GpuPod, settings: &RolloutGpuPods, refused: &'p BTreeMap<String, String>) -> Fate<'p> {
     let jobs = settings.wait_for_jobs.as_ref();
     if pod.gone_by.is_some() {
@@ -79,7 +77,6 @@ pub fn fate<'p>(pod: &GpuPod, settings: &RolloutGpuPods, refused: &'p BTreeMap<S
 }
 
 /// Returns what to do about some pods of a node. `refused` has why pods are not evicted.
-#[must_use]
 pub fn of(
     users: &[&GpuPod],
     settings: &RolloutGpuPods,

@@ -9,7 +9,6 @@ use crate::assess::{Assessment, member::Member};
 
 /// Returns why updates of nodes of a pool have failed, by node, in the rollout of the settings with this hash. Nodes that have recovered
 /// leave the ledger: those that are ready with what they move to, and not with what they were given back.
-#[must_use]
 pub fn of(
     pool: &PoolName,
     members: &[Assessment<'_>],
@@ -52,7 +51,6 @@ fn got_worse(member: &Member<'_>, goals: &Goals) -> Option<String> {
 }
 
 /// Returns the number of a node's GPUs with a known problem.
-#[must_use]
 pub fn problems(member: &Member<'_>) -> u32 {
     member.health.unhealthy + member.health.degraded
 }

@@ -22,7 +22,6 @@ pub struct Goals {
 
 impl Goals {
     /// Returns the goals of the members of a pool of which this is remembered.
-    #[must_use]
     pub fn of(pool: Option<&PoolRollout>, members: &[Assessment<'_>]) -> Self {
         let Some(pool) = pool else { return Self::default() };
         let mut goals =
@@ -35,7 +34,6 @@ impl Goals {
     }
 
     /// Returns the record of a node's update in the current rollout.
-    #[must_use]
     pub fn moved<'w>(&self, member: &Member<'w>) -> Option<&'w Moved> {
         member.moved().filter(|moved| Some(&moved.rollout) == self.since.as_ref())
     }
@@ -47,7 +45,6 @@ impl Goals {
     }
 
     /// Returns what a node that wants these groups moves to.
-    #[must_use]
     pub fn of_member(&self, member: &Member<'_>, want: StageRevisions) -> StageRevisions {
         if !self.rolled_back {
             return want;

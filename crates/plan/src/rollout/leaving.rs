@@ -43,7 +43,6 @@ pub enum Leaving<'w> {
 
 impl<'w> Leaving<'w> {
     /// Returns the progress of a node. `is_clean` is whether the Node has nothing of this operator.
-    #[must_use]
     pub fn of(world: &'w World, unmanaged: &UnmanagedNode<'w>, is_clean: bool, now: Timestamp) -> Self {
         let KnownNode { node, gpu_node, report, have, .. } = &**unmanaged;
         let at_once = former_policy(world, unmanaged)
@@ -86,13 +85,11 @@ impl<'w> Leaving<'w> {
     }
 
     /// Returns whether the node keeps everything for now.
-    #[must_use]
     pub fn stays(self) -> bool {
         matches!(self, Self::InGrace(_) | Self::Held | Self::Unknown | Self::InUse(_))
     }
 
     /// Returns when its progress has to be determined again.
-    #[must_use]
     pub fn check_again(self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::InGrace(until) => Some(until),
@@ -103,7 +100,6 @@ impl<'w> Leaving<'w> {
 }
 
 /// Returns the policy that governed a node, if it still exists.
-#[must_use]
 pub fn former_policy<'w>(world: &'w World, unmanaged: &UnmanagedNode<'w>) -> Option<&'w ClusterGpuPolicy> {
     let name = unmanaged.gpu_node?.spec.policy.as_ref()?;
     Some(world.policies.get(name)?)
@@ -119,7 +115,6 @@ fn is_held(world: &World, unmanaged: &UnmanagedNode<'_>) -> bool {
 }
 
 /// Returns since when a node has been leaving, if it is.
-#[must_use]
 pub fn since(status: &GpuNodeStatus) -> Option<Timestamp> {
     status.since().filter(|_| status.reason() == Some(Reason::Leaving))
 }

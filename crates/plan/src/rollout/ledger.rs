@@ -42,7 +42,6 @@ pub struct Ledger<'w> {
 /// What a ledger contains.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Content {
-    /// The slots.
     pub slots: Vec<Slot>,
     /// What is remembered of pools.
     pub pools: Vec<PoolRollout>,
@@ -63,7 +62,6 @@ enum Use {
 
 impl<'w> Ledger<'w> {
     /// Reads the ledger of a policy, without the slots that are spent.
-    #[must_use]
     pub fn of(policy: &'w ClusterGpuPolicy, world: &World, now: Timestamp) -> Self {
         let (slots, pools) = recorded(policy);
         let mut ledger = Self { policy, slots: Vec::new(), pools: pools.to_vec(), check_again: None };
@@ -85,7 +83,6 @@ impl<'w> Ledger<'w> {
     }
 
     /// Returns the slot with which the next update of a member of a pool may begin.
-    #[must_use]
     pub fn slot_of(&self, member: &Member<'_>) -> Option<&Slot> {
         // A node has one slot. The UID is compared last, because each comparison copies it.
         let slot = self.slots.iter().find(|slot| slot.node == member.node.name)?;
@@ -121,13 +118,11 @@ impl<'w> Ledger<'w> {
     }
 
     /// Returns what is remembered of a pool.
-    #[must_use]
     pub fn pool(&self, pool: &PoolName) -> Option<&PoolRollout> {
         self.pools.iter().find(|known| known.pool == *pool)
     }
 
     /// Returns the nodes of a pool whose update has failed.
-    #[must_use]
     pub fn failed(&self, pool: &PoolName) -> &[NodeName] {
         self.pool(pool).map(|known| known.failed.as_slice()).unwrap_or_default()
     }
@@ -178,8 +173,6 @@ impl<'w> Ledger<'w> {
         &mut self.pools[index]
     }
 
-    /// Returns the ledger, if it has changed.
-    #[must_use]
     pub fn changed(self) -> Option<Content> {
         let is_same = (&*self.slots, &*self.pools) == recorded(self.policy);
         (!is_same).then_some(Content { slots: self.slots, pools: self.pools })
@@ -187,7 +180,6 @@ impl<'w> Ledger<'w> {
 }
 
 /// Returns what the status of a policy records.
-#[must_use]
 pub fn recorded(policy: &ClusterGpuPolicy) -> (&[Slot], &[PoolRollout]) {
     policy.status.as_ref().map(|status| (&*status.rollout.slots, &*status.rollout.pools)).unwrap_or_default()
 }

@@ -10,7 +10,6 @@ use super::{budget::Budgets, decision::PolicyDecision, ledger::Ledger, pool::Poo
 use crate::{assess::Assessment, world::World};
 
 /// Returns the decisions for the members of a policy.
-#[must_use]
 pub fn decide<'f>(
     policy: &'f ClusterGpuPolicy,
     pools: &'f BTreeMap<PoolName, Vec<Assessment<'f>>>,

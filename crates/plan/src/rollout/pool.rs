@@ -34,7 +34,6 @@ use crate::{
 
 /// A pool whose nodes are being decided on.
 pub struct PoolTurns<'f> {
-    /// Its name.
     pub name: &'f PoolName,
     members: &'f [Assessment<'f>],
     world: &'f World,
@@ -60,7 +59,6 @@ pub struct PoolTurns<'f> {
 impl<'f> PoolTurns<'f> {
     /// Decides on all nodes whose update is not pending: those that have, or immediately get, the wanted groups, and those that
     /// are being updated.
-    #[must_use]
     pub fn begin(
         policy: &ClusterGpuPolicy,
         name: &'f PoolName,
@@ -358,7 +356,6 @@ impl<'f> PoolTurns<'f> {
     }
 
     /// Returns the decisions, with what is decided for the pool as a whole.
-    #[must_use]
     pub fn end(mut self, ledger: &mut Ledger<'_>) -> PoolDecision {
         let (members, now) = (self.members, self.terms.now);
         self.decision.ask_again |= self.runtime.waits_for_entry;

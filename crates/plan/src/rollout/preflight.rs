@@ -33,9 +33,7 @@ const AGAIN_AFTER: Duration = Duration::from_mins(5);
 /// A pod that pulls images on a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PreflightPod {
-    /// The node.
     pub node: NodeName,
-    /// The images.
     pub images: Vec<NewImage>,
 }
 
@@ -64,7 +62,6 @@ pub enum Preflight {
 /// What preflights depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool<'f> {
-    /// The members of the pool.
     pub members: &'f [Assessment<'f>],
     /// What they move to.
     pub goals: &'f Goals,

@@ -71,7 +71,6 @@ pub fn pods_to_recreate(world: &World, now: Timestamp) -> impl Iterator<Item = &
 }
 
 /// Returns whether a pod has to be recreated to do its work.
-#[must_use]
 pub fn is_to_be_recreated(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     !pod.is_leaving() && (is_stuck(world, pod, now) || is_undone(pod))
 }

@@ -9,14 +9,12 @@ use crate::{
 };
 
 /// Returns whether the probe has to release the driver: for a driver of this operator, or for a change of the MIG layout.
-#[must_use]
 pub fn must_release(member: &Member<'_>, now: Timestamp) -> bool {
     mig::is_blocked(member) || probe_blocks_driver(member, now)
 }
 
 /// Returns whether the driver's container may be waiting until no program uses the driver: in its guard, before the first
 /// start or a restart, or because it has failed. While no module is loaded, no program can use the driver.
-#[must_use]
 pub fn waits_for_holders(member: &Member<'_>, now: Timestamp) -> bool {
     if member.report.is_none_or(|report| report.driver.loaded.is_none()) {
         return false;
@@ -27,7 +25,6 @@ pub fn waits_for_holders(member: &Member<'_>, now: Timestamp) -> bool {
 }
 
 /// Returns whether the driver's container waits for programs other than those of GPU pods.
-#[must_use]
 pub fn waits_for_programs(member: &Member<'_>, now: Timestamp) -> bool {
     waits_for_holders(member, now) && member.gpu_pods.is_some_and(|pods| !pods.is_held())
 }

@@ -31,7 +31,6 @@ pub struct RuntimeTurn {
 
 impl RuntimeTurn {
     /// Returns the turn of a pool, with the nodes that already have it.
-    #[must_use]
     pub fn of(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Self {
         let held = members.iter().filter(|Assessment { member, .. }| {
             let pod = member.pod(Stage::Toolkit);
@@ -101,7 +100,6 @@ impl RuntimeTurn {
     }
 
     /// Returns the failure because of which no other node gets the turn, if another node needs it.
-    #[must_use]
     pub fn halted(self) -> Option<String> {
         self.holders.into_iter().find_map(|(_, why)| why).filter(|_| self.awaited)
     }

@@ -35,8 +35,6 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Returns the terms of a pool.
-    #[must_use]
     pub fn of(policy: &ClusterGpuPolicy, pool: Option<&Pool>, world: &World, may_evict: bool, now: Timestamp) -> Self {
         let strategy = effective_spec::rollout(policy, pool);
         Self {
@@ -51,25 +49,21 @@ impl Terms {
     }
 
     /// Returns whether nodes are cordoned while their GPU pods are awaited.
-    #[must_use]
     pub fn cordon(&self) -> bool {
         self.mode() != GpuPodsMode::Leave
     }
 
     /// Returns whether GPU pods are evicted.
-    #[must_use]
     pub fn evicts(&self) -> bool {
         self.mode() == GpuPodsMode::Evict && self.may_evict
     }
 
     /// Returns whether GPU pods should be evicted, and the operator does not have the right to.
-    #[must_use]
     pub fn lacks_right(&self) -> bool {
         self.mode() == GpuPodsMode::Evict && !self.may_evict
     }
 
     /// Returns why no update begins until a user changes that, as a message.
-    #[must_use]
     pub fn suspended(&self) -> Option<&'static str> {
         if self.other_schema {
             return Some(
@@ -84,7 +78,6 @@ impl Terms {
     }
 
     /// Returns the record of an update of a node that enters this step now.
-    #[must_use]
     pub fn enter(&self, step: RolloutStep, scope: DisruptionScope, from: StageRevisions) -> Rollout {
         let deadline = match step {
             // Without a cordon a node does not wait.
@@ -96,7 +89,6 @@ impl Terms {
     }
 
     /// Returns the record of an update that goes on with this step.
-    #[must_use]
     pub fn go_on(&self, rollout: &Rollout, step: RolloutStep, is_another: bool) -> Rollout {
         if step == rollout.step && !is_another {
             return rollout.clone();
@@ -105,13 +97,11 @@ impl Terms {
     }
 
     /// Returns the record of an update whose step begins again.
-    #[must_use]
     pub fn again(&self, rollout: &Rollout) -> Rollout {
         self.go_on(rollout, rollout.step, true)
     }
 
     /// Returns whether the deadline of an update's step has passed.
-    #[must_use]
     pub fn is_over(&self, rollout: &Rollout) -> bool {
         let deadline = rollout.deadline.as_ref().map(|deadline| deadline.0);
         // A record of an earlier version has none.

@@ -30,7 +30,6 @@ pub struct Removals<'w> {
 
 impl<'w> Removals<'w> {
     /// Returns the removals before the first node.
-    #[must_use]
     pub fn of(world: &'w World, now: Timestamp) -> Self {
         Self { world, busy: None, entering: None, now }
     }

@@ -20,7 +20,6 @@ const ENTERING_AT_MOST: Duration = Duration::from_hours(1);
 
 /// Returns whether the toolkit of a group restarts the container runtime. This depends on the group's DaemonSet and not on
 /// what is wanted now, which changes with the policy and with kubelet's report of a runtime that is down.
-#[must_use]
 pub fn is_by(world: &World, group: Option<&Revision>) -> bool {
     let pod = group.and_then(|group| pod_of(world, group));
     pod.and_then(|pod| pod.init_containers.as_ref()).into_iter().flatten().any(|init| init.name == RESTART_RUNTIME)
@@ -28,7 +27,6 @@ pub fn is_by(world: &World, group: Option<&Revision>) -> bool {
 
 /// Returns whether the toolkit of a group restarts the container runtime when it is removed: only needed if NVIDIA's runtime
 /// is the default.
-#[must_use]
 pub fn is_at_end(world: &World, group: &Revision) -> bool {
     let main = pod_of(world, group).and_then(|pod| pod.containers.first());
     let hook = main.and_then(|main| main.lifecycle.as_ref()?.pre_stop.as_ref()?.exec.as_ref()?.command.as_ref());
@@ -40,7 +38,6 @@ fn pod_of<'w>(world: &'w World, group: &Revision) -> Option<&'w PodSpec> {
 }
 
 /// Returns the pod on a node of the toolkit that the node's label names.
-#[must_use]
 pub fn pod_on<'w>(world: &'w World, node: &NodeFacts) -> Option<&'w PodFacts> {
     let group = Revision::from(node.labels.get(keys::TOOLKIT)?.as_str());
     let is_it = |pod: &&PodFacts| {
@@ -51,7 +48,6 @@ pub fn pod_on<'w>(world: &'w World, node: &NodeFacts) -> Option<&'w PodFacts> {
 
 /// Returns whether a node's runtime may be restarted at any moment: the node's label names a toolkit that restarts it, and the
 /// toolkit's pod is neither past that step nor prevented from reaching it. `pod` is the pod of that toolkit.
-#[must_use]
 pub fn is_on_its_way(
     world: &World,
     node: &NodeFacts,
@@ -69,7 +65,6 @@ pub fn is_on_its_way(
 
 /// Returns whether a toolkit's pod is adding NVIDIA's runtime to the configuration. If the pod were deleted now, its changes
 /// would remain, because only its main container reverts them. A pod that is stuck in these steps does not count.
-#[must_use]
 pub fn is_entering(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     let begun =
         |step: &ContainerFacts| step.name == INSTALL_TOOLKIT && !matches!(step.state, ContainerState::Waiting { .. });

@@ -40,7 +40,6 @@ pub const TURN: &str =
 
 /// Returns whether a node has no groups other than the wanted ones. Some may be missing: the node never had them, or a user
 /// removed a label. Restoring the label disrupts nothing, because a group's name includes the driver that it is for.
-#[must_use]
 pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
     Stage::ALL.into_iter().all(|stage| {
         let had = have.get(stage);
@@ -50,7 +49,6 @@ pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
 
 /// Returns the decision to keep a node's labels, or to restore those that it gave up for an update that cannot continue. While the
 /// wanted groups are unknown, as after a reboot, an update is neither continued nor, before its deadline, given up.
-#[must_use]
 pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>, terms: &Terms) -> Decision {
     let unknown = member.desired.is_unknown();
     let release = unknown && member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.release_driver);
@@ -80,7 +78,6 @@ pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>, terms: &T
 }
 
 /// Returns the decision for a node that has, or immediately gets, the wanted groups.
-#[must_use]
 pub fn settle(member: &Member<'_>, want: StageRevisions, now: Timestamp) -> Decision {
     // While the driver's container waits for programs that use the driver, the node's reason names them.
     let report_holders = waits_for_programs(member, now);
@@ -88,7 +85,6 @@ pub fn settle(member: &Member<'_>, want: StageRevisions, now: Timestamp) -> Deci
 }
 
 /// Returns the decision for a node that is being updated.
-#[must_use]
 pub fn continue_update(
     member: &Member<'_>,
     verdict: &Verdict,
@@ -217,7 +213,6 @@ fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
 
 /// Returns the decision for a node whose update begins once nothing uses its GPUs. Without a cordon it does not wait, but is given up
 /// if something uses them. It is also given up if no window is open any more.
-#[must_use]
 pub fn await_idle(
     member: &Member<'_>,
     change: Change,
@@ -296,7 +291,6 @@ pub fn await_idle(
 }
 
 /// Returns the decision to begin the update of a node.
-#[must_use]
 pub fn begin(member: &Member<'_>, change: Change, terms: &Terms, pool: &mut PoolDecision) -> Decision {
     let rollout = terms.enter(RolloutStep::Await, change.scope(), member.have.clone());
     if change.needs_idle_gpus {
@@ -332,7 +326,6 @@ fn in_use_by(pods: &[GpuPod]) -> Note {
 }
 
 /// Returns which pods use the GPUs of a node, as its probe reports them.
-#[must_use]
 pub fn reported_users(member: &Member<'_>) -> Option<Note> {
     holders::reported_pods(member).map(|pods| in_use(pods.count, pods.names.iter()))
 }

@@ -24,7 +24,6 @@ pub struct Waves {
 pub enum Next {
     /// It is a canary node.
     Canary,
-    /// It is one of the rest.
     Rest,
     /// The canary nodes are being updated.
     Underway,
@@ -34,7 +33,6 @@ pub enum Next {
 
 impl Waves {
     /// Returns the state of the waves to these settings, which have this hash.
-    #[must_use]
     pub fn of(
         canary: Option<&Canary>,
         members: &[Assessment<'_>],
@@ -61,7 +59,6 @@ impl Waves {
     }
 
     /// Returns whether the update of another node may begin.
-    #[must_use]
     pub fn next(&self) -> Next {
         match self {
             Self { missing: 1.., .. } => Next::Canary,

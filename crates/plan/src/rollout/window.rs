@@ -35,7 +35,6 @@ pub enum Windows {
 
 impl Windows {
     /// Returns whether updates may begin now.
-    #[must_use]
     pub fn of(windows: &[RolloutWindow], now: Timestamp) -> Self {
         if windows.is_empty() {
             return Self::Always;
@@ -61,7 +60,6 @@ impl Windows {
     }
 
     /// Returns when they close, if they are open.
-    #[must_use]
     pub fn closing(&self) -> Option<Timestamp> {
         match self {
             Self::Open(closes) => Some(*closes),
@@ -70,7 +68,6 @@ impl Windows {
     }
 
     /// Returns why no update begins now, as a message. The pool is decided on again when that changes.
-    #[must_use]
     pub fn closed(&self, pool: &mut PoolDecision) -> Option<String> {
         match self {
             Self::Always => None,
@@ -88,13 +85,11 @@ impl Windows {
 }
 
 /// Returns what is wrong with windows, if they are invalid.
-#[must_use]
 pub fn problem(windows: &[RolloutWindow]) -> Option<String> {
     windows.iter().find_map(|window| schedule(window).err())
 }
 
 /// Returns the errors in the windows of a policy's pools.
-#[must_use]
 pub fn pool_problems(policy: &ClusterGpuPolicy) -> PoolProblems {
     let pools = policy.spec.pools.iter();
     pools

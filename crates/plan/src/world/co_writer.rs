@@ -19,7 +19,6 @@ pub struct CoWriters {
 
 impl CoWriters {
     /// Extracts them from the managed fields of a Node.
-    #[must_use]
     pub fn of(managed: &[ManagedFieldsEntry]) -> Self {
         let find = |owns: &dyn Fn(&Value) -> bool| newest(managed, owns).map(Interned::from);
         let own = keys::NODE_CONDITIONS.map(|kind| format!("k:{{\"type\":\"{kind}\"}}"));
@@ -39,7 +38,6 @@ impl CoWriters {
 }
 
 /// Returns the other manager that last wrote one of its fields, among those for whose fields `owns` is true.
-#[must_use]
 pub fn newest(entries: &[ManagedFieldsEntry], owns: impl Fn(&Value) -> bool) -> Option<&str> {
     let is_own = |name: &str| [keys::MANAGER, keys::LABEL_MANAGER, keys::HEALTH_MANAGER].contains(&name);
     let others = entries.iter().filter_map(|entry| {

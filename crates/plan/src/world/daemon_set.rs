@@ -36,7 +36,6 @@ pub struct DaemonSetFacts {
 
 impl DaemonSetFacts {
     /// Extracts the facts of a DaemonSet.
-    #[must_use]
     pub fn of(set: &DaemonSet) -> Self {
         Self {
             applied: set.annotations().get(keys::APPLIED).cloned(),
@@ -82,7 +81,6 @@ pub struct Refusal {
 
 impl Refusal {
     /// Returns the DaemonSet and the rejection of its pods, from a `FailedCreate` Event of the DaemonSet controller.
-    #[must_use]
     pub fn of(event: &Event) -> Option<(String, Self)> {
         let object = &event.involved_object;
         if object.kind.as_deref() != Some("DaemonSet") || event.reason.as_deref() != Some("FailedCreate") {

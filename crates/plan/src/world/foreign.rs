@@ -25,7 +25,6 @@ const MAX_PLACEMENT: usize = 4096;
 pub struct ForeignSet {
     /// The part of the stack.
     pub part: ForeignPart,
-    /// The owner.
     pub owner: ForeignOwner,
     /// Whether it has the label of this operator's DaemonSets, which has a meaning in the operator's namespace only.
     pub is_labelled: bool,
@@ -55,7 +54,6 @@ pub enum ForeignOwner {
 
 impl ForeignSet {
     /// Extracts the facts of a DaemonSet. Returns `None` if it is not part of an NVIDIA GPU stack.
-    #[must_use]
     pub fn of(set: &DaemonSet) -> Option<Self> {
         let pod = set.spec.as_ref()?.template.spec.as_ref()?;
         let part = part(set, pod)?;
@@ -75,7 +73,6 @@ impl ForeignSet {
     }
 
     /// Returns whether it has, or is about to have, a pod on a node.
-    #[must_use]
     pub fn reaches(&self, node: &NodeFacts) -> bool {
         self.placement.as_ref().is_none_or(|placement| {
             placement.means(&node.name, |key| node.labels.get(key).map(Interned::as_str))
@@ -85,7 +82,6 @@ impl ForeignSet {
     }
 
     /// Returns the instruction for removing it from one node, as part of a message.
-    #[must_use]
     pub fn removal_command(&self) -> String {
         match (self.owner, self.part) {
             (ForeignOwner::Gke, ForeignPart::Stage(Stage::DevicePlugin)) => {

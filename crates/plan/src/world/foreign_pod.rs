@@ -50,9 +50,7 @@ struct Privileges {
 /// A third-party pod that is evidence of a GPU stack on its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ForeignPod {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// The DaemonSet that it belongs to, in the same namespace; without one it installs a driver.
     pub set: Option<String>,
@@ -62,14 +60,12 @@ pub struct ForeignPod {
 
 impl ForeignPod {
     /// Returns the key of a pod: node, namespace and name. Returns `None` if it has no node.
-    #[must_use]
     pub fn key(pod: &TrimmedPod) -> Option<String> {
         let node = pod.spec.node_name.as_deref().filter(|node| !node.is_empty())?;
         Some(format!("{}{}/{}", Self::prefix(&node.into()), pod.namespace().unwrap_or_default(), pod.name_any()))
     }
 
     /// Returns the facts of a pod. Returns `None` if it has the label of this operator's pods or is no evidence of a GPU stack.
-    #[must_use]
     pub fn of(pod: &TrimmedPod) -> Option<Self> {
         if pod.labels().contains_key(keys::STAGE) {
             return None;
@@ -95,13 +91,11 @@ impl ForeignPod {
     }
 
     /// Returns the prefix of the keys of a node's pods.
-    #[must_use]
     pub fn prefix(node: &NodeName) -> String {
         format!("{node}/")
     }
 
     /// Returns the instruction for removing it from its node, as part of a message.
-    #[must_use]
     pub fn removal_command(&self) -> String {
         format!("delete it (kubectl delete pod --namespace {} {})", self.namespace, self.name)
     }

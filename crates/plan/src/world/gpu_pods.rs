@@ -36,7 +36,6 @@ pub struct GpuPods {
 pub struct GpuPod {
     /// `namespace/name`.
     pub name: String,
-    /// Its UID.
     pub uid: String,
     /// Whether it runs a container: otherwise it cannot have the driver open.
     pub runs: bool,
@@ -44,7 +43,6 @@ pub struct GpuPod {
     pub owner: PodOwner,
     /// Whether it has a volume whose data is deleted with it.
     pub has_empty_dir: bool,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// If it has been deleted, when it should have been gone.
     pub gone_by: Option<Timestamp>,
@@ -62,7 +60,6 @@ pub enum PodOwner {
     DaemonSet,
     /// Kubelet: the pod is a static one, which the API server cannot evict.
     Kubelet,
-    /// This operator.
     Operator,
     /// No controller.
     None,
@@ -81,7 +78,6 @@ pub enum Bystander {
 
 impl GpuPods {
     /// Returns those among the pods of a node. This operator's own are in `namespace`.
-    #[must_use]
     pub fn of(pods: &[Pod], requests: &GpuRequests, namespace: &str) -> Self {
         let (users, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| uses_gpu(pod, requests));
         let own = |pod: &Pod| PodFacts::of(pod).filter(|_| pod.namespace().as_deref() == Some(namespace));
@@ -114,7 +110,6 @@ impl GpuPods {
     }
 
     /// Returns whether one of them may have the driver open.
-    #[must_use]
     pub fn is_held(&self) -> bool {
         self.holders().next().is_some()
     }
@@ -136,7 +131,6 @@ fn gpu_pod(pod: &Pod) -> GpuPod {
 }
 
 /// Returns a pod without what makes most of it and is not read here.
-#[must_use]
 pub fn without_details(mut pod: Pod) -> Pod {
     pod.metadata.managed_fields = None;
     if let Some(annotations) = &mut pod.metadata.annotations {
@@ -194,7 +188,6 @@ fn gives_way(pod: &Pod) -> bool {
 }
 
 /// Returns whether kubelet gets GPUs by a pod of this operator.
-#[must_use]
 pub fn offers_gpus(pod: &PodFacts) -> bool {
     matches!(pod.role, Role::Operand(Stage::DevicePlugin | Stage::Mps))
 }
@@ -222,7 +215,6 @@ fn runs_a_container(pod: &Pod) -> bool {
 }
 
 /// Returns whether a pod has, or is about to have, a GPU of its node: it requests one and has not ended.
-#[must_use]
 pub fn uses_gpu(pod: &Pod, requests: &GpuRequests) -> bool {
     let ended = pod
         .status

@@ -16,9 +16,7 @@ pub struct HeldWrite {
 /// The part of the fleet that a write concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Concern {
-    /// A node.
     Node(NodeName),
-    /// A policy.
     Policy(PolicyName),
     /// Possibly every policy.
     Fleet,

@@ -20,7 +20,6 @@ use crate::world::{
     taint::{self, TaintFact, TaintWrite},
 };
 
-/// The labels of a node.
 pub type NodeLabels = BTreeMap<Interned, Interned>;
 
 /// A Node without its images, volumes and addresses, which make up most of it.
@@ -58,13 +57,10 @@ struct TrimmedInfo {
 
 impl TrimmedNode {
     /// Returns whether it is marked unschedulable.
-    #[must_use]
     pub fn is_cordoned(&self) -> bool {
         self.spec.unschedulable
     }
 
-    /// Returns its taints after a write.
-    #[must_use]
     pub fn taints_after(&self, write: &TaintWrite) -> Vec<Taint> {
         let uid = self.uid().unwrap_or_default();
         let write = write.clone().on(&uid, &self.status.node_info.boot_id);
@@ -72,15 +68,12 @@ impl TrimmedNode {
     }
 }
 
-/// The facts of a Node.
 #[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeFacts {
-    /// Its name.
     pub name: NodeName,
     /// Its uid: a Node with the same name and another uid is a different node.
     pub uid: String,
-    /// Its labels.
     pub labels: NodeLabels,
     /// Label keys that the operator applied, according to the API server's `managedFields`.
     pub owned_labels: BTreeSet<Interned>,
@@ -125,7 +118,6 @@ pub struct NodeFacts {
 
 /// The labels of nodes without a host on which the chart's DaemonSet of the probe could run.
 const VIRTUAL: [(&str, &str); 2] = [("type", "virtual-kubelet"), ("eks.amazonaws.com/compute-type", "fargate")];
-/// The taint of virtual nodes.
 const VIRTUAL_TAINT: &str = "virtual-kubelet.io/provider";
 /// Kubelet's label of the operating system.
 const OS: &str = "kubernetes.io/os";
@@ -135,26 +127,22 @@ const UNKNOWN_VERSION: &str = "://Unknown";
 
 impl NodeFacts {
     /// Returns whether it has the label of nodes with GPUs, so that a probe runs on it.
-    #[must_use]
     pub fn is_labelled_present(&self) -> bool {
         self.labels.get(keys::PRESENT).is_some_and(|value| value.as_str() == "true")
     }
 
     /// Returns whether it has the label of nodes that have no GPUs any more.
-    #[must_use]
     pub fn is_labelled_absent(&self) -> bool {
         self.labels.get(keys::PRESENT).is_some_and(|value| value.as_str() == "false")
     }
 
     /// Returns whether the version of its container runtime is unknown because the runtime does not answer kubelet.
-    #[must_use]
     pub fn runtime_is_silent(&self) -> bool {
         self.runtime.as_str().ends_with(UNKNOWN_VERSION)
     }
 
     /// Returns whether a Linux host is behind the Node, on which this operator's pods can run: not if it is a Windows node, nor if
     /// a virtual kubelet represents a cloud's container service as a Node. Clouds label those with GPUs as well.
-    #[must_use]
     pub fn has_linux_host(&self) -> bool {
         let is = |key: &str, value: &str| self.labels.get(key).is_some_and(|found| found.as_str() == value);
         self.labels.get(OS).is_none_or(|os| os.as_str() == "linux")
@@ -163,7 +151,6 @@ impl NodeFacts {
     }
 
     /// Extracts the facts of a Node.
-    #[must_use]
     pub fn of(node: &TrimmedNode) -> Self {
         let TrimmedStatus { conditions, capacity, allocatable, node_info, runtime_handlers } = &node.status;
         let allocatable = Resources::of(allocatable);
@@ -200,7 +187,6 @@ impl NodeFacts {
     }
 
     /// Returns whether a taint of the node is this operator's.
-    #[must_use]
     pub fn owns(&self, taint: &TaintFact) -> bool {
         taint.is_own(self.own_taint.as_ref())
     }
@@ -212,7 +198,6 @@ impl NodeFacts {
     }
 
     /// Returns whether the node can be expected to serve pods. Nodes that cannot are counted separately.
-    #[must_use]
     pub fn serves(&self) -> bool {
         self.ready && !self.cordoned && !self.deleting
     }

@@ -16,14 +16,12 @@ pub struct ObservedTime {
 
 impl ObservedTime {
     /// Returns the time on the clock of the machine that reported it.
-    #[must_use]
     pub fn reported(self) -> Timestamp {
         self.reported
     }
 
     /// Returns the time on this operator's clock: when it first observed the reported time. It is at most the reported time if the
     /// operator was not running then.
-    #[must_use]
     pub fn local(self) -> Timestamp {
         self.local
     }

@@ -17,13 +17,11 @@ pub struct OtherSchema {
 
 impl OtherSchema {
     /// Returns from when on policies report it: during an upgrade, CRDs and operator differ for some seconds.
-    #[must_use]
     pub fn reported_from(&self) -> Timestamp {
         later(self.since, GRACE)
     }
 
     /// Returns the message of the condition that reports it.
-    #[must_use]
     pub fn message(&self) -> String {
         let Self { mismatch, .. } = self;
         format!("{mismatch}; nothing is removed and no update begins meanwhile: {}", mismatch.remedy())

@@ -17,7 +17,6 @@ pub struct OwnCondition {
     pub status: String,
     /// The reason, a single word.
     pub reason: String,
-    /// The message.
     pub message: String,
     /// The time of the last transition.
     pub since: Option<Timestamp>,
@@ -25,13 +24,11 @@ pub struct OwnCondition {
 
 impl OwnCondition {
     /// Returns whether another condition is the same except for its time.
-    #[must_use]
     pub fn says(&self, other: &Self) -> bool {
         (&self.status, &self.reason, &self.message) == (&other.status, &other.reason, &other.message)
     }
 
     /// Returns it in the API server's notation.
-    #[must_use]
     pub fn to_value(&self, kind: &str) -> Value {
         let Self { status, reason, message, since } = self;
         let since = since.map(Time);
@@ -51,7 +48,6 @@ impl From<&NodeCondition> for OwnCondition {
 }
 
 /// Returns those of a Node's conditions that this operator sets.
-#[must_use]
 pub fn own(conditions: &[NodeCondition]) -> OwnConditions {
     let find = |kind| Some((kind, conditions.iter().find(|condition| condition.type_ == kind)?.into()));
     keys::NODE_CONDITIONS.into_iter().filter_map(find).collect()

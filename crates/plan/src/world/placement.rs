@@ -46,8 +46,6 @@ fn requirement_key(requirement: &NodeSelectorRequirement) -> RequirementKey<'_> 
 }
 
 impl Placement {
-    /// Returns the placement of a pod.
-    #[must_use]
     pub fn of(spec: &PodSpec) -> Self {
         let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
         let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
@@ -73,7 +71,6 @@ impl Placement {
     }
 
     /// Returns the approximate memory that it takes, in bytes.
-    #[must_use]
     pub fn size(&self) -> usize {
         let text = |text: &str| size_of::<String>() + text.len();
         let requirement = |requirement: &NodeSelectorRequirement| {
@@ -112,7 +109,6 @@ impl Placement {
     }
 
     /// Returns whether all taints of a node are tolerated.
-    #[must_use]
     pub fn tolerates(&self, node: &NodeFacts) -> bool {
         let mut taints = node.taints.iter().filter(|taint| taint.keeps_pods_away());
         taints.all(|taint| self.tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
@@ -120,7 +116,6 @@ impl Placement {
 
     /// Returns the allowed values of a label, from the node selector or, if the affinity has exactly one term, from that term.
     /// Returns `None` if the values are not restricted.
-    #[must_use]
     pub fn wanted(&self, key: &str) -> Option<Vec<&str>> {
         if let Some(value) = self.node_selector.get(key) {
             return Some(vec![value]);

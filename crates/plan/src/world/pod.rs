@@ -21,11 +21,9 @@ const MAX_CONTAINERS: usize = 32;
 /// The facts of one of this operator's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodFacts {
-    /// Its name.
     pub name: String,
     /// The node that it is assigned to, or for which it was created.
     pub node: NodeName,
-    /// Its role.
     pub role: Role,
     /// Its DaemonSet's group, from its node selector.
     pub group: Option<Revision>,
@@ -40,11 +38,9 @@ pub struct PodFacts {
     pub deletion: Option<Deletion>,
     /// Why it cannot be scheduled.
     pub unschedulable: Option<String>,
-    /// How the pod ended, if it has ended.
     pub end: Option<PodEnd>,
     /// Init containers, in order.
     pub init: Vec<ContainerFacts>,
-    /// Containers.
     pub containers: Vec<ContainerFacts>,
 }
 
@@ -61,7 +57,6 @@ pub enum Role {
     Preflight,
 }
 
-/// The deletion of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Deletion {
     /// When it was requested.
@@ -70,7 +65,6 @@ pub struct Deletion {
     pub grace: Duration,
 }
 
-/// How a pod ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodEnd {
     /// Whether all containers exited with code 0.
@@ -83,12 +77,9 @@ pub struct PodEnd {
     pub at: Option<ObservedTime>,
 }
 
-/// The facts of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ContainerFacts {
-    /// Its name.
     pub name: Interned,
-    /// Its state.
     pub state: ContainerState,
     /// How its previous run in the pod's sandbox ended, if that failed.
     pub last_failure: Option<Exit>,
@@ -96,26 +87,22 @@ pub struct ContainerFacts {
     pub ready: bool,
 }
 
-/// The state of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum ContainerState {
     /// Not started, with kubelet's reason and message.
     Waiting {
         /// The reason, such as `ImagePullBackOff`.
         reason: String,
-        /// The message.
         message: String,
     },
     /// Running, with the start time.
     Running(Option<ObservedTime>),
-    /// Ended.
     Ended(Exit),
 }
 
 /// How a container ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Exit {
-    /// Exit code.
     pub code: i32,
     /// Its termination message, or kubelet's reason.
     pub message: String,
@@ -123,7 +110,6 @@ pub struct Exit {
 
 impl PodFacts {
     /// Extracts the facts of a pod. Returns `None` if it is not one of this operator's pods.
-    #[must_use]
     pub fn of(pod: &Pod) -> Option<Self> {
         let labels = pod.labels();
         let role = match labels.get(keys::STAGE) {
@@ -166,19 +152,16 @@ impl PodFacts {
     }
 
     /// Returns since when a main container has been running.
-    #[must_use]
     pub fn running_since(&self) -> Option<ObservedTime> {
         self.containers.iter().find_map(ContainerFacts::running_since)
     }
 
     /// Returns whether a main container runs.
-    #[must_use]
     pub fn has_started(&self) -> bool {
         self.containers.iter().any(|container| matches!(container.state, ContainerState::Running(_)))
     }
 
     /// Returns whether a main container has ended, or has failed before its current run.
-    #[must_use]
     pub fn has_failed(&self) -> bool {
         let failed = |container: &ContainerFacts| {
             matches!(container.state, ContainerState::Ended(_)) || container.last_failure.is_some()
@@ -189,7 +172,6 @@ impl PodFacts {
     /// Returns whether this pod of a stage on top of the driver proves that the driver's container runs, although kubelet has not
     /// reported any start of it in its sandbox: this pod started later than that, and waited in its gate for the driver's container.
     /// Kubelet reports the pods of a node one by one, in any order.
-    #[must_use]
     pub fn has_found(&self, driver: &Self) -> bool {
         let is_new = |container: &ContainerFacts| match &container.state {
             ContainerState::Waiting { reason, .. } => {
@@ -205,25 +187,21 @@ impl PodFacts {
     }
 
     /// Returns whether it belongs to a stage that has the driver open while it runs: the device plugin, or the MPS daemon.
-    #[must_use]
     pub fn holds_driver(&self) -> bool {
         matches!(self.role, Role::Operand(Stage::DevicePlugin | Stage::Mps))
     }
 
     /// Returns whether it runs NVIDIA's driver container, which is recognized by its helper container.
-    #[must_use]
     pub fn is_nvidia_driver(&self) -> bool {
         self.role == Role::Operand(Stage::Driver) && self.init.iter().any(|init| init.name == DEVICE_NODES)
     }
 
     /// Returns whether it is being deleted.
-    #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.deletion.is_some()
     }
 
     /// Returns whether all main containers run and are ready, which requires that all gates before them have opened.
-    #[must_use]
     pub fn running(&self) -> bool {
         !self.is_leaving()
             && !self.containers.is_empty()
@@ -300,7 +278,6 @@ fn intended_node(pod: &Pod) -> Option<&str> {
 
 impl ContainerFacts {
     /// Returns since when it has been running.
-    #[must_use]
     pub fn running_since(&self) -> Option<ObservedTime> {
         match self.state {
             ContainerState::Running(since) => since,

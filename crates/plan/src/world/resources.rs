@@ -22,7 +22,6 @@ pub struct Resources(Box<[(Interned, u32)]>);
 
 impl Resources {
     /// Returns the extended resources among a Node's resources, without those whose quantity cannot be parsed.
-    #[must_use]
     pub fn of(all: &BTreeMap<String, Quantity>) -> Self {
         let extended = all.iter().filter(|(name, _)| name.contains('/'));
         Self(
@@ -33,37 +32,31 @@ impl Resources {
     }
 
     /// Returns the amount of a resource; zero if it is not listed.
-    #[must_use]
     pub fn amount(&self, name: &str) -> u32 {
         self.0.iter().find(|(known, _)| known == name).map_or(0, |(_, amount)| *amount)
     }
 
     /// Returns by how much these amounts exceed others, without zeros.
-    #[must_use]
     pub fn without(&self, others: &Self) -> Self {
         let more = |(name, amount): &(Interned, u32)| (name.clone(), amount.saturating_sub(others.amount(name)));
         self.0.iter().map(more).filter(|(_, amount)| *amount > 0).collect()
     }
 
     /// Returns the total of GPUs and parts of GPUs, by the names that NVIDIA's device plugin uses.
-    #[must_use]
     pub fn total(&self) -> u32 {
         self.0.iter().filter(|(name, _)| is_gpu(name)).fold(0, |sum, (_, amount)| sum.saturating_add(*amount))
     }
 
     /// Returns the first of NVIDIA's GPU resources with an amount above zero.
-    #[must_use]
     pub fn first_gpu(&self) -> Option<&Interned> {
         self.0.iter().find(|(name, amount)| is_gpu(name) && *amount > 0).map(|(name, _)| name)
     }
 
-    /// Returns the names.
     pub fn names(&self) -> impl Iterator<Item = &Interned> {
         self.0.iter().map(|(name, _)| name)
     }
 
     /// Returns the same names with amount zero, as kubelet reports the resources of a plugin that was removed.
-    #[must_use]
     pub fn withdrawn(&self) -> Self {
         self.0.iter().map(|(name, _)| (name.clone(), 0)).collect()
     }
@@ -84,7 +77,6 @@ impl From<u32> for Resources {
 
 /// Returns whether a resource is a GPU or a part of one, offered by NVIDIA's device plugin, and not another resource with NVIDIA's
 /// prefix.
-#[must_use]
 pub fn is_gpu(name: &str) -> bool {
     name.strip_prefix(keys::RESOURCES)
         .is_some_and(|name| name == "gpu" || name == "gpu.shared" || name.starts_with("mig-"))
@@ -115,7 +107,6 @@ impl Default for ResourceLayout {
 
 impl ResourceLayout {
     /// Returns the layout of a policy's device plugin.
-    #[must_use]
     pub fn of(plugin: &DevicePlugin) -> Self {
         let slicing = plugin.sharing.time_slicing.as_ref();
         let slicing = slicing.map(|slicing| (slicing.replicas, slicing.rename_by_default));
@@ -129,7 +120,6 @@ impl ResourceLayout {
 
     /// Returns the layout of the device plugin in a pod: from its configuration file, which an init container writes from its
     /// arguments, and its environment.
-    #[must_use]
     pub fn of_pod(pod: &PodSpec) -> Self {
         let writer = pod.init_containers.iter().flatten().find(|init| init.name == CONFIG_WRITER);
         let file =

@@ -10,41 +10,33 @@ use serde::Serialize;
 /// A taint of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TaintFact {
-    /// Its key.
     pub key: String,
     /// Its value; empty where it has none.
     pub value: String,
-    /// Its effect.
     pub effect: String,
 }
 
 impl TaintFact {
     /// Returns whether it keeps pods away: its effect is `NoSchedule` or `NoExecute`.
-    #[must_use]
     pub fn keeps_pods_away(&self) -> bool {
         self.effect != "PreferNoSchedule"
     }
 
     /// Returns whether both have the same key and effect, of which a node has only one taint.
-    #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         (&self.key, &self.effect) == (&other.key, &other.effect)
     }
 
     /// Returns whether it belongs to this operator, given the taint that the Node's annotation names.
-    #[must_use]
     pub fn is_own(&self, recorded: Option<&Self>) -> bool {
         self.key == keys::UNHEALTHY_TAINT || recorded.is_some_and(|recorded| self.same(recorded))
     }
 
     /// Returns whether its key is that of a startup taint, regardless of policies, which may name another one.
-    #[must_use]
     pub fn is_startup(&self) -> bool {
         self.key == keys::STARTUP_TAINT || self.key.starts_with(keys::AUTOSCALER_STARTUP_PREFIX)
     }
 
-    /// Returns whether a toleration tolerates it.
-    #[must_use]
     pub fn tolerated_by(&self, toleration: &Toleration) -> bool {
         let same = |wanted: &Option<String>, actual: &str| wanted.as_deref().is_none_or(|wanted| wanted == actual);
         let exists = toleration.operator.as_deref() == Some("Exists");
@@ -86,7 +78,6 @@ pub fn lasting(taints: &[Taint]) -> impl Iterator<Item = TaintFact> {
 
 /// Returns the taint that the annotations of a Node name as this operator's own. An invalid annotation names one that no node
 /// has, so that it is replaced.
-#[must_use]
 pub fn recorded(annotations: &BTreeMap<String, String>) -> Option<TaintFact> {
     let record = annotations.get(keys::OWN_TAINT)?;
     let (key, effect) = record.split_once(':').unwrap_or((record, ""));
@@ -105,7 +96,6 @@ pub struct TaintWrite {
 /// The removal of startup taints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lift {
-    /// Their key.
     pub key: String,
     /// The UID of the Node, because the Node may have been deleted and created again by the same name.
     #[serde(skip)]
@@ -126,14 +116,12 @@ pub struct OwnTaint {
 
 impl TaintWrite {
     /// Returns the write for a Node with this uid and boot: without what was decided for another one.
-    #[must_use]
     pub fn on(mut self, uid: &str, boot_id: &str) -> Self {
         self.lifted.take_if(|lift| (&*lift.uid, &*lift.boot_id) != (uid, boot_id));
         self
     }
 
     /// Returns whether it removes a taint of a Node that records this taint.
-    #[must_use]
     pub fn removes(&self, taint: &TaintFact, recorded: Option<&TaintFact>) -> bool {
         let is_own = self.own.as_ref().is_some_and(|own| {
             let recorded = recorded.filter(|recorded| Some(*recorded) == own.replaced.as_ref());
@@ -144,7 +132,6 @@ impl TaintWrite {
     }
 
     /// Returns the taints of a Node, which records the taint of this operator, after the write.
-    #[must_use]
     pub fn applied_to(&self, taints: &[Taint], recorded: Option<&TaintFact>) -> Vec<Taint> {
         let others = taints.iter().filter(|taint| !self.removes(&TaintFact::from(*taint), recorded));
         let own = self.own.as_ref().and_then(|own| own.wanted.as_ref());

@@ -56,7 +56,6 @@ fn fleet(nodes: &[&str], strategy: &str) -> Sim {
 /// A node, its wave, and the pods that are evicted.
 type Turn = (NodeName, u32, Vec<String>);
 
-/// Returns the turns of a forecast.
 fn turns(forecast: &Forecast) -> BTreeSet<Turn> {
     let updates = forecast.updates.iter().filter_map(|update| {
         let evicted = update.pods.iter().filter(|pod| pod.outcome == Outcome::Evicted);

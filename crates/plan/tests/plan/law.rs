@@ -29,9 +29,6 @@ use crate::{
 pub type Lawful = Result<(), String>;
 
 /// Checks a write before the API server carries it out.
-///
-/// # Errors
-/// Returns what it violates.
 pub fn holds(sim: &Sim, write: &Write) -> Lawful {
     if let Body::Labels(labels) = &write.body {
         names_what_exists(sim, &write.target.name.as_str().into(), labels)?;
@@ -43,9 +40,6 @@ pub fn holds(sim: &Sim, write: &Write) -> Lawful {
 }
 
 /// Checks a write that is carried out when the operator waits for it no longer. What it names may be gone meanwhile.
-///
-/// # Errors
-/// Returns what it violates.
 pub fn holds_late(sim: &Sim, write: &Write) -> Lawful {
     let name = write.target.name.as_str();
     match (&write.body, write.target.kind) {
@@ -271,9 +265,6 @@ fn ledger_is_within_limits(sim: &Sim, name: &PolicyName, write: &LedgerWrite) ->
 }
 
 /// Every node that is being updated has a slot in the ledger of a policy.
-///
-/// # Errors
-/// Returns the node that has none.
 pub fn of_budgets(sim: &Sim) -> Lawful {
     let all: Vec<Slot> = sim.policies.keys().flat_map(|policy| slots(sim, policy)).collect();
     let lacks_slot = |(name, gpu_node): &(&NodeName, &GpuNode)| {
@@ -292,9 +283,6 @@ pub fn of_budgets(sim: &Sim) -> Lawful {
 }
 
 /// The labels of each node name the groups on record.
-///
-/// # Errors
-/// Returns the node whose labels do not.
 pub fn of_records(sim: &Sim) -> Lawful {
     for (name, node) in &sim.nodes {
         let Some(current) = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.current.as_ref()) else {
@@ -313,9 +301,6 @@ pub fn of_records(sim: &Sim) -> Lawful {
 
 /// No other controller ends a driver's pod under a GPU pod, because its DaemonSet is gone. `before` is the state before the DaemonSet
 /// controller took a step for a node. What the labels select is judged where they are written.
-///
-/// # Errors
-/// Returns the node whose driver is ended.
 pub fn of_controllers(before: &Sim, after: &Sim, name: &NodeName) -> Lawful {
     let Some(group) = group_of_pod(before, name, Stage::Driver) else { return Ok(()) };
     let stays = group_of_pod(after, name, Stage::Driver).is_some_and(|now| now == group);
@@ -360,9 +345,6 @@ pub fn of_programs(sim: &Sim) -> Lawful {
 }
 
 /// Once no policy is left, nothing is left of this operator, and nothing of others was taken.
-///
-/// # Errors
-/// Returns what is left.
 pub fn of_the_end(sim: &Sim) -> Lawful {
     if !sim.policies.is_empty() || !sim.sets.is_empty() {
         return Err(format!("left: {:?} {:?}", sim.policies.keys(), sim.sets.keys()));

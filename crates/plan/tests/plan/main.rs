@@ -1,5 +1,5 @@
 //! Tests of the plan, on plain data and on a simulated cluster ([`test_support::sim`]).
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod budgets;
 mod canary;

@@ -31,7 +31,6 @@ enum Place {
     Pool(&'static str),
     /// The nodes of policy `all` that need attention.
     Attention,
-    /// An Event of a Node.
     NodeEvent,
     /// The condition of the Node of this name.
     NodeCondition(&'static str),
@@ -45,7 +44,6 @@ const A: Place = GpuNode("a");
 /// A reason, the place where it is reported, and a simulation that leads to it.
 type Scenario = (Reason, Place, fn() -> Sim);
 
-/// Returns all scenarios.
 fn scenarios() -> Vec<Scenario> {
     [node::SCENARIOS, driver::SCENARIOS, stages::SCENARIOS, gpus::SCENARIOS, policy::SCENARIOS].concat()
 }
@@ -143,9 +141,6 @@ pub fn without_hash(message: &str) -> String {
 }
 
 /// Runs a scenario and returns the last entry for its reason.
-///
-/// # Errors
-/// Returns the state of the nodes if the reason is not reported, and an object that the schema rejects.
 fn run(reason: Reason, place: Place, build: fn() -> Sim) -> Result<String, String> {
     let sim = build().run_for(40);
     if let Some(error) = sim.plans.iter().find_map(schemas::rejection) {

@@ -65,7 +65,6 @@ fn policy_of(sim: &Sim) -> ClusterGpuPolicy {
     policy
 }
 
-/// Returns a policy in each state.
 pub fn policies() -> Vec<(&'static str, ClusterGpuPolicy)> {
     let new = || Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
     let none_required = "{readiness: {minReadyNodes: 0}}";
@@ -121,7 +120,6 @@ fn node_of(sim: &Sim, name: &str) -> GpuNode {
     sim.gpu_nodes[&NodeName::from(name)].clone()
 }
 
-/// Returns a node in each state.
 pub fn gpu_nodes() -> Vec<(&'static str, GpuNode)> {
     let ready = || Sim::settled_fleet("{}", &["a"]);
     let states = vec![

@@ -95,7 +95,6 @@ const STATES: [State; 10] = [
     ("the node leaves during an update", leaving_in_an_update),
 ];
 
-/// Returns the groups that a node's labels name.
 fn groups(sim: &Sim, node: &NodeName) -> BTreeMap<&'static str, Interned> {
     let labels = &sim.nodes[node].labels;
     let named = Stage::ALL.into_iter().filter_map(|stage| Some((stage.key(), labels.get(stage.key())?.clone())));

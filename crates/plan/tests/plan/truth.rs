@@ -24,12 +24,10 @@ pub fn is_used(sim: &Sim, name: &NodeName) -> bool {
     sim.gpu_pods.get(name).is_some_and(|pods| !pods.is_empty())
 }
 
-/// Returns a node's pod of a stage.
 pub fn pod<'s>(sim: &'s Sim, name: &NodeName, stage: Stage) -> Option<&'s PodFacts> {
     sim.pods.get(&format!("{}@{name}", stage.as_str()))
 }
 
-/// Returns the group of a node's pod of a stage.
 pub fn group_of_pod(sim: &Sim, name: &NodeName, stage: Stage) -> Option<Revision> {
     pod(sim, name, stage)?.group.clone()
 }

@@ -62,9 +62,6 @@ impl Sim {
     }
 
     /// Makes a write as the API server does.
-    ///
-    /// # Errors
-    /// Returns the rejection.
     pub fn write(&mut self, write: &Write) -> Answer {
         let Target { kind, part, name } = &write.target;
         let node = || NodeName::from(name.as_str());

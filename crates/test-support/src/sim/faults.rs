@@ -41,12 +41,10 @@ pub struct Faults {
 pub struct Program {
     /// What the probe reports of it.
     pub holder: Holder,
-    /// Its pod, if it has one.
     pub pod: Option<Bystander>,
 }
 
 impl Program {
-    /// Returns a process of the host.
     pub fn of_host(process: &str) -> Self {
         Self { holder: Holder { process: process.into(), pid: Some(4711), pod_uid: None }, pod: None }
     }
@@ -80,7 +78,6 @@ pub enum MigOutcome {
 /// The outcome of validation tests on a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Test {
-    /// The test passes.
     #[default]
     Passes,
     /// The test fails with this message.
@@ -99,7 +96,6 @@ impl Faults {
         self.missing_images.contains(tag) || self.missing_images.contains(version)
     }
 
-    /// Returns whether the probe reports.
     pub fn probe_reports(&self) -> bool {
         !self.no_probe && !self.mute_probe
     }

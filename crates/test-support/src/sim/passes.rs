@@ -25,7 +25,6 @@ impl Sim {
         self.plan_for(self.world())
     }
 
-    /// Returns whether a GPU pod is found by its request.
     fn is_found(&self, pod: &str, requests: &GpuRequests) -> bool {
         let resource = self.requests.get(pod).map_or(gpu_operator_crd::keys::GPU_RESOURCE, String::as_str);
         let limits = BTreeMap::from([(resource.to_owned(), Quantity("1".into()))]);

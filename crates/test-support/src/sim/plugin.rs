@@ -107,7 +107,6 @@ pub fn partitioned(gpus: &[Gpu], layout: &MigLayout) -> Vec<Gpu> {
     gpus
 }
 
-/// Returns whether a pod waits for a stage.
 pub fn waits_for(template: &PodSpec, stage: &str) -> bool {
     let args = template.init_containers.iter().flatten().filter_map(|init| init.args.as_ref());
     args.into_iter().any(|args| args.iter().take(2).eq(["wait", stage]))

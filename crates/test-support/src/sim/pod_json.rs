@@ -13,7 +13,6 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 
-/// Returns the JSON of a pod.
 pub fn json_of_pod(pod: &PodFacts) -> Value {
     let (label, selector) = match pod.role {
         Role::Operand(stage) => (json!({keys::STAGE: stage.as_str()}), json!({stage.key(): pod.group})),

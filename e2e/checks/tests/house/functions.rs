@@ -12,12 +12,10 @@ use syn::{
 pub struct Functions {
     /// Those that take a tuple apart among their parameters.
     pub with_tuples: Vec<String>,
-    /// Tests.
     pub tests: Vec<String>,
 }
 
 impl Functions {
-    /// Reads a file.
     pub fn read(file: &Path) -> Self {
         let text = fs::read_to_string(file).expect("a readable file");
         let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));

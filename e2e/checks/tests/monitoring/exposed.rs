@@ -31,7 +31,6 @@ use nvml_probe::{
 use serde_json::{Value, json};
 use strum::IntoEnumIterator;
 
-/// An exposed metric.
 pub struct Metric {
     /// The name in the docs: the name of the samples, except for a histogram.
     pub documented: String,

@@ -1,5 +1,5 @@
 //! Alerts, dashboard and docs refer only to existing metrics and existing headings.
-#![allow(missing_docs, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod exposed;
 mod promql;

@@ -11,7 +11,6 @@ pub struct Matcher {
 /// The series and labels that an expression uses.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Uses {
-    /// The series, each with its matchers.
     pub series: Vec<(String, Vec<Matcher>)>,
     /// The labels by which results are grouped.
     pub by: Vec<String>,

@@ -69,7 +69,6 @@ fn wait_for_runtime(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
     answer.with_context(|| log_tail(paths, &containerd::log(node)))
 }
 
-/// Starts kubelet.
 pub fn start_kubelet(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
     let args = kubelet::configure(paths, node)?;
     daemon(paths, state, node, KUBELET, &args)

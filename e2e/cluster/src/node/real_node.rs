@@ -35,7 +35,6 @@ impl RealNode {
     }
 
     /// Returns the name of its Node object.
-    #[must_use]
     pub fn name(&self) -> String {
         self.id.name()
     }
@@ -54,7 +53,6 @@ impl RealNode {
     }
 
     /// Returns the folder that controls its stand-ins.
-    #[must_use]
     pub fn standin(&self) -> Standin {
         Standin::new(self.paths.standin(self.id))
     }
@@ -84,7 +82,6 @@ impl RealNode {
     }
 
     /// Returns its container runtime.
-    #[must_use]
     pub fn runtime(&self) -> Runtime {
         Runtime::of(self.id)
     }

@@ -22,9 +22,7 @@ pub enum Runtime {
 /// A program of the container runtime. The node's init system starts it again whenever it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// containerd.
     Containerd(Containerd),
-    /// Docker.
     Docker,
     /// The stand-in for cri-dockerd.
     CriDockerd,

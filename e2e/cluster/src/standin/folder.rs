@@ -44,13 +44,11 @@ pub struct Standin {
 
 impl Standin {
     /// Returns a handle on a folder.
-    #[must_use]
     pub fn new(dir: PathBuf) -> Self {
         Self { dir }
     }
 
     /// Returns the folder. The node mounts it at [`standin_node::FOLDER`].
-    #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -111,7 +109,6 @@ impl Standin {
     }
 
     /// Returns the version of the "loaded" driver, if one is loaded.
-    #[must_use]
     pub fn loaded_driver(&self) -> Option<String> {
         let version = fs::read_to_string(self.dir.join("module/nvidia/version")).ok()?;
         Some(version.trim().to_owned())

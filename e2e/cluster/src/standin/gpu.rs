@@ -30,7 +30,6 @@ pub struct Gpu {
 impl Gpu {
     /// Returns `count` GPUs of one product, each with its own address and UUID. `device` is the PCI device id, such as
     /// `0x2330`.
-    #[must_use]
     pub fn several(count: u32, name: &str, device: u16, memory_mib: u64) -> Vec<Self> {
         let gpu = |minor| Self {
             pci_address: format!("0000:{:02x}:00.0", 6 + minor),
@@ -46,7 +45,6 @@ impl Gpu {
     }
 
     /// Returns `count` H100 GPUs.
-    #[must_use]
     pub fn h100(count: u32) -> Vec<Self> {
         Self::several(count, "NVIDIA H100 80GB HBM3", 0x2330, 81_559)
     }

@@ -76,7 +76,6 @@ const PARTS: [Part; 5] = [
     },
 ];
 
-/// Returns the pages.
 pub(super) fn pages() -> Result<Vec<Generated>> {
     let mut pages: Vec<_> = PARTS.iter().map(begun).collect();
     for (crd, (_, definition)) in gpu_operator_crd::crds().into_iter().enumerate() {

@@ -14,7 +14,6 @@ const DESKTOP_SOURCE: &str = "crates/plan/data/accelerators.yaml or desktop.txt"
 /// Series of desktop cards, as their names begin.
 const SERIES: [&str; 5] = ["geforce", "quadro", "rtx", "nvs", "titan"];
 
-/// Returns the pages.
 pub(super) fn pages() -> Result<Vec<Generated>> {
     let catalogue = Catalogue::builtin()?;
     Ok(vec![data_centre(&catalogue)?, desktop(&catalogue)?])
@@ -222,7 +221,6 @@ fn id(device: &PciDevice) -> String {
 struct Notes(Vec<String>);
 
 impl Notes {
-    /// Returns the mark of a fact.
     fn mark(&mut self, fact: &str) -> String {
         let index = self.0.iter().position(|other| other == fact).unwrap_or_else(|| {
             self.0.push(fact.to_owned());

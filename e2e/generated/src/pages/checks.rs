@@ -9,7 +9,6 @@ use crate::file::Generated;
 /// The file to edit instead of the pages.
 const SOURCE: &str = "crates/cli/src/check/reference.rs";
 
-/// Returns the pages.
 pub(super) fn pages() -> [Generated; 2] {
     let mut page = Page::new("checks", SOURCE, Check::KubernetesVersion.page_title());
     page.block(

@@ -21,7 +21,6 @@ const NODE: &str = "a";
 /// The labels of a pod that `gpuPods.waitForJobs` selects.
 const JOB: (&str, &str) = ("example.com/kind", "training");
 
-/// Returns the page.
 pub(super) fn page() -> Result<Generated> {
     let mut page = Page::new("disruption", SOURCE, "What updates disturb");
     page.block(

@@ -16,7 +16,6 @@ use gpu_operator_plan::{
 use super::page::{Page, code};
 use crate::file::Generated;
 
-/// Returns the page.
 pub(super) fn page(checkout: &Path) -> Result<Generated> {
     let mut page =
         Page::new("images", "crates/plan/src/desired/images.rs and crates/plan/data/accelerators.yaml", "Images");

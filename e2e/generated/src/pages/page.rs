@@ -39,13 +39,11 @@ impl Page {
         self.block(&items.join("\n"));
     }
 
-    /// Ends the page.
     pub fn end(self) -> Generated {
         Generated { path: format!("docs/{}/{}.md", self.folder, self.name), text: self.text }
     }
 }
 
-/// Returns a text as code.
 pub(super) fn code(text: &str) -> String {
     format!("`{text}`")
 }

@@ -24,9 +24,6 @@ const LISTS: [(&str, List); 8] = [
 ];
 
 /// Returns the pages. Their templates contain `{{name}}` in place of each list.
-///
-/// # Errors
-/// Returns an error if a template has an unknown list, or if a list is on no page.
 pub(super) fn pages() -> Result<Vec<Generated>> {
     let templates = [
         ("reference", "reasons", "Phases and reasons", include_str!("reasons.md")),

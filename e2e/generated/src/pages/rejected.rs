@@ -13,7 +13,6 @@ const OVERVIEW: &str = include_str!("rejected.md");
 /// Values by key, in the order in which they were added.
 type Entries<V> = Vec<(String, V)>;
 
-/// Returns the pages.
 pub(super) fn pages() -> Vec<Generated> {
     let mut overview = Page::new("rejected", SOURCE, "Invalid policies");
     overview.block(OVERVIEW.trim());

@@ -10,7 +10,6 @@ use crate::file::Generated;
 
 const CHART: &str = "charts/gpu-operator";
 
-/// Returns the page.
 pub(super) fn page(checkout: &Path) -> Result<Generated> {
     let read = |name: &str| {
         let file = checkout.join(CHART).join(name);

@@ -30,7 +30,6 @@ pub(super) fn of_branch<'t>(table: &'t str, branch: &str) -> Result<Vec<Package<
     Ok(found)
 }
 
-/// Returns the package with a name.
 pub(super) fn named<'t>(table: &'t str, name: &str) -> Result<Package<'t>> {
     let found = all(table)?.into_iter().find(|package| package.name().is_some_and(|(known, _)| known == name));
     found.with_context(|| format!("{TABLE_FILE} does not list package {name}"))

@@ -44,9 +44,6 @@ struct Status {
 }
 
 /// Decides on a request.
-///
-/// # Errors
-/// If cri-dockerd would reject the request.
 pub async fn decide(method: &str, message: &[u8], engine: &Engine) -> Result<Decision> {
     match method {
         "/runtime.v1.RuntimeService/Version" => {
@@ -83,9 +80,6 @@ async fn record_runtime(engine: &Engine) -> Result<()> {
 }
 
 /// Returns a status of containerd as cri-dockerd would answer.
-///
-/// # Errors
-/// If it cannot be parsed.
 pub fn without_handlers(status: &[u8]) -> Result<Vec<u8>> {
     Ok(Status::decode(status)?.encode_to_vec())
 }

@@ -14,18 +14,11 @@ use tokio::{
 pub struct Engine(pub PathBuf);
 
 impl Engine {
-    /// Returns its version.
-    ///
-    /// # Errors
-    /// If it does not answer.
     pub async fn version(&self) -> Result<String> {
         self.get("/version").await?["Version"].as_str().map(str::to_owned).context("no version")
     }
 
     /// Returns the program that its default runtime is.
-    ///
-    /// # Errors
-    /// If it does not answer.
     pub async fn default_runtime(&self) -> Result<String> {
         let info = self.get("/info").await?;
         let name = info["DefaultRuntime"].as_str().context("no default runtime")?;

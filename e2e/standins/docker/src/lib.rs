@@ -13,9 +13,6 @@ use tokio::net::{UnixListener, UnixStream};
 pub use engine::Engine;
 
 /// Serves the CRI at `socket`, once containerd and Docker answer.
-///
-/// # Errors
-/// If the socket cannot be served.
 pub async fn serve(socket: &Path, containerd: PathBuf, engine: Engine) -> Result<()> {
     engine.version().await?;
     UnixStream::connect(&containerd).await.with_context(|| format!("connecting to {}", containerd.display()))?;

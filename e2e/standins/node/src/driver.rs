@@ -52,7 +52,6 @@ pub struct Paths {
 
 impl Paths {
     /// Returns the folders that the environment sets.
-    #[must_use]
     pub fn from_env() -> Self {
         let path = |name, default: &str| PathBuf::from(env::var_os(name).unwrap_or_else(|| default.into()));
         Self {
@@ -89,9 +88,6 @@ pub struct Image {
 
 impl Image {
     /// Returns the container's settings from the environment.
-    ///
-    /// # Errors
-    /// If the version is missing or the kind is unknown.
     pub fn from_env() -> Result<Self> {
         Ok(Self {
             kind: env::var("STANDIN_KIND").map_or(Ok(Kind::default()), |name| name.parse())?,
@@ -102,10 +98,6 @@ impl Image {
 }
 
 /// Installs the image's driver and keeps it until SIGTERM.
-///
-/// # Errors
-/// If another container is running, if the steering file requests a failure, if a driver is loaded and in use, or if a
-/// system call fails. The error is meant for the termination message.
 pub async fn run(paths: &Paths, image: &Image) -> Result<()> {
     let mut stop = signal(SignalKind::terminate())?;
     let lock = Lock::take(&paths.run)?;

@@ -10,9 +10,6 @@ use crate::{
 
 impl Library {
     /// Returns a handle for the first GPU that `wanted` accepts. `wanted` gets the index and the GPU.
-    ///
-    /// # Errors
-    /// `otherwise` if it accepts none, that GPU's own error, and those of [`Library::machine`].
     pub fn find(&self, otherwise: Status, wanted: impl Fn(usize, &Device) -> bool) -> Result<usize, Status> {
         let machine = self.machine()?;
         let found = machine.devices.iter().enumerate().find(|(index, device)| wanted(*index, device));
@@ -22,29 +19,18 @@ impl Library {
     }
 
     /// Returns a handle for the GPU at this PCI address, however the address is written.
-    ///
-    /// # Errors
-    /// [`Status::InvalidArgument`] if it is not an address, [`Status::NotFound`] if no GPU has it, and those of
-    /// [`Library::machine`].
     pub fn find_at(&self, address: &str) -> Result<usize, Status> {
         let address = PciAddress::parse(address).ok_or(Status::InvalidArgument)?;
         self.find(Status::NotFound, |_, device| PciAddress::parse(&device.pci_address) == Some(address))
     }
 
     /// Returns the GPU with this handle, and its current index.
-    ///
-    /// # Errors
-    /// [`Status::InvalidArgument`] for an unknown handle, [`Status::GpuIsLost`] if the file no longer lists the GPU,
-    /// the GPU's own error, and those of [`Library::machine`].
     pub fn device(&self, handle: usize) -> Result<(usize, Device), Status> {
         let (machine, index) = self.place(handle)?;
         Ok((index, machine.devices[index].clone()))
     }
 
     /// Returns all GPUs, and the index of the one with this handle.
-    ///
-    /// # Errors
-    /// Those of [`Library::device`].
     pub fn place(&self, handle: usize) -> Result<(Arc<Machine>, usize), Status> {
         let machine = self.machine()?;
         let index = self.place_in(&machine, handle)?;
@@ -52,9 +38,6 @@ impl Library {
     }
 
     /// Returns the index in `machine` of the GPU with this handle.
-    ///
-    /// # Errors
-    /// As [`Library::device`].
     pub fn place_in(&self, machine: &Machine, handle: usize) -> Result<usize, Status> {
         let address = self.handles().address(handle).ok_or(Status::InvalidArgument)?;
         let mut devices = machine.devices.iter().enumerate();

@@ -12,9 +12,6 @@ const FILE: &str = "mig.json";
 
 impl Library {
     /// Returns the MIG state of a GPU.
-    ///
-    /// # Errors
-    /// [`Status::NotSupported`] for a GPU without MIG.
     pub fn division(&self, device: &Device) -> Result<Division, Status> {
         let Some(mig) = &device.mig else {
             return if device.has_mig() { Ok(Division::default()) } else { Err(Status::NotSupported) };
@@ -27,9 +24,6 @@ impl Library {
     }
 
     /// Turns MIG on or off. If the GPU needs a reset, the change is only pending.
-    ///
-    /// # Errors
-    /// [`Status::InUse`] while a program uses the GPU or it has an instance, and those of [`Library::division`].
     pub fn set_mig_mode(&self, device: &Device, on: bool) -> Result<(), Status> {
         let mig = device.mig.as_ref().ok_or(Status::NotSupported)?;
         let division = self.division(device)?;
@@ -41,9 +35,6 @@ impl Library {
     }
 
     /// Creates an instance and returns its id.
-    ///
-    /// # Errors
-    /// [`Status::InsufficientResources`] if there is no room, [`Status::NotSupported`] if MIG is off.
     pub fn create_instance(&self, device: &Device, profile: u32, start: u32) -> Result<u32, Status> {
         let mut division = self.division(device)?;
         let profile = Profile::numbered(profile)?;
@@ -61,10 +52,6 @@ impl Library {
         Ok(id)
     }
 
-    /// Destroys an instance.
-    ///
-    /// # Errors
-    /// [`Status::InUse`] while it has a compute instance, [`Status::InvalidArgument`] if it does not exist.
     pub fn destroy_instance(&self, device: &Device, id: u32) -> Result<(), Status> {
         let mut division = self.division(device)?;
         if instance(&mut division, id)?.compute {
@@ -75,10 +62,6 @@ impl Library {
     }
 
     /// Creates or destroys an instance's compute instance.
-    ///
-    /// # Errors
-    /// [`Status::InUse`] while a program uses it, [`Status::InsufficientResources`] if it already exists,
-    /// [`Status::InvalidArgument`] if the instance or the compute instance does not exist.
     pub fn set_compute(&self, device: &Device, id: u32, compute: bool) -> Result<(), Status> {
         let mut division = self.division(device)?;
         let is_used = device.mig.iter().flat_map(|mig| &mig.clients).any(|client| client.instance == Some(id));

@@ -12,7 +12,6 @@ use crate::machine::{Device, Machine, Xid};
 pub struct Event {
     /// The PCI address of the GPU, as the file writes it.
     pub pci_address: String,
-    /// The XID.
     pub xid: u64,
 }
 

@@ -11,7 +11,6 @@ pub(crate) fn gpu(handle: usize) -> usize {
     handle & ((1 << NUMBER) - 1)
 }
 
-/// Returns the handle of one of a GPU's instances.
 pub(crate) fn instance(gpu: usize, id: u32) -> usize {
     gpu | (id as usize) << NUMBER
 }
@@ -21,7 +20,6 @@ pub(crate) fn instance_id(handle: usize) -> usize {
     (handle & !COMPUTE) >> NUMBER
 }
 
-/// Returns the handle of an instance's compute instance.
 pub(crate) fn compute(instance: usize) -> usize {
     instance | COMPUTE
 }

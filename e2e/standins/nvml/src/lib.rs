@@ -75,7 +75,6 @@ pub use status::Status;
 pub use topology::{End, Level, NvLink, Peer, Way};
 
 /// Returns the path of the shared object, which cargo puts next to a test that depends on this package; `None` elsewhere.
-#[must_use]
 pub fn shared_object() -> Option<PathBuf> {
     let test = env::current_exe().ok()?;
     test.ancestors().skip(1).take(2).map(|folder| folder.join("libstandin_nvml.so")).find(|file| file.exists())

@@ -49,7 +49,6 @@ struct State {
 
 impl Library {
     /// Returns a library of version `own_version` in the driver root `root`; without a version it matches every driver.
-    #[must_use]
     pub fn new(root: &Path, own_version: Option<&str>) -> Self {
         Self {
             root: root.to_path_buf(),
@@ -73,10 +72,6 @@ impl Library {
     }
 
     /// Starts using the driver. May be called more than once.
-    ///
-    /// # Errors
-    /// [`Status::DriverNotLoaded`], [`Status::NoPermission`], [`Status::LibRmVersionMismatch`] as in the real library;
-    /// the code in the file; [`Status::Unknown`] if the stand-in's own files are missing or broken.
     pub fn init(&self) -> Result<(), Status> {
         if let Some(code) = self.obstacles()?.init_error {
             return Err(Status::from_code(code));
@@ -100,9 +95,6 @@ impl Library {
     }
 
     /// Reverses one call of [`Library::init`]. The last call releases the driver.
-    ///
-    /// # Errors
-    /// [`Status::Uninitialized`] if the library is not initialised.
     pub fn shutdown(&self) -> Result<(), Status> {
         let mut state = self.state();
         state.users = state.users.checked_sub(1).ok_or(Status::Uninitialized)?;
@@ -116,17 +108,11 @@ impl Library {
     }
 
     /// Returns the version of the loaded kernel module.
-    ///
-    /// # Errors
-    /// [`Status::DriverNotLoaded`] if no module is loaded.
     pub fn driver_version(&self) -> Result<String, Status> {
         self.read("module/nvidia/version").map(|version| version.trim().to_owned()).map_err(|_| Status::DriverNotLoaded)
     }
 
     /// Returns the version of the library itself.
-    ///
-    /// # Errors
-    /// As [`Library::machine`] and [`Library::driver_version`].
     pub fn nvml_version(&self) -> Result<String, Status> {
         let machine = self.machine()?;
         let major = machine.cuda.split('.').next().unwrap_or_default();
@@ -135,18 +121,12 @@ impl Library {
     }
 
     /// Returns the current content of `gpus.json`.
-    ///
-    /// # Errors
-    /// [`Status::Uninitialized`] before [`Library::init`], [`Status::Unknown`] if the file is missing or broken.
     pub fn machine(&self) -> Result<Arc<Machine>, Status> {
         let machine = self.obstacles()?;
         if self.state().users == 0 { Err(Status::Uninitialized) } else { Ok(machine) }
     }
 
     /// Creates an event set and returns its number.
-    ///
-    /// # Errors
-    /// Those of [`Library::machine`].
     pub fn create_event_set(&self) -> Result<usize, Status> {
         self.machine()?;
         let mut state = self.state();
@@ -155,9 +135,6 @@ impl Library {
     }
 
     /// Removes an event set.
-    ///
-    /// # Errors
-    /// [`Status::InvalidArgument`] if there is no such set.
     pub fn free_event_set(&self, set: usize) -> Result<(), Status> {
         let mut state = self.state();
         let place = set.checked_sub(1).and_then(|place| state.event_sets.get_mut(place));
@@ -165,19 +142,12 @@ impl Library {
     }
 
     /// Registers an event set for the GPU's XIDs.
-    ///
-    /// # Errors
-    /// [`Status::InvalidArgument`] if there is no such set, and those of [`Library::device`].
     pub fn register(&self, handle: usize, set: usize) -> Result<(), Status> {
         let (_, device) = self.device(handle)?;
         with_set(&mut self.state(), set, |set| set.register(&device))
     }
 
     /// Waits for the next XID.
-    ///
-    /// # Errors
-    /// [`Status::Timeout`] if none occurs, [`Status::InvalidArgument`] if there is no such set, and those of
-    /// [`Library::machine`].
     pub fn wait(&self, set: usize, timeout: Duration) -> Result<Event, Status> {
         let start = Instant::now();
         loop {

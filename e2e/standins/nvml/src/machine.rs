@@ -93,7 +93,6 @@ pub struct Xid {
 
 impl Xid {
     /// Returns how often it has been delivered after this time in the list.
-    #[must_use]
     pub fn due(&self, since: Duration) -> u64 {
         let repeated = since.as_millis() * u128::from(self.per_second) / 1000;
         u64::try_from(repeated).unwrap_or(u64::MAX).max(1)
@@ -103,7 +102,6 @@ impl Xid {
 /// The parts of a PCI address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PciAddress {
-    /// PCI domain.
     pub domain: u32,
     /// Bus in the domain.
     pub bus: u32,
@@ -113,7 +111,6 @@ pub struct PciAddress {
 
 impl PciAddress {
     /// Parses `domain:bus:device.function`, whatever the number of leading zeros.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (place, _function) = text.rsplit_once('.')?;
         let mut parts = place.split(':').map(|part| u32::from_str_radix(part, 16).ok());
@@ -124,13 +121,11 @@ impl PciAddress {
 
 impl Machine {
     /// Returns whether `device` is healthy.
-    #[must_use]
     pub fn is_healthy(&self, device: &Device) -> bool {
         self.healthy.get(&device.uuid).copied().unwrap_or(device.healthy)
     }
 
     /// Returns the CUDA version as NVML's number, major × 1000 + minor × 10; `None` if the file's version is invalid.
-    #[must_use]
     pub fn cuda_number(&self) -> Option<i32> {
         let (major, minor) = pair(&self.cuda)?;
         major.checked_mul(1000)?.checked_add(minor.checked_mul(10)?)
@@ -139,35 +134,27 @@ impl Machine {
 
 impl Device {
     /// Checks that calls for it succeed.
-    ///
-    /// # Errors
-    /// Its [`Device::error`].
     pub fn answers(&self) -> Result<(), Status> {
         self.error.map_or(Ok(()), |code| Err(Status::from_code(code)))
     }
 
     /// Returns the packed PCI device and vendor id; `None` if the file's id is invalid.
-    #[must_use]
     pub fn packed_id(&self) -> Option<u32> {
         let digits = self.pci_device_id.trim_start_matches("0x").trim_start_matches("0X");
         u32::from_str_radix(digits, 16).ok()
     }
 
-    /// Returns its model.
-    #[must_use]
     pub fn model(&self) -> Model {
         let id = self.packed_id().and_then(|packed| u16::try_from(packed >> 16).ok());
         Model::of(id.unwrap_or_default())
     }
 
     /// Returns whether it supports MIG, even if MIG is off.
-    #[must_use]
     pub fn has_mig(&self) -> bool {
         self.mig.is_some() || self.model().mig.is_some()
     }
 
     /// Returns the major and minor compute capability; `None` if the file's capability is invalid.
-    #[must_use]
     pub fn capability(&self) -> Option<(i32, i32)> {
         self.compute_capability.as_deref().map_or_else(|| Some(self.model().capability), pair)
     }

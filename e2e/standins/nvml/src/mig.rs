@@ -29,11 +29,9 @@ pub struct Client {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Division {
-    /// Whether MIG is on.
     pub enabled: bool,
     /// Whether MIG will be on after a reset.
     pub pending: bool,
-    /// The instances.
     pub instances: Vec<Instance>,
 }
 
@@ -41,7 +39,6 @@ pub struct Division {
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Instance {
-    /// Its id.
     pub id: u32,
     /// Its profile's id.
     pub profile: u32,
@@ -56,7 +53,6 @@ pub struct Instance {
 pub struct Profile {
     /// Its index in NVML's list of all profiles.
     pub index: u32,
-    /// Its id.
     pub id: u32,
     /// Compute slices.
     pub slices: u32,
@@ -83,13 +79,9 @@ const PROFILES: [Profile; 7] = [
 /// The multiprocessors and engines of an instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Engines {
-    /// Multiprocessors.
     pub multiprocessors: u32,
-    /// Copy engines.
     pub copy: u32,
-    /// Decoders.
     pub decoders: u32,
-    /// Engines for JPEG.
     pub jpeg: u32,
     /// Engines for optical flow.
     pub ofa: u32,
@@ -97,29 +89,19 @@ pub struct Engines {
 
 impl Profile {
     /// Returns the profile at this index of NVML's list.
-    ///
-    /// # Errors
-    /// [`Status::NotSupported`] if the list has no profile there.
     pub fn at(index: u32) -> Result<Self, Status> {
         PROFILES.into_iter().find(|profile| profile.index == index).ok_or(Status::NotSupported)
     }
 
-    /// Returns the profile with this id.
-    ///
-    /// # Errors
-    /// [`Status::InvalidArgument`] if no profile has this id.
     pub fn numbered(id: u32) -> Result<Self, Status> {
         PROFILES.into_iter().find(|profile| profile.id == id).ok_or(Status::InvalidArgument)
     }
 
-    /// Returns all profiles.
-    #[must_use]
     pub fn all() -> [Self; 7] {
         PROFILES
     }
 
     /// Returns its name on a GPU with this much memory.
-    #[must_use]
     pub fn name(self, memory_mib: u64) -> String {
         // Rounded, such as 71 of 141 GB.
         let eighths = memory_mib.div_ceil(1024) * u64::from(self.size);
@@ -127,14 +109,12 @@ impl Profile {
     }
 
     /// Returns the memory of an instance in MiB, on a GPU with this much memory.
-    #[must_use]
     pub fn memory_mib(self, memory_mib: u64) -> u64 {
         // The driver reserves half a GiB of each.
         (memory_mib.div_ceil(1024) * 128 * u64::from(self.size)).saturating_sub(512)
     }
 
     /// Returns the multiprocessors and engines of an instance on a GPU of this model.
-    #[must_use]
     pub fn engines(self, model: &Model) -> Engines {
         let Some(parts) = model.mig else { return Engines::default() };
         let place = PROFILES.iter().position(|profile| *profile == self).unwrap_or_default();

@@ -8,14 +8,12 @@ mod brand {
     pub(super) const NVIDIA: u32 = 14;
 }
 
-/// A model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
     /// NVML's number of the brand.
     pub brand: u32,
     /// CUDA compute capability, major and minor.
     pub capability: (i32, i32),
-    /// Multiprocessors.
     pub multiprocessors: u32,
     /// Generation of PCI Express. Each has sixteen lanes.
     pub pcie_generation: u32,
@@ -34,7 +32,6 @@ pub struct Model {
 /// The NVLinks of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NvLinks {
-    /// It has none.
     None,
     /// This number, for a bridge between neighbouring cards, which is not installed.
     Unbridged(u32),
@@ -49,11 +46,8 @@ pub enum NvLinks {
 /// The resources of a model's MIG instances, in the order of [`crate::Profile::all`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MigParts {
-    /// Multiprocessors.
     pub multiprocessors: [u32; 7],
-    /// Copy engines.
     pub copy_engines: [u32; 7],
-    /// Decoders.
     pub decoders: [u32; 7],
     /// Engines for JPEG.
     pub jpeg: [u32; 7],
@@ -134,7 +128,6 @@ const MODELS: [(u16, Model); 10] = [
 
 impl Model {
     /// Returns the model with this PCI device id; for an id that is not in the table, a generic one of its generation.
-    #[must_use]
     pub fn of(id: u16) -> Self {
         let listed = MODELS.iter().find(|(listed, _)| *listed == id);
         listed.map_or_else(|| card(brand::NVIDIA, capability_of(id), 64, 4, 256), |(_, model)| *model)
@@ -162,7 +155,6 @@ fn capability_of(id: u16) -> (i32, i32) {
 }
 
 /// Returns NVML's number of the architecture with this compute capability, or that of an unknown architecture.
-#[must_use]
 pub fn architecture(capability: (i32, i32)) -> u32 {
     match capability {
         (3, _) => 2,
@@ -179,7 +171,6 @@ pub fn architecture(capability: (i32, i32)) -> u32 {
 }
 
 /// Returns the number of CUDA cores in each multiprocessor.
-#[must_use]
 pub fn cores(capability: (i32, i32)) -> u32 {
     match capability {
         (3, _) => 192,

@@ -15,7 +15,6 @@ pub struct Modes {
     /// NVML's compute mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compute: Option<u32>,
-    /// Persistence mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub persistence: Option<bool>,
 }
@@ -23,9 +22,6 @@ pub struct Modes {
 impl Library {
     /// Returns the compute mode and the persistence mode of a GPU: those in `gpus.json`, otherwise those that were set
     /// last, otherwise those of a GPU with a running nvidia-persistenced.
-    ///
-    /// # Errors
-    /// [`Status::Unknown`] if the file is broken.
     pub fn modes(&self, device: &Device) -> Result<(u32, bool), Status> {
         let set = self.stored::<Modes>(FILE)?.remove(&device.pci_address).unwrap_or_default();
         let compute = device.readings.compute_mode.or(set.compute).unwrap_or_default();
@@ -34,9 +30,6 @@ impl Library {
     }
 
     /// Sets the given modes of a GPU; `None` leaves a mode unchanged.
-    ///
-    /// # Errors
-    /// [`Status::NoPermission`] if the stand-in's folder cannot be written, and those of [`Library::modes`].
     pub fn set(&self, device: &Device, modes: Modes) -> Result<(), Status> {
         let mut all = self.stored::<Modes>(FILE)?;
         let entry = all.entry(device.pci_address.clone()).or_default();

@@ -17,7 +17,6 @@ pub struct Readings {
     pub energy_millijoules: Option<u64>,
     /// Clock of the multiprocessors, in MHz.
     pub sm_clock_mhz: Option<u32>,
-    /// Clock of the memory, in MHz.
     pub memory_clock_mhz: Option<u32>,
     /// NVML's clock event reasons, as bits.
     pub clock_reasons: Option<u64>,
@@ -43,7 +42,6 @@ pub struct Readings {
     pub fabric: Option<Fabric>,
     /// The link to the host.
     pub pcie: Pcie,
-    /// Whether MIG is on.
     pub mig: Option<bool>,
     /// NVML's compute mode.
     pub compute_mode: Option<u32>,
@@ -79,7 +77,6 @@ pub struct Thermal {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Ecc {
-    /// Whether ECC is on.
     pub enabled: Option<bool>,
     /// Corrected since the driver was loaded.
     pub volatile_corrected: Option<u64>,

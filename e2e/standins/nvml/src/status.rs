@@ -50,7 +50,6 @@ pub enum Status {
 
 impl Status {
     /// Returns the text that `nvmlErrorString` returns for this code.
-    #[must_use]
     pub fn text(self) -> &'static CStr {
         match self {
             Self::Success => c"Success",
@@ -77,7 +76,6 @@ impl Status {
     }
 
     /// Returns the code with this number; [`Status::Unknown`] for numbers that the stand-in never returns.
-    #[must_use]
     pub fn from_code(code: u32) -> Self {
         [
             Self::Success,

@@ -9,18 +9,12 @@ use crate::{library::Library, status::Status};
 
 impl Library {
     /// Returns what a file of the stand-in's folder has for each GPU, by PCI address.
-    ///
-    /// # Errors
-    /// [`Status::Unknown`] if the file is invalid.
     pub(crate) fn stored<T: DeserializeOwned>(&self, name: &str) -> Result<BTreeMap<String, T>, Status> {
         let Ok(text) = self.read(name) else { return Ok(BTreeMap::new()) };
         serde_json::from_str(&text).map_err(|_| Status::Unknown)
     }
 
     /// Replaces a file of the stand-in's folder in one step, so that readers never see an incomplete file.
-    ///
-    /// # Errors
-    /// [`Status::NoPermission`] if the folder cannot be written.
     pub(crate) fn replace(&self, name: &str, content: &impl Serialize) -> Result<(), Status> {
         let text = serde_json::to_vec(content).map_err(|_| Status::Unknown)?;
         let folder = self.folder().map_err(|_| Status::Unknown)?;

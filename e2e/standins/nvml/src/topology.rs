@@ -56,7 +56,6 @@ pub struct NvLink {
 /// The other end of an NVLink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A GPU.
     Gpu(PciAddress, u32),
     /// A switch on the host's PCI bus.
     Switch(PciAddress, u32),
@@ -86,7 +85,6 @@ const SWITCH_ID: u32 = 0x22a3_10de;
 impl Machine {
     /// Returns the closest common ancestor of two GPUs, given by index. Neighbours share a PCI switch, and more than
     /// two GPUs are divided into two halves, each attached to its own processor.
-    #[must_use]
     pub fn common_ancestor(&self, one: usize, other: usize) -> Level {
         let (first, second) = (self.rank(one), self.rank(other));
         let count = self.devices.len();
@@ -105,7 +103,6 @@ impl Machine {
     }
 
     /// Returns the NVLinks of a GPU; empty if its model has none.
-    #[must_use]
     pub fn nvlinks(&self, gpu: usize) -> Vec<NvLink> {
         let Some(device) = self.devices.get(gpu) else { return Vec::new() };
         let same = |end, active, count: u32| vec![NvLink { active, end }; count as usize];
@@ -127,7 +124,6 @@ impl Machine {
     }
 
     /// Returns whether one GPU can access another's memory in this way.
-    #[must_use]
     pub fn peer(&self, one: usize, other: usize, way: Way) -> Peer {
         let id = |gpu: usize| self.devices.get(gpu).and_then(Device::packed_id);
         if id(one) != id(other) {

@@ -30,7 +30,6 @@ impl Config {
     }
 
     /// Returns the configuration that the environment sets.
-    #[must_use]
     pub fn from_env() -> Self {
         let path = |name, default: &str| PathBuf::from(env::var_os(name).unwrap_or_else(|| default.into()));
         let driver_root = path("NVIDIA_DRIVER_ROOT", "/run/nvidia/driver");

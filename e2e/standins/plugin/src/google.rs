@@ -11,9 +11,6 @@ use super::{
 };
 
 /// Serves until SIGTERM with these arguments, which have the names of Google's plugin.
-///
-/// # Errors
-/// If an argument is missing or NVML cannot be initialised. If the kubelet is not running, the plugin waits for it.
 pub async fn run(args: &[String]) -> Result<()> {
     let option = |name: &str| {
         let value = args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));

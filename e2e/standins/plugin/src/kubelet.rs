@@ -36,9 +36,6 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Serves the GPUs to the kubelet at this socket, each resource with its own server, and registers again whenever a new
 /// kubelet appears there. Ends only when dropped.
-///
-/// # Errors
-/// If a socket of the plugin cannot be created.
 pub async fn serve(kubelet: &Path, offer: &Offer, gpus: &watch::Receiver<Vec<Gpu>>) -> Result<()> {
     let mut all = JoinSet::new();
     for resource in resources(offer, &gpus.borrow()) {

@@ -54,9 +54,6 @@ impl Default for Offer {
 
 impl Offer {
     /// Returns the settings from `DEVICE_LIST_STRATEGY`, `MIG_STRATEGY` and the file that `CONFIG_FILE` names.
-    ///
-    /// # Errors
-    /// If that file cannot be read.
     pub fn from_env() -> Result<Self> {
         let by_environment = env::var("DEVICE_LIST_STRATEGY").is_ok_and(|strategy| strategy == "envvar");
         let hand_over = if by_environment { HandOver::Environment } else { HandOver::Cdi };
@@ -81,7 +78,6 @@ impl Offer {
     }
 
     /// Returns the resource by which containers request a GPU or a MIG device.
-    #[must_use]
     pub fn resource_of(&self, gpu: &Gpu) -> String {
         let shared = if self.renamed { ".shared" } else { "" };
         match gpu.profile.as_ref().filter(|_| self.by_profile) {
@@ -100,7 +96,6 @@ impl Offer {
     }
 
     /// Returns the GPU that a device id represents.
-    #[must_use]
     pub fn gpu(id: &str) -> &str {
         id.split_once(REPLICA).map_or(id, |(uuid, _)| uuid)
     }

@@ -21,10 +21,6 @@ use super::{
 const FAREWELL: Duration = Duration::from_secs(3);
 
 /// Serves until SIGTERM.
-///
-/// # Errors
-/// If NVML cannot be initialised or the specification cannot be written. If the kubelet is not running, the plugin
-/// waits for it.
 pub async fn run(config: Config) -> Result<()> {
     let offer = Offer::from_env()?;
     let gpus = Session::open(&config.driver_root_here)?;

@@ -17,7 +17,6 @@ const DENIED: &str = "other.example.com/nvidia/driver:1";
 /// The second operator, whose account the chart restricts with other values. It does not run.
 const SECOND: &str = "admission-test";
 
-/// Returns the spec of a pod with this image.
 fn pod_spec(image: &str) -> Value {
     json!({"containers": [{"name": "main", "image": image, "imagePullPolicy": "Never"}]})
 }

@@ -107,7 +107,6 @@ fn part(program: &str, architecture: &str) -> String {
     format!("localhost/release/{program}:{architecture}")
 }
 
-/// Returns the name of a program's image.
 pub(super) fn name(repository: &str, program: &str) -> String {
     format!("{repository}/{program}:{VERSION}")
 }

@@ -21,13 +21,11 @@ const KEYS: [&str; 12] = [
 const PLACES: [&str; 8] = ["dir", "file", "kind", "name", "namespace", "path", "ref", "ttl"];
 
 /// Returns whether the value of an environment variable is a credential, by its name.
-#[must_use]
 pub fn is_sensitive_variable(name: &str) -> bool {
     contains_credential(name) || words(name).iter().any(|word| is_key(word) || is_compound(word))
 }
 
 /// Returns whether the value of a field, of a flag or of a pair in a text is a credential, by its name.
-#[must_use]
 pub fn is_sensitive(name: &str) -> bool {
     let words = words(name);
     let is_place = words.last().is_some_and(|last| PLACES.contains(&last.as_str()));

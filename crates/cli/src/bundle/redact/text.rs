@@ -19,7 +19,6 @@ const END: &str = "-----END ";
 const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 
 /// Returns a text without credentials.
-#[must_use]
 pub fn text(text: &str) -> String {
     let text = hide_in_urls(&without_private_keys(text));
     text.split_inclusive('\n').map(line).collect()

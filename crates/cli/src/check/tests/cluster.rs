@@ -15,7 +15,6 @@ use crate::{
     testing::FakeApi,
 };
 
-/// The namespace of the operator.
 pub const NAMESPACE: &str = "gpu-operator";
 /// The names of the nodes with GPUs.
 const GPU_NODES: [&str; 2] = ["a", "b"];
@@ -28,7 +27,6 @@ static FLEET: LazyLock<Sim> =
 static CRDS: LazyLock<Vec<CustomResourceDefinition>> =
     LazyLock::new(|| crds().into_iter().map(|(_, crd)| crd).collect());
 
-/// Returns the catalogue.
 pub fn catalogue() -> Catalogue {
     CATALOGUE.clone()
 }

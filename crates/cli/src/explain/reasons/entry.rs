@@ -9,7 +9,6 @@ pub struct Entry {
     pub list: List,
     /// The condition that has the reason, such as `Ready=False`, or another context. Empty for a reason of nodes.
     pub condition: &'static str,
-    /// What it means.
     pub meaning: &'static str,
     /// What to do. Empty if nothing has to be done.
     pub action: &'static str,
@@ -38,7 +37,6 @@ pub enum List {
 
 impl List {
     /// Returns what the reasons of the list are, for a heading.
-    #[must_use]
     pub fn title(self) -> &'static str {
         match self {
             Self::Normal => "a normal reason of a node",
@@ -53,7 +51,6 @@ impl List {
     }
 
     /// Returns the title of the page of the documentation that contains the list. Where the documentation is, the program does not know.
-    #[must_use]
     pub fn page(self) -> &'static str {
         match self {
             Self::Normal | Self::InProgress | Self::Excluded | Self::Warning | Self::NodeCondition | Self::Policy => {
@@ -66,7 +63,6 @@ impl List {
 }
 
 /// Returns a text with its links replaced by their texts. A bracket that begins no link, such as that of a list in YAML, is part of the text.
-#[must_use]
 pub fn plain(text: &str) -> String {
     let (mut plain, mut rest) = (String::new(), text);
     while let Some((before, link, after)) = split_at_link(rest) {

@@ -10,7 +10,6 @@ use crate::nvml::inventory::MigId;
 const ENABLED: u32 = 1;
 
 /// Returns whether a GPU supports MIG; `None` if NVML fails to report it.
-#[must_use]
 pub fn is_capable(gpu: &Device<'_>) -> Option<bool> {
     match gpu.mig_mode() {
         Ok(_) => Some(true),
@@ -21,13 +20,11 @@ pub fn is_capable(gpu: &Device<'_>) -> Option<bool> {
 }
 
 /// Returns the MIG devices of a GPU; `None` if MIG is disabled or the driver reports none.
-#[must_use]
 pub fn devices(gpu: &Device<'_>) -> Option<Vec<MigDevices>> {
     Some(counted(found(gpu)?.map(|device| (device.name(), move || device.attributes().ok()))))
 }
 
 /// Returns the ids of the MIG devices of a GPU. Devices whose UUID cannot be read are skipped.
-#[must_use]
 pub fn ids(gpu: &Device<'_>) -> Vec<MigId> {
     let id = |device: Device<'_>| {
         let name = device.name().ok();
@@ -49,7 +46,6 @@ fn found<'a>(gpu: &'a Device<'_>) -> Option<impl Iterator<Item = Device<'a>>> {
     Some((0..places).filter_map(|place| gpu.mig_device_by_index(place).ok()))
 }
 
-/// Returns the profile in the name of a MIG device.
 fn profile(name: &str) -> Option<String> {
     Some(name.rsplit_once("MIG ")?.1.trim().to_owned())
 }

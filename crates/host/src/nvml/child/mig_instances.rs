@@ -188,9 +188,6 @@ fn computes(lib: &NvmlLib, instance: nvmlGpuInstance_t, profile: u32) -> Result<
 }
 
 /// Applies one step to a GPU.
-///
-/// # Errors
-/// NVML's error.
 pub fn apply(device: &Device<'_>, step: &MigStep) -> Result<(), NvmlError> {
     match step {
         MigStep::SetMode(on) => set_mode(device, *on),

@@ -30,11 +30,9 @@ pub(super) fn handle(device: &Device<'_>) -> nvmlDevice_t {
 /// A GPU's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Total memory.
     pub total: u64,
     /// Memory in use. Drivers before R510 include what the driver reserves for itself.
     pub used: u64,
-    /// Memory that is free.
     pub free: u64,
     /// Memory that the driver reserves for itself. Drivers before R510 do not report it.
     pub reserved: Option<u64>,

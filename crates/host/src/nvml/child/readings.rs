@@ -24,9 +24,6 @@ const MAX_NVLINKS: u32 = 36;
 const UNKNOWN_STATE: u32 = 32;
 
 /// Reads everything that a GPU provides; the infoROM only if requested.
-///
-/// # Errors
-/// Returns the error that makes the GPU as a whole unreadable: it is lost, or has to be reset.
 pub fn read(device: &Device<'_>, examine: bool) -> Result<Readings, NvmlError> {
     let mut get = Reader::default();
     let utilization = get.value(device.utilization_rates());

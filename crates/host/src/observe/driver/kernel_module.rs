@@ -21,9 +21,6 @@ const FABRIC_MANAGER: &str = "/run/nvidia-fabricmanager";
 const OWN_MODULES: [&str; 4] = ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"];
 
 /// Returns the version of the loaded NVIDIA kernel module, or `None` if none is loaded.
-///
-/// # Errors
-/// When sysfs cannot be read.
 pub fn loaded(host: &HostRoot) -> Result<Option<String>, DriverError> {
     let version = host.read_if_present(format!("{MODULES}/nvidia/version"));
     Ok(version.map_err(unreadable("the loaded module"))?.filter(|version| !version.is_empty()))
@@ -31,9 +28,6 @@ pub fn loaded(host: &HostRoot) -> Result<Option<String>, DriverError> {
 
 /// Returns a number that identifies one load of the module within a boot: sysfs never reuses a directory's inode
 /// number. `None` if no module is loaded.
-///
-/// # Errors
-/// When sysfs cannot be read.
 pub fn load_id(host: &HostRoot) -> Result<Option<u64>, DriverError> {
     let unreadable = unreadable("the loaded module");
     let directory = present(host.metadata(format!("{MODULES}/nvidia")));
@@ -42,9 +36,6 @@ pub fn load_id(host: &HostRoot) -> Result<Option<u64>, DriverError> {
 
 /// Returns whether NVIDIA's driver container has run since the node booted, so that the loaded module may be one that
 /// it left without its libraries.
-///
-/// # Errors
-/// When the host's `/run` cannot be read.
 pub fn container_ran(host: &HostRoot) -> Result<bool, DriverError> {
     for path in CONTAINER_FILES {
         let found = present(host.metadata(path)).map_err(unreadable("the state of the driver's container"))?;
@@ -58,7 +49,6 @@ pub fn container_ran(host: &HostRoot) -> Result<bool, DriverError> {
 /// Returns the digest of the configuration with which NVIDIA's driver container has loaded the module, so that a container with the
 /// same digest can replace it while programs use the module. `None` if it stores no digest or that cannot be read, or if a fabric
 /// manager has run in it: CUDA programs end with that.
-#[must_use]
 pub fn config_digest(host: &HostRoot) -> Option<String> {
     let has_fabric_manager = host.names(FABRIC_MANAGER).map_or(true, |files| !files.is_empty());
     let stored = host.read_if_present(STATE_FILE).ok().flatten();
@@ -69,9 +59,6 @@ pub fn config_digest(host: &HostRoot) -> Option<String> {
 ///
 /// A module's reference count includes one for each module that depends on it (its holders) and one for each other use,
 /// such as an open device. A kernel that shows no count cannot unload modules, so the module counts as in use.
-///
-/// # Errors
-/// When sysfs cannot be read.
 pub fn in_use(host: &HostRoot) -> Result<bool, DriverError> {
     if loaded(host)?.is_none() {
         return Ok(false);
@@ -102,9 +89,6 @@ pub fn in_use(host: &HostRoot) -> Result<bool, DriverError> {
 
 /// Returns whether NVIDIA's container would not unload the module. The container ignores three of its own
 /// modules as long as they are unused, and counts every other one, such as `nvidia_drm` or `nvidia_fs`, as a user.
-///
-/// # Errors
-/// When sysfs cannot be read.
 pub fn is_kept_loaded(host: &HostRoot) -> Result<bool, DriverError> {
     let count = |module: &str| -> Result<Option<i64>, DriverError> {
         let count = host.read_if_present(format!("{MODULES}/{module}/refcnt"));

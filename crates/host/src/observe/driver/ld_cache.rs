@@ -23,7 +23,6 @@ const KINDS: [u32; 2] = [0x0300, 0x0a00];
 
 /// Returns the paths of the 64-bit libraries whose names start with `prefix`, in the order of the cache. Damaged parts
 /// are skipped: the cache is only one of the sources for library locations.
-#[must_use]
 pub fn paths<'c>(cache: &'c [u8], prefix: &str) -> Vec<&'c str> {
     let Some(cache) = newer(cache) else { return Vec::new() };
     let count = number(cache, MAGIC.len()).unwrap_or_default().min(MAX_ENTRIES);

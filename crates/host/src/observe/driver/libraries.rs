@@ -29,9 +29,6 @@ pub struct Library {
 
 /// Returns the libraries under one root of the host, sorted by version. The host's own root excludes those of the other
 /// roots, which its dynamic linker's cache may list as well.
-///
-/// # Errors
-/// When a directory exists and cannot be read.
 pub fn libraries(host: &HostRoot, root: &str) -> Result<Vec<Library>, DriverError> {
     let others: &[&str] = if root == HOST_ROOT { &[CONTAINER_ROOT, GKE_ROOT] } else { &[] };
     libraries_but(host, root, others)
@@ -62,9 +59,6 @@ fn libraries_but(host: &HostRoot, root: &str, others: &[&str]) -> Result<Vec<Lib
 
 /// Returns the libraries under every root, in order of preference: `own`, an installer's configured folder, comes
 /// before the roots that are always searched.
-///
-/// # Errors
-/// As [`libraries`].
 pub fn all_libraries(host: &HostRoot, own: Option<&str>) -> Result<Vec<Library>, DriverError> {
     let own = own.filter(|own| !DRIVER_ROOTS.contains(own));
     let others: Vec<&str> = own.into_iter().chain([CONTAINER_ROOT, GKE_ROOT]).collect();

@@ -42,9 +42,6 @@ const NUMBERED: [(&str, &str); 3] =
 /// Returns the folders of a root in which a driver's libraries may be, relative to the root and the most likely first:
 /// those where the dynamic linker's cache lists `library`, the known ones, and those of the linker's configuration.
 /// Each folder exists and is listed once.
-///
-/// # Errors
-/// Returns an error if a file or folder exists and cannot be read.
 pub fn of(root: &HostRoot, library: &str) -> io::Result<Vec<PathBuf>> {
     let mut all = cached(root, library)?;
     all.extend(KNOWN.map(PathBuf::from));

@@ -14,7 +14,6 @@ const MAX_TEXT: usize = 200;
 pub enum Message {
     /// The driver was loaded: earlier messages are about an earlier start.
     Loaded,
-    /// An XID.
     Xid {
         /// PCI address of the GPU, as sysfs writes it.
         address: String,
@@ -27,7 +26,6 @@ pub enum Message {
 
 impl Message {
     /// Parses a record's message. Returns `None` if it is not relevant.
-    #[must_use]
     pub fn parse(message: &str) -> Option<Self> {
         let text = message.strip_prefix(DRIVER)?;
         if text.starts_with(LOADED) {

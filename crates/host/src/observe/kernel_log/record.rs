@@ -22,7 +22,6 @@ pub struct Record<'a> {
 impl<'a> Record<'a> {
     /// Parses the first line of a record. Returns `None` if the line continues another record, was written by a
     /// program, or is not a record.
-    #[must_use]
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let (head, message) = str::from_utf8(line).ok()?.split_once(';')?;
         let mut head = head.split(',');

@@ -40,7 +40,6 @@ pub(super) struct Gpus {
     assignments: Mutex<Vec<Assignment>>,
 }
 
-/// One GPU.
 #[derive(Debug, Default)]
 struct GpuSeries {
     /// UUID and model are kept while NVML does not report them: a lost GPU remains the same series.

@@ -10,7 +10,6 @@ use gpu_host::{
 /// What identifies a GPU among the ids of device plugins.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gpu<'a> {
-    /// Its UUID.
     pub uuid: &'a str,
     /// The number in `/dev/nvidia<number>`.
     pub minor: Option<u32>,
@@ -18,7 +17,6 @@ pub(super) struct Gpu<'a> {
     pub mig: &'a [MigId],
 }
 
-/// A container of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Container<'a> {
     pub namespace: &'a str,

@@ -33,10 +33,6 @@ pub struct Object {
 }
 
 impl Object {
-    /// Applies fields.
-    ///
-    /// # Errors
-    /// Returns the conflict with another manager, unless the fields are applied by force.
     pub fn apply(&mut self, manager: Manager, applied: &Value, force: bool, time: &str) -> Result<(), String> {
         let wanted = leaves(applied);
         let current = leaves(&self.value);

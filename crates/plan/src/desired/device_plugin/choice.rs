@@ -40,7 +40,6 @@ pub enum PluginChoice {
 impl PluginChoice {
     /// Returns whether its answers to kubelet require a container toolkit. Plugins beside Google's installers mount the
     /// driver's folder and need no toolkit.
-    #[must_use]
     pub fn needs_toolkit(&self, driver: &DriverChoice) -> bool {
         match self {
             Self::Nvidia { .. } => true,
@@ -50,7 +49,6 @@ impl PluginChoice {
     }
 
     /// Returns the same choice with only the settings for MIG and sharing, on which MPS's control daemon depends.
-    #[must_use]
     pub fn without_flags(&self) -> Self {
         let mut choice = self.clone();
         if let Self::Nvidia { flags, .. } = &mut choice {
@@ -60,7 +58,6 @@ impl PluginChoice {
     }
 
     /// Returns the MIG layout, if this operator applies one.
-    #[must_use]
     pub fn layout(&self) -> Option<&MigLayout> {
         match self {
             Self::Nvidia { layout, .. } => layout.as_ref(),
@@ -69,7 +66,6 @@ impl PluginChoice {
     }
 
     /// Returns how pods share GPUs by MPS, if they do.
-    #[must_use]
     pub fn mps(&self) -> Option<&Mps> {
         match self {
             Self::Nvidia { sharing, .. } => sharing.as_ref()?.mps.as_ref(),
@@ -83,9 +79,6 @@ const FIRST_DRIVER: (u32, u32) = (384, 81);
 
 /// Chooses a node's device plugin. `is_external` is whether a third-party plugin already serves the node; `loaded` is
 /// the version of the loaded driver, which counts if this operator does not install the driver.
-///
-/// # Errors
-/// Returns a [`Fault`] if the node cannot have what the policy requires.
 pub fn choose(
     plugin: &DevicePlugin,
     driver: &DriverChoice,

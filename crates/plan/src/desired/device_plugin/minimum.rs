@@ -16,9 +16,6 @@ const FIRST: (u32, u32) = (0, 15);
 const NAME: &str = "k8s-device-plugin";
 
 /// Checks that an image whose tag is a release is not too old for the node.
-///
-/// # Errors
-/// Returns a [`Fault`] with the required release and the feature that requires it.
 pub fn check(plugin: &DevicePlugin, choice: &PluginChoice, toolkit: &ToolkitChoice) -> Result<(), Fault> {
     let Some((tag, release)) = plugin.operand.image.as_ref().and_then(release) else {
         return Ok(());

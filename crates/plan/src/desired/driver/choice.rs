@@ -61,7 +61,6 @@ pub enum DriverChoice {
 
 impl DriverChoice {
     /// Returns the folder of the host that contains the driver's libraries.
-    #[must_use]
     pub fn root(&self) -> &str {
         match self {
             Self::Container { .. } => CONTAINER_ROOT,
@@ -73,20 +72,17 @@ impl DriverChoice {
     }
 
     /// Returns whether it is in a folder of its own, which Google's device plugin can mount into containers.
-    #[must_use]
     pub fn is_a_folder(&self) -> bool {
         matches!(self, Self::RunFile { .. }) || self.is_for_googles_plugin()
     }
 
     /// Returns whether it is where Google's device plugin expects it: that plugin is the default, and needs no toolkit.
-    #[must_use]
     pub fn is_for_googles_plugin(&self) -> bool {
         matches!(self, Self::GkeCos { .. } | Self::GkeUbuntu { .. }) || self.root() == GKE_ROOT
     }
 
     /// Returns the folder that contains the driver's device nodes: only a container's root is a complete root file
     /// system.
-    #[must_use]
     pub fn dev_root(&self) -> &str {
         match self {
             Self::Container { .. } => CONTAINER_ROOT,
@@ -96,7 +92,6 @@ impl DriverChoice {
 
     /// Returns the version that must be loaded, or its branch, if this operator chooses it and it is known before the
     /// installation.
-    #[must_use]
     pub fn version(&self) -> Option<&str> {
         match self {
             Self::Container { version, .. } => Some(version),
@@ -107,7 +102,6 @@ impl DriverChoice {
     }
 
     /// Returns whether a loaded version is the desired one, as far as that is known.
-    #[must_use]
     pub fn fits(&self, loaded: &str) -> bool {
         self.version().is_none_or(|wanted| is_release_of(loaded, wanted))
     }
@@ -118,19 +112,16 @@ impl DriverChoice {
     /// Returns the digest that NVIDIA's container stores when it loads its modules. If the stored digest is the same,
     /// the container keeps a driver in use and installs only the libraries. Images, environment and resources are not
     /// included: they do not affect what is loaded.
-    #[must_use]
     pub fn digest(&self) -> String {
         revision::short(self, 16)
     }
 
     /// Returns whether its image contains kernel modules for the node's kernel.
-    #[must_use]
     pub fn is_precompiled(&self) -> bool {
         matches!(self, Self::Container { kernel: Some(_), .. })
     }
 
     /// Returns whether this operator installs the driver.
-    #[must_use]
     pub fn is_managed(&self) -> bool {
         !matches!(self, Self::Preinstalled { .. })
     }

@@ -119,15 +119,11 @@ fn unsupported(error: &dyn std::error::Error) -> Fault {
 }
 
 /// Returns which of its drivers GKE installs on a node, if any.
-#[must_use]
 pub fn installed_by_gke(node: &NodeFacts) -> Option<&str> {
     node.labels.get(GKE_DRIVER).map(Interned::as_str).filter(|which| ["default", "latest"].contains(which))
 }
 
 /// Chooses the source of a node's driver.
-///
-/// # Errors
-/// Returns a [`Fault`] if the node cannot have what the policy requires.
 pub fn choose(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     match driver.source.unwrap_or_default() {
         DriverSource::Auto => auto(driver, on),
@@ -143,7 +139,6 @@ pub fn choose(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> 
 }
 
 /// Returns the driver of a node on which a third-party DaemonSet installs it.
-#[must_use]
 pub fn third_party(report: &Report) -> DriverChoice {
     let loaded = report.driver.installed.iter().find(|found| report.driver.loaded.as_ref() == Some(&found.version));
     let found = loaded.or(report.driver.installed.first());

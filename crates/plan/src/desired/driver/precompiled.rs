@@ -12,7 +12,6 @@ use crate::{
 
 /// Returns the precompiled image of a choice, or the one that the choice replaces, if the policy enables precompiled
 /// drivers.
-#[must_use]
 pub fn wanted(driver: &Driver, on: &Subject<'_>, choice: &DriverChoice) -> Option<String> {
     let DriverChoice::Container { version, os, .. } = choice else {
         return None;
@@ -21,7 +20,6 @@ pub fn wanted(driver: &Driver, on: &Subject<'_>, choice: &DriverChoice) -> Optio
 }
 
 /// Returns the image with modules for the node's kernel; `None` if the kernel's name is not valid in a tag.
-#[must_use]
 pub fn image(driver: &Driver, on: &Subject<'_>, branch: u16, os: &str) -> Option<String> {
     let kernel = on.node.kernel.as_str();
     let in_tags = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -32,7 +30,6 @@ pub fn image(driver: &Driver, on: &Subject<'_>, branch: u16, os: &str) -> Option
 }
 
 /// Returns the tag of a precompiled driver's image.
-#[must_use]
 pub fn tag(branch: &str, kernel: &str, os: &str) -> String {
     format!("{branch}-{kernel}-{os}")
 }

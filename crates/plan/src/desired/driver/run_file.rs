@@ -7,7 +7,6 @@ const SITE: &str = "https://us.download.nvidia.com";
 
 /// Returns the address of a version's file on NVIDIA's site: below `tesla` for data-center GPUs, below `XFree86` for
 /// workstation and desktop GPUs. (Unverified.)
-#[must_use]
 pub fn public_url(version: &str, accelerators: &[&Accelerator], arch: &str) -> String {
     let machine = if arch == "arm64" { "aarch64" } else { "x86_64" };
     let place = match (accelerators.iter().any(|model| model.desktop), machine) {
@@ -20,7 +19,6 @@ pub fn public_url(version: &str, accelerators: &[&Accelerator], arch: &str) -> S
 
 /// Returns the driver version in an address's file name: NVIDIA's own, or that of a CUDA bundle
 /// (`cuda_8.0.61_375.26_linux.run`, or with a dash before `run`).
-#[must_use]
 pub fn version_of(url: &str) -> Option<&str> {
     let file = url.split(['?', '#']).next()?.rsplit('/').next()?;
     let stem = file.strip_suffix(".run").or_else(|| file.strip_suffix("-run"))?;

@@ -7,11 +7,9 @@ use crate::{catalogue::Catalogue, inventory::gpus::Discovery, world::NodeFacts};
 /// The inputs of the choice of a driver, in addition to the policy.
 #[derive(Clone, Copy)]
 pub struct Subject<'a> {
-    /// The catalogue.
     pub catalogue: &'a Catalogue,
     /// Where images come from.
     pub images: &'a Images,
-    /// The Node.
     pub node: &'a NodeFacts,
     /// Whether it has a driver of this operator.
     pub has_driver: bool,

@@ -43,7 +43,6 @@ pub enum ToolkitChoice {
 impl ToolkitChoice {
     /// Returns whether the container runtime gives containers their GPUs by CDI, so that the device plugin answers with
     /// CDI devices.
-    #[must_use]
     pub fn is_by_cdi(&self) -> bool {
         match self {
             Self::Cdi | Self::Nri { .. } => true,
@@ -53,7 +52,6 @@ impl ToolkitChoice {
     }
 
     /// Returns how NVIDIA's runtime is added to the container runtime's configuration, if it is.
-    #[must_use]
     pub fn setup(&self) -> Option<&RuntimeSetup> {
         match self {
             Self::Runtime(setup) => Some(setup),
@@ -63,7 +61,6 @@ impl ToolkitChoice {
 
     /// Returns the part of the choice that belongs to a revision: this operator changes nothing of the host's own
     /// runtime.
-    #[must_use]
     pub fn revision(&self) -> Cow<'_, Self> {
         match self {
             Self::Host(_) => Cow::Owned(Self::Host(HostRuntime::default())),
@@ -73,7 +70,6 @@ impl ToolkitChoice {
 
     /// Returns the name of NVIDIA's runtime in the container runtime's configuration, which is the handler of its
     /// RuntimeClass.
-    #[must_use]
     pub fn handler(&self) -> Option<&str> {
         match self {
             Self::Host(runtime) => Some(&runtime.handler),
@@ -83,7 +79,6 @@ impl ToolkitChoice {
     }
 
     /// Returns the name of the RuntimeClass for NVIDIA's runtime, if it needs one and can have one.
-    #[must_use]
     pub fn class(&self) -> Option<&str> {
         match self {
             Self::Host(runtime) => Some(runtime.handler.as_str()).filter(|handler| is_class_of_host(handler)),
@@ -94,7 +89,6 @@ impl ToolkitChoice {
 
     /// Returns the RuntimeClass that pods must name, if containers get GPUs only by NVIDIA's runtime and it is not the
     /// default.
-    #[must_use]
     pub fn class_to_name(&self) -> Option<&str> {
         let runs_plain_pods = match self {
             Self::Host(runtime) => runtime.default,
@@ -136,9 +130,6 @@ impl RuntimeSetup {
 
 /// Chooses what is installed for a node's container runtime. `host_runtimes` are NVIDIA's runtimes that are configured
 /// on the host and left unchanged: one of them is used unless the policy requires another setup.
-///
-/// # Errors
-/// Returns a [`Fault`] if the node cannot have what the policy requires.
 pub fn choose(toolkit: &Toolkit, node: &NodeFacts, host_runtimes: &[HostRuntime]) -> Result<ToolkitChoice, Fault> {
     let runtime = Runtime::of(&node.runtime);
     if let Some(wanted) = toolkit.runtime.and_then(named)

@@ -19,9 +19,6 @@ fn is_folder(root: &str) -> bool {
 }
 
 /// Checks that containers get the GPUs of a driver with this root.
-///
-/// # Errors
-/// Returns a [`Fault`] if containers could get GPUs only by NVIDIA's runtime, and the driver is in a folder.
 pub fn check(choice: &ToolkitChoice, root: &str) -> Result<(), Fault> {
     match choice {
         ToolkitChoice::Runtime(RuntimeSetup { cdi: false, kind, .. }) if is_folder(root) => {

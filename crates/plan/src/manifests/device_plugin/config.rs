@@ -29,7 +29,6 @@ const FOLDER: &str = "/config";
 
 /// Returns the file of NVIDIA's plugin and of MPS's control daemon: configuration version v1 in JSON, which is valid
 /// YAML.
-#[must_use]
 pub fn nvidia(sharing: &Sharing, mig: MigStrategy) -> String {
     let (kind, replicas, renamed) = match (&sharing.time_slicing, &sharing.mps) {
         (Some(slicing), _) => ("timeSlicing", slicing.replicas, slicing.rename_by_default),
@@ -49,21 +48,18 @@ pub fn nvidia(sharing: &Sharing, mig: MigStrategy) -> String {
 }
 
 /// Returns the file of Google's plugin.
-#[must_use]
 pub fn gke(replicas: u32) -> String {
     let sharing = json!({"GPUSharingStrategy": "time-sharing", "MaxSharedClientsPerGPU": replicas});
     json!({"GPUSharingConfig": sharing}).to_string()
 }
 
 /// Returns the init container that writes a file of this name and text.
-#[must_use]
 pub fn writer(settings: &Settings, name: &str, text: &str) -> Container {
     let path = format!("{FOLDER}/{name}");
     own_container(settings, CONFIG_WRITER, &["write", &path, text], vec![mount(VOLUME, FOLDER, Mode::Writable)])
 }
 
 /// Returns the volume of the file.
-#[must_use]
 pub fn volume() -> Volume {
     empty_dir(VOLUME)
 }

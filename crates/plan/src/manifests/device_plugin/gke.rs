@@ -60,7 +60,6 @@ fn token() -> Volume {
 }
 
 /// Returns the plugin's pod.
-#[must_use]
 pub fn pod(
     input: &PodInput<'_>,
     replicas: Option<u32>,

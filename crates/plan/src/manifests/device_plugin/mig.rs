@@ -12,7 +12,6 @@ use crate::{
 
 /// Returns the container. The pod must share the host's process namespace, or NVML would not report which processes use
 /// the GPUs (unverified).
-#[must_use]
 pub fn container(input: &PodInput<'_>, layout: &MigLayout) -> Container {
     let root = input.key.driver.root();
     let layout = serde_json::json!(layout).to_string();
@@ -37,7 +36,6 @@ pub fn container(input: &PodInput<'_>, layout: &MigLayout) -> Container {
 }
 
 /// Returns the volumes that it needs in addition to those of the plugin.
-#[must_use]
 pub fn volumes(input: &PodInput<'_>) -> Vec<Volume> {
     if input.key.driver.root() == CONTAINER_ROOT {
         vec![host_path("proc", "/proc", None)]

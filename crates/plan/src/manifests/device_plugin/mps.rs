@@ -26,7 +26,6 @@ const ROOT_IN_CONTAINER: &str = "/mps";
 const GRACE_SECONDS: i64 = 30;
 
 /// Returns the daemon's pod.
-#[must_use]
 pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodParts {
     // Privileged: the daemons open the GPUs' device nodes, and their shared memory is a mount that must be visible on
     // the host.
@@ -75,20 +74,17 @@ pub fn pod(input: &PodInput<'_>, sharing: &Sharing, mig: MigStrategy) -> PodPart
 }
 
 /// Returns the plugin's gate, which waits until the daemons of all GPUs run.
-#[must_use]
 pub fn gate(settings: &Settings) -> Container {
     let args = ["wait", "mps", "--host-root", "/host", "--mps-root", ROOT];
     own_container(settings, "wait-for-mps", &args, vec![mount("mps-root", "/host/run/nvidia/mps", Mode::ReadOnly)])
 }
 
 /// Returns the mounts that daemon and plugin have in common.
-#[must_use]
 pub fn mounts(mode: Mode) -> [VolumeMount; 2] {
     [mount("mps-root", ROOT_IN_CONTAINER, mode), mount("mps-shared-memory", "/dev/shm", mode)]
 }
 
 /// Returns the volumes of [`mounts`].
-#[must_use]
 pub fn volumes() -> [Volume; 2] {
     [
         host_path("mps-root", ROOT, Some("DirectoryOrCreate")),

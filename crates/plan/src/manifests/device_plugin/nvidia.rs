@@ -26,7 +26,6 @@ const CDI: &str = "/var/run/cdi";
 const PROGRAM: &str = "nvidia-device-plugin";
 
 /// The plugin's pod.
-#[must_use]
 pub fn pod(
     input: &PodInput<'_>,
     sharing: Option<&Sharing>,

@@ -21,7 +21,6 @@ const GRACE_SECONDS: i64 = 60;
 const STATE_FILE: &str = "/run/nvidia/nvidia-driver.state";
 
 /// Returns the driver's pod.
-#[must_use]
 pub fn pod(input: &PodInput<'_>, version: &str, os: &str, open: bool) -> PodParts {
     let kind = if open { "open" } else { "proprietary" };
     let digest = input.key.driver.digest();

@@ -25,7 +25,6 @@ chmod 755 "$NVIDIA_INSTALL_DIR_CONTAINER"
 "#;
 
 /// Returns the pod. `flavour` is `default`, `latest` or a full version.
-#[must_use]
 pub fn pod(input: &PodInput<'_>, flavour: &str, version: Option<&str>, install_dir: &str, preloaded: bool) -> PodParts {
     let vulkan = format!("{install_dir}/vulkan/icd.d");
     let environment = vec![

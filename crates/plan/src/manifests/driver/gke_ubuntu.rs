@@ -6,7 +6,6 @@ use crate::manifests::{
 };
 
 /// Returns the pod. Google's own manifest sets no version.
-#[must_use]
 pub fn pod(input: &PodInput<'_>, version: Option<&str>, install_dir: &str, preloaded: bool) -> PodParts {
     let installer = Installer {
         version,

@@ -57,7 +57,6 @@ const SUSE: [HostFile; 2] = [
 ];
 
 /// Returns the volumes and their mounts for a system by its name in the tags of driver images.
-#[must_use]
 pub fn of(input: &PodInput<'_>, os: &str) -> (Vec<Volume>, Vec<VolumeMount>) {
     let mut files = (Vec::new(), Vec::new());
     for (volume, mounts) in

@@ -39,8 +39,6 @@ pub struct Installer<'a> {
     pub unloads_nouveau: bool,
 }
 
-/// Returns the pod of an installer.
-#[must_use]
 pub fn pod(input: &PodInput<'_>, installer: Installer<'_>) -> PodParts {
     let Installer { version, install_dir, env: more, command, args, folders, preloaded, host, unloads_nouveau } =
         installer;

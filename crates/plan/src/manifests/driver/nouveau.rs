@@ -11,7 +11,6 @@ use crate::{
 
 /// Returns the container. It ends at once if nouveau is not loaded, unloads nouveau if it is not in use, and otherwise
 /// waits with a message.
-#[must_use]
 pub fn container(settings: &Settings) -> Container {
     let mounts = vec![mount("sys", "/host/sys", Mode::ReadOnly)];
     Container {

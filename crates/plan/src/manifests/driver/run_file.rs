@@ -5,8 +5,6 @@ use crate::manifests::{
     pod::{HostNamespaces, PodInput, PodParts, env},
 };
 
-/// Returns the pod.
-#[must_use]
 pub fn pod(input: &PodInput<'_>, version: Option<&str>, url: &str, sha256: &str, install_dir: &str) -> PodParts {
     let mut environment = vec![env("NVIDIA_DRIVER_DOWNLOAD_URL", url), env("NVIDIA_DRIVER_SHA256", sha256)];
     environment.extend(version.map(|version| env("NVIDIA_DRIVER_VERSION", version)));

@@ -12,7 +12,6 @@ use crate::{
 pub const PID_DIR: &str = "/run/nvidia/toolkit";
 
 /// Returns the installing container with its mounts.
-#[must_use]
 pub fn installer(input: &PodInput<'_>, mut args: Vec<String>) -> Container {
     args.extend(input.key.toolkit_folder.iter().map(|folder| format!("--toolkit-install-dir={folder}")));
     Container {
@@ -33,13 +32,11 @@ pub fn installer(input: &PodInput<'_>, mut args: Vec<String>) -> Container {
 }
 
 /// Returns the volume of the install folder.
-#[must_use]
 pub fn install_volume(input: &PodInput<'_>) -> Volume {
     host_path("install", parent(input.key), Some("DirectoryOrCreate"))
 }
 
 /// Returns the volume for the process ID of an installer that ends, which no gate reads.
-#[must_use]
 pub fn own_pid_volume() -> Volume {
     empty_dir("pid-file")
 }

@@ -11,7 +11,6 @@ use crate::{
 use gpu_operator_crd::{keys, reason::Reason};
 use gpu_operator_plan::world::{Bystander, GpuPod, PodOwner};
 
-/// Returns a ready node.
 fn ready() -> Sim {
     Sim::settled_fleet("{}", &["a"])
 }

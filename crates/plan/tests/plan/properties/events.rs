@@ -17,12 +17,10 @@ const POLICIES: [&str; 3] = ["all", "more", "extra"];
 /// The maximum number of nodes.
 const MAX_NODES: usize = 8;
 
-/// An event.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "a handful of them")]
 pub enum Event {
     Joins(Machine),
-    /// An event on one of the nodes.
     Node(usize, OnNode),
     /// A user creates or edits one of the policies.
     Policy(usize, RandomSpec),
@@ -39,7 +37,6 @@ pub enum Event {
     Killed(usize, bool),
 }
 
-/// An event on a node.
 #[derive(Clone, Debug)]
 pub enum OnNode {
     Leaves,
@@ -279,7 +276,6 @@ fn edit_set(set: &mut k8s_openapi::api::apps::v1::DaemonSet, edit: Edit) {
     }
 }
 
-/// Applies an event to a node.
 pub fn apply_to_node(sim: &mut Sim, name: &NodeName, what: &OnNode) {
     let of_gpus = |machine: &Report| !machine.gpus.is_empty() || machine.passed_through > 0;
     let (has_gpus, moving) = (sim.machines.get(name).is_some_and(of_gpus), sim.is_moving(name));

@@ -12,9 +12,6 @@ use crate::law::Lawful;
 
 /// A node that is rebooted has not failed, whatever the exit codes of its containers: no Event reports a failure, no policy is stalled, and no
 /// pool returns to its previous revision.
-///
-/// # Errors
-/// Returns what is claimed.
 pub fn of_healthy_nodes(write: &Write) -> Lawful {
     if let Some(event) = write.events.iter().find(|event| event.reason.is_failure()) {
         return Err(format!("{write}: a healthy node has failed: {event:?}"));
@@ -34,9 +31,6 @@ pub fn of_healthy_nodes(write: &Write) -> Lawful {
 
 /// No driver is believed to work because of what a probe reported before a reboot that the operator has seen. That kubelet offers
 /// the GPUs in the new boot proves the driver, too.
-///
-/// # Errors
-/// Returns the node whose driver is.
 pub fn of_boots(world: &World, writes: &[Arc<Write>]) -> Lawful {
     let proven = |status: &GpuNodeStatus| {
         let mut conditions = status.conditions.iter();

@@ -31,7 +31,6 @@ use crate::{law, sim::Sim};
 const LATEST: SignedDuration = SignedDuration::from_secs(60);
 const LAG: SignedDuration = SignedDuration::from_secs(10);
 
-/// The cluster.
 #[derive(Clone)]
 pub struct Cluster {
     pub sim: Sim,
@@ -149,10 +148,6 @@ impl Cluster {
         steps
     }
 
-    /// Takes a step.
-    ///
-    /// # Errors
-    /// Returns the law that the step violates.
     pub fn take(&mut self, step: Step) -> Result<(), String> {
         match step {
             Step::Deliver(kind) => self.operator.deliver(kind),
@@ -339,8 +334,6 @@ impl Cluster {
     }
 
     /// Lets time pass until the operator plans to write something, or has nothing to wait for.
-    /// # Errors
-    /// Returns the law that a late write violates.
     fn wait(&mut self) -> Result<(), String> {
         for _ in 0..200 {
             let soon = self.sim.now + SignedDuration::from_hours(1);

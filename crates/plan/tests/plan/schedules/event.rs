@@ -147,7 +147,6 @@ fn start_gpu_pod(sim: &mut Sim, node: &NodeName) {
     }
 }
 
-/// Returns any event.
 pub fn any_event() -> impl Strategy<Value = Event> {
     let fleet = select(vec![
         Event::Move,

@@ -27,7 +27,6 @@ use super::{
 };
 use crate::sim::Sim;
 
-/// An operator.
 #[derive(Clone)]
 pub struct Operator {
     mirrors: BTreeMap<Kind, Mirror<Stored>>,
@@ -95,7 +94,6 @@ impl Operator {
         self.awake |= self.pass.take_if(is_over).is_some();
     }
 
-    /// Sends a change to the operator.
     pub fn send(&mut self, change: Change) {
         self.queues.get_mut(&change.key.0).expect("a queue of each kind").push_back(change);
     }
@@ -158,9 +156,6 @@ impl Operator {
     }
 
     /// Observes and plans, and begins a pass if the plan has any writes.
-    ///
-    /// # Errors
-    /// Returns the law that the plan violates.
     pub fn begin(&mut self, sim: &Sim) -> Result<(), String> {
         let (world, uptime) = (self.world(sim), uptime(sim.now));
         self.awake = false;
@@ -236,7 +231,6 @@ impl Operator {
     }
 }
 
-/// Returns whether a write deletes a pod.
 pub fn deletes_pod(write: &Write) -> bool {
     write.target.kind == Target::Pod && matches!(write.body, Body::Delete(_))
 }

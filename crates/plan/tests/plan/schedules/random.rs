@@ -7,9 +7,6 @@ use crate::law;
 const ROUNDS: usize = 400;
 
 /// Takes a step for each number, then all steps in turn and without further faults until nothing is left to do.
-///
-/// # Errors
-/// Returns what was violated, and the steps that led there.
 pub fn run(mut cluster: Cluster, choices: &[u16]) -> Result<Cluster, String> {
     let mut taken = Vec::new();
     for choice in choices {
@@ -29,9 +26,6 @@ pub fn run(mut cluster: Cluster, choices: &[u16]) -> Result<Cluster, String> {
 }
 
 /// Deletes all policies of a cluster that has settled, and checks that nothing is left.
-///
-/// # Errors
-/// Returns what is left, or was violated.
 pub fn uninstalled(mut cluster: Cluster) -> Result<(), String> {
     let policies: Vec<_> = cluster.sim.policies.keys().cloned().collect();
     for policy in policies {

@@ -31,7 +31,6 @@ impl Kind {
 /// Kind and name of an object.
 pub type Key = (Kind, String);
 
-/// An object.
 #[derive(Clone, Debug)]
 pub enum Object {
     Policy(Arc<ClusterGpuPolicy>),

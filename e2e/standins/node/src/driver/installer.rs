@@ -32,7 +32,6 @@ pub struct Folders {
 
 impl Folders {
     /// Returns the folders and files that the environment sets.
-    #[must_use]
     pub fn from_env() -> Self {
         let path = |name, default: &str| PathBuf::from(env::var_os(name).unwrap_or_else(|| default.into()));
         Self {
@@ -49,9 +48,6 @@ impl Folders {
 }
 
 /// Installs a version, unless the cache lists it as installed, and loads it.
-///
-/// # Errors
-/// If the steering file requests a failure, if another driver is loaded and in use, or if a system call fails.
 pub fn install(folders: &Folders, version: &str) -> Result<()> {
     let standin = folders.standin();
     let steering = Steering::read(&standin)?;

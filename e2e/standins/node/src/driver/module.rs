@@ -38,7 +38,6 @@ impl Module {
         fs::read_to_string(self.folder.join("version")).ok().map(|text| text.trim().to_owned())
     }
 
-    /// Returns whether a module is loaded.
     pub(super) fn is_loaded(&self) -> bool {
         self.references("nvidia").is_some()
     }

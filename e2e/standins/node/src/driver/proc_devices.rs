@@ -28,17 +28,11 @@ pub const FILE: &str = "proc-devices";
 const SECTION: &str = "Character devices:\n";
 
 /// Lists the driver's majors in the file, or removes them from it. The file is mounted over `/proc/devices`.
-///
-/// # Errors
-/// If the file cannot be read or written.
 pub fn list(standin: &Path, is_loaded: bool) -> io::Result<()> {
     rewrite(&standin.join(FILE), |old| listing(old, is_loaded))
 }
 
 /// Rewrites a file in place, because it is mounted somewhere, or locked.
-///
-/// # Errors
-/// If it cannot be read or written.
 pub fn rewrite(path: &Path, text: impl FnOnce(&str) -> String) -> io::Result<()> {
     let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
     let mut old = String::new();
@@ -50,7 +44,6 @@ pub fn rewrite(path: &Path, text: impl FnOnce(&str) -> String) -> io::Result<()>
 }
 
 /// Returns the text of `/proc/devices` with the driver's majors, or without them.
-#[must_use]
 pub fn listing(text: &str, is_loaded: bool) -> String {
     let is_ours = |line: &str| line.split_whitespace().nth(1).is_some_and(|name| name.starts_with("nvidia"));
     let mut lines: String = text.lines().filter(|line| !is_ours(line)).flat_map(|line| [line, "\n"]).collect();

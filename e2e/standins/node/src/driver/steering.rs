@@ -37,9 +37,6 @@ pub enum Mode {
 
 impl Steering {
     /// Reads `driver.json` in this folder.
-    ///
-    /// # Errors
-    /// If the file exists and is invalid.
     pub fn read(standin: &Path) -> Result<Self> {
         let path = standin.join("driver.json");
         match fs::read(&path) {
@@ -50,9 +47,6 @@ impl Steering {
     }
 
     /// Returns the version to load, for an image with version `own`.
-    ///
-    /// # Errors
-    /// If the mode requires another version and none is given.
     pub fn version(&self, own: &str) -> Result<String> {
         match self.mode {
             Mode::WrongVersion => self.loads.clone().context("driver.json: mode wrong-version needs `loads`"),
@@ -61,7 +55,6 @@ impl Steering {
     }
 
     /// Returns the message for a requested failure.
-    #[must_use]
     pub fn failure(&self) -> String {
         self.message.clone().unwrap_or_else(|| "the driver failed, as driver.json demands".into())
     }

@@ -161,7 +161,6 @@ export! {
     };
 }
 
-/// Returns one reading of the GPU.
 fn reading<T>(gpu: Handle, select: impl FnOnce(&Readings) -> Option<T>) -> Result<T, Status> {
     select(&device(gpu)?.readings).ok_or(Status::NotSupported)
 }
