@@ -230,7 +230,7 @@ impl JsonSchema for Resources {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         // A fraction that YAML parses as a number, such as `cpu: 0.15`, is rejected, although a Pod accepts it: the type
         // integer-or-string of a custom resource excludes fractions, no rule can read a value without a type, and the message
-        // about the type is the API server's own. The descriptions and docs/reference/rejected-by-type.md show how to write it.
+        // about the type is the API server's own. The descriptions show how to write it.
         let quantities = |description: &str| {
             json!({
                 "description": description,

@@ -9,7 +9,7 @@ use crate::{gpunode::GpuNode, policy::ClusterGpuPolicy, reason::Reason};
 
 /// The revision of the schemas of this version, which increases with every change of them.
 pub const SCHEMA_REVISION: u32 = 1;
-/// Annotation of the CRDs: [`SCHEMA_REVISION`] of the version that they are from. Those of version 0.1.0 lack it.
+/// Annotation of the CRDs: [`SCHEMA_REVISION`] of the version that they are from.
 pub const ANNOTATION: &str = "gpu.nodestack.dev/schema-revision";
 
 /// Returns the names of the CRDs.
@@ -22,7 +22,7 @@ pub fn crd_names() -> [&'static str; 2] {
 pub struct SchemaMismatch {
     /// The name of the CRD.
     pub crd: String,
-    /// Its schema revision; `None` if it has none, as in version 0.1.0, or an invalid one.
+    /// Its schema revision; `None` if it has none, or an invalid one.
     pub revision: Option<u32>,
 }
 

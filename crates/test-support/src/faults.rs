@@ -1,5 +1,5 @@
 //! Faults of a GPU: what the stand-in library reports, and the health that the probe must derive from it. The probe's own
-//! tests, the end-to-end tests and the benchmark use the same faults.
+//! tests and the end-to-end tests use the same faults.
 
 use gpu_operator_crd::health::{Action, CauseKind, HealthState};
 use serde::Deserialize;

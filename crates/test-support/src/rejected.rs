@@ -1,4 +1,4 @@
-//! Invalid policies, from `data/rejected.yaml`: the tests verify each of them, and the pages `docs/reference/rejected*.md` list them.
+//! Invalid policies, from `data/rejected.yaml`: the tests verify each of them.
 
 use std::sync::LazyLock;
 
@@ -36,8 +36,6 @@ pub struct Rejection {
     pub message: String,
     /// A `spec` that is valid.
     pub write: String,
-    /// What a reader should know beside that.
-    pub note: Option<String>,
 }
 
 /// A policy that the API server accepts and the operator reports.
@@ -54,8 +52,6 @@ pub struct Report {
     pub message: String,
     /// A `spec` that is valid.
     pub write: Option<String>,
-    /// What a reader should know beside that, or what to do if no `spec` of this policy is valid.
-    pub note: Option<String>,
 }
 
 impl Report {

@@ -1,26 +1,10 @@
-//! `benchmark`: measures API requests, memory and processor time of operator and probe. It prints the figures, and fails only
-//! if they cannot be measured.
-//!
-//! ```text
-//!   measure ── a fleet is installed ──▶ figures ─┐
-//!      ├─▶ update ── another driver ─────────────┤
-//!      ├─▶ busy ── another driver, GPU pods ─────┼─▶ row, table ──▶ page, plot
-//!      ├─▶ status ── kubectl gpu-fleet ──────────┤
-//!      └─▶ health ── random faults of GPUs ──────┤
-//!           probe ── one node, no operator ──────┘
-//! ```
+//! `benchmark`: measures API requests, memory and processor time of operator and probe. It prints the figures, and fails only if they cannot
+//! be measured. `docs/operate/scale.md` has the figures of the last run.
 
 mod busy;
-mod fake_host;
-mod figures;
+mod fleets;
 mod health;
-mod measure;
-mod page;
-mod phase;
-mod plot;
 mod probe;
-mod random_faults;
-mod row;
 mod status;
 mod table;
 mod update;
@@ -28,7 +12,6 @@ mod update;
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
-    time::Duration,
 };
 
 use anyhow::{Context, Result};
@@ -51,7 +34,7 @@ use harness::{
 };
 use kube::core::Duration as Time;
 
-use self::{health::Load, page::Section};
+use self::{health::Load, table::Column};
 
 /// Measures API requests, memory and processor time of operator and probe, on simulated nodes.
 #[derive(Parser)]
@@ -103,17 +86,8 @@ struct Options {
     #[arg(long, default_value = "60s")]
     changing: Time,
     /// Measure this build of the operator, for example that of an earlier commit, instead of the checkout's.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["probe", "status", "write"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["probe", "status"])]
     operator: Option<PathBuf>,
-    /// Write the figures and their plot to docs/.
-    #[arg(long, conflicts_with_all = ["busy", "status"])]
-    write: bool,
-}
-
-impl Options {
-    fn sizes(&self, default: &[u32]) -> Vec<u32> {
-        if self.nodes.is_empty() { default.to_vec() } else { self.nodes.clone() }
-    }
 }
 
 fn main() -> ExitCode {
@@ -134,124 +108,75 @@ fn run(paths: &Paths, options: &Options) -> Result<()> {
     let _lock = Lock::take(paths, "benchmark")?;
     catch_interrupts()?;
     lifecycle::remove_leftover(paths)?;
-    lifecycle::then_down(paths, || {
-        let measure = match options.subject {
-            Subject { health: true, .. } => health,
-            Subject { update: true, .. } => update,
-            Subject { busy: true, .. } => busy,
-            Subject { status: true, .. } => status,
-            Subject { probe: true, .. } => probe,
-            Subject { .. } => fleets,
-        };
-        measure(paths, options)
-    })
+    lifecycle::then_down(paths, || measure(paths, options))
 }
 
-fn fleets(paths: &Paths, options: &Options) -> Result<()> {
-    let settled = Duration::from(options.settled);
-    let mut all = Vec::new();
-    for nodes in options.sizes(&[100, 1_000, 3_000]) {
-        let figures = on_fleet(paths, options, nodes, async |cluster, operator| {
-            Box::pin(measure::measure(cluster, operator, nodes, settled)).await
-        })?;
-        all.push(figures);
-        // Printed after each size, because a later size may fail or be interrupted.
-        show(&all.last().map(figures::exceeded).unwrap_or_default(), &table::fleets(&all));
+fn measure(paths: &Paths, options: &Options) -> Result<()> {
+    let settled = options.settled.into();
+    match options.subject {
+        Subject { health: true, .. } => {
+            let load = Load { rate: options.changes, time: options.changing.into() };
+            fleets(paths, options, &[1_000], &async |cluster, operator, nodes| {
+                health::measure(cluster, operator, nodes, load).await
+            })
+        }
+        Subject { update: true, .. } => fleets(paths, options, &[100, 1_000], &async |cluster, operator, nodes| {
+            Box::pin(update::measure(cluster, operator, nodes)).await
+        }),
+        Subject { busy: true, .. } => fleets(paths, options, &[1_000], &async |cluster, operator, nodes| {
+            Box::pin(busy::measure(cluster, operator, nodes)).await
+        }),
+        Subject { status: true, .. } => sizes(options, &[5_000], |nodes| {
+            let program = Build::Release.file(paths, status::PROGRAM);
+            on_new_cluster(paths, &["gpu-operator-cli"], async |cluster| {
+                Box::pin(status::measure(cluster, &program, nodes)).await
+            })
+        }),
+        Subject { probe: true, .. } => {
+            heading("the probe");
+            let packages = ["nvml-probe", "standin-nvml"];
+            let columns = on_new_cluster(paths, &packages, async |cluster| probe::measure(cluster, settled).await)?;
+            show(&columns);
+            Ok(())
+        }
+        Subject { .. } => fleets(paths, options, &[100, 1_000, 3_000], &async |cluster, operator, nodes| {
+            Box::pin(fleets::measure(cluster, operator, nodes, settled)).await
+        }),
     }
-    if options.write {
-        let circumstances = format!("settled fleets were watched for {} s", settled.as_secs());
-        page::write(paths, Section::Fleets, &circumstances, &table::fleets(&all))?;
-        page::draw(paths, &all)?;
+}
+
+/// Measures fleets, and prints the figures after each size, because a later size may fail or be interrupted.
+fn sizes(options: &Options, default: &[u32], measure: impl Fn(u32) -> Result<Column>) -> Result<()> {
+    let mut columns = Vec::new();
+    for nodes in if options.nodes.is_empty() { default } else { &options.nodes } {
+        heading(&table::of_nodes(*nodes));
+        columns.push(measure(*nodes).with_context(|| format!("a fleet of {nodes} nodes"))?);
+        show(&columns);
     }
     Ok(())
 }
 
-fn health(paths: &Paths, options: &Options) -> Result<()> {
-    let load = Load { rate: options.changes, time: options.changing.into() };
-    let mut all = Vec::new();
-    for nodes in options.sizes(&[1_000]) {
-        let figures = on_fleet(paths, options, nodes, async |cluster, operator| {
-            health::measure(cluster, operator, nodes, load).await
-        })?;
-        all.push(figures);
-        show(&all.last().map(health::exceeded).unwrap_or_default(), &health::tables(&all));
-    }
-    if options.write {
-        page::write(paths, Section::Health, &health::circumstances(load), &health::tables(&all))?;
-    }
-    Ok(())
-}
-
-fn update(paths: &Paths, options: &Options) -> Result<()> {
-    let mut all = Vec::new();
-    for nodes in options.sizes(&[100, 1_000]) {
-        let measure =
-            async |cluster: &Cluster, operator: &Path| Box::pin(update::measure(cluster, operator, nodes)).await;
-        all.push(on_fleet(paths, options, nodes, measure)?);
-        show(&[], &update::tables(&all));
-    }
-    if options.write {
-        page::write(paths, Section::Update, &update::circumstances(), &update::tables(&all))?;
-    }
-    Ok(())
-}
-
-fn busy(paths: &Paths, options: &Options) -> Result<()> {
-    let mut all = Vec::new();
-    for nodes in options.sizes(&[1_000]) {
-        let measure =
-            async |cluster: &Cluster, operator: &Path| Box::pin(busy::measure(cluster, operator, nodes)).await;
-        all.push(on_fleet(paths, options, nodes, measure)?);
-        show(&all.last().map(busy::exceeded).unwrap_or_default(), &busy::tables(&all));
-    }
-    Ok(())
-}
-
-fn status(paths: &Paths, options: &Options) -> Result<()> {
-    let mut all = Vec::new();
-    for nodes in options.sizes(&[5_000]) {
-        heading(&table::nodes(nodes));
-        let program = Build::Release.file(paths, status::PROGRAM);
-        let measure = async |cluster: &Cluster| Box::pin(status::measure(cluster, &program, nodes)).await;
-        all.push(on_new_cluster(paths, &["gpu-operator-cli"], measure)?);
-        show(&all.last().map(status::exceeded).unwrap_or_default(), &status::tables(&all));
-    }
-    Ok(())
-}
-
-fn probe(paths: &Paths, options: &Options) -> Result<()> {
-    let idle = options.settled.into();
-    heading("the probe");
-    let packages = ["nvml-probe", "standin-nvml"];
-    let all = on_new_cluster(paths, &packages, async |cluster| probe::measure(cluster, idle).await)?;
-    show(&probe::exceeded(&all), &probe::tables(&all));
-    if options.write {
-        page::write(paths, Section::Probe, &probe::circumstances(), &probe::tables(&all))?;
-    }
-    Ok(())
-}
-
-fn show(exceeded: &[String], tables: &str) {
-    for figure in exceeded {
+fn show(columns: &[Column]) {
+    for figure in columns.iter().flat_map(Column::exceeded) {
         outln!("  ! {figure}");
     }
-    outln!("\n{tables}");
+    outln!("\n{}", table::tables(columns));
 }
 
-/// Measures a fleet in a new cluster, with the program of the operator.
-fn on_fleet<T>(
+/// Measures fleets with the program of the operator, each in a new cluster.
+fn fleets(
     paths: &Paths,
     options: &Options,
-    nodes: u32,
-    measure: impl AsyncFnOnce(&Cluster, &Path) -> Result<T>,
-) -> Result<T> {
-    heading(&table::nodes(nodes));
+    default: &[u32],
+    measure: &impl AsyncFn(&Cluster, &Path, u32) -> Result<Column>,
+) -> Result<()> {
     let (packages, operator): (&[_], _) = match &options.operator {
         Some(file) => (&[], file.clone()),
         None => (&["gpu-operator"], Build::Release.file(paths, "gpu-operator")),
     };
-    on_new_cluster(paths, packages, async |cluster| measure(cluster, &operator).await)
-        .with_context(|| format!("a fleet of {nodes} nodes"))
+    sizes(options, default, |nodes| {
+        on_new_cluster(paths, packages, async |cluster| measure(cluster, &operator, nodes).await)
+    })
 }
 
 /// Measures in a new cluster that has only the chart, with release builds of `packages`.
@@ -263,35 +188,4 @@ fn on_new_cluster<T>(paths: &Paths, packages: &[&str], measure: impl AsyncFnOnce
     }
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async { measure(&Cluster::connect().await?).await })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parsed(line: &str) -> Result<Options, clap::Error> {
-        Ok(Arguments::try_parse_from(std::iter::once("benchmark").chain(line.split_whitespace()))?.options)
-    }
-
-    #[test]
-    fn the_sizes_are_the_given_ones_or_the_measurements_default() {
-        assert_eq!(parsed("").unwrap().sizes(&[100, 1_000]), [100, 1_000]);
-        assert_eq!(parsed("--health --nodes 5,6").unwrap().sizes(&[1_000]), [5, 6]);
-    }
-
-    #[test]
-    fn conflicting_options_are_rejected() {
-        for line in [
-            "--health --probe",
-            "--health --update",
-            "--busy --update",
-            "--probe --nodes 5",
-            "--health --changes 0",
-            "--operator f --write",
-            "--busy --write",
-            "--status --write",
-        ] {
-            assert!(parsed(line).is_err(), "{line}");
-        }
-    }
 }

@@ -15,6 +15,7 @@ use cluster_client::{audit::Requests, handle::Cluster};
 use fleet::{FleetNode, Padding};
 use futures::{StreamExt, TryStreamExt, stream};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, policy_status::NodeCounts};
+use harness::outln;
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use kube::{
     Api,
@@ -24,10 +25,8 @@ use serde_json::json;
 use test_support::sim::{Faults, Sim};
 
 use super::{
-    measure::{GPUS_PER_NODE, MODELS, POLICY, name},
-    phase::step,
-    row::{Row, requests},
-    table,
+    fleets::{GPUS_PER_NODE, MODELS, POLICY, name, step},
+    table::{Column, float, requests},
 };
 
 /// The name of the program, of package `gpu-operator-cli`.
@@ -35,58 +34,15 @@ pub(super) const PROGRAM: &str = "kubectl-gpu_fleet";
 /// The number of requests at a time that create the fleet.
 const CONCURRENT: usize = 16;
 
-/// The figures of one fleet.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Figures {
-    pub nodes: u32,
-    status: Screen,
-    nodes_listed: Screen,
-    check: Screen,
-    /// The size of the list of policies, in bytes.
-    policies: u32,
-}
-
 /// What a command costs, and its text.
-#[derive(Clone, Debug, Default)]
 struct Screen {
     requests: Requests,
     time: Duration,
     text: String,
 }
 
-fn milliseconds(of: &Screen) -> f64 {
-    of.time.as_secs_f64() * 1000.0
-}
-
-fn lines(of: &Screen) -> f64 {
-    of.text.lines().map(|_| 1.0).sum()
-}
-
-const ROWS: [Row<Figures>; 8] = [
-    Row::count("requests of `status`", |of: &Figures| requests(&of.status.requests)).at_most(|_| 5.0),
-    Row::count("bytes of the list of policies", |of| f64::from(of.policies)),
-    Row::count("lines of `status`", |of: &Figures| lines(&of.status)).at_most(|_| 24.0),
-    Row::count("time of `status`, ms", |of| milliseconds(&of.status)),
-    Row::count("requests of `status --nodes`", |of| requests(&of.nodes_listed.requests)),
-    Row::count("time of `status --nodes`, ms", |of| milliseconds(&of.nodes_listed)),
-    Row::count("requests of `check`", |of| requests(&of.check.requests)),
-    Row::count("time of `check`, ms", |of| milliseconds(&of.check)),
-];
-
-/// Returns the figures, and the last fleet's screen.
-pub(super) fn tables(all: &[Figures]) -> String {
-    let fleets: Vec<_> = all.iter().map(|of| (table::nodes(of.nodes), of)).collect();
-    let screen = all.last().map(|of| of.status.text.as_str()).unwrap_or_default();
-    format!("{}\n{screen}", table::figures(&ROWS, &fleets))
-}
-
-/// Returns the figures that are above their limits.
-pub(super) fn exceeded(figures: &Figures) -> Vec<String> {
-    ROWS.iter().filter_map(|row| row.exceeded(figures)).collect()
-}
-
-/// Measures a fleet of `nodes` nodes in a cluster without nodes.
-pub(super) async fn measure(cluster: &Cluster, program: &Path, nodes: u32) -> Result<Figures> {
+/// Measures a fleet of `nodes` nodes in a cluster without nodes, and prints the screen of `status`.
+pub(super) async fn measure(cluster: &Cluster, program: &Path, nodes: u32) -> Result<Column> {
     let created = Box::pin(create(cluster, nodes));
     Box::pin(step("nodes, GpuNodes and a policy are created", String::new, created)).await?;
     let account = "--serviceaccount=default:default";
@@ -111,13 +67,23 @@ pub(super) async fn measure(cluster: &Cluster, program: &Path, nodes: u32) -> Re
         anyhow::Ok(Screen { requests: cluster.audit().requests(READER, mark)?, time, text })
     };
     let path = "/apis/gpu.nodestack.dev/v1alpha1/clustergpupolicies";
-    Ok(Figures {
-        nodes,
-        status: screen(&["status"])?,
-        nodes_listed: screen(&["status", "--nodes"])?,
-        check: screen(&["check"])?,
-        policies: cluster.kubectl(&["get", "--raw", path])?.len().try_into()?,
-    })
+    let [status, listed, check] = [screen(&["status"])?, screen(&["status", "--nodes"])?, screen(&["check"])?];
+    let policies = cluster.kubectl(&["get", "--raw", path])?.len();
+    let milliseconds = |of: &Screen| of.time.as_secs_f64() * 1000.0;
+    outln!("{}", status.text);
+    let mut column = Column::of_fleet(nodes);
+    column
+        .count("requests of `status`", requests(&status.requests))
+        .at_most(5)
+        .count("bytes of the list of policies", float(policies))
+        .count("lines of `status`", float(status.text.lines().count()))
+        .at_most(24)
+        .count("time of `status`, ms", milliseconds(&status))
+        .count("requests of `status --nodes`", requests(&listed.requests))
+        .count("time of `status --nodes`, ms", milliseconds(&listed))
+        .count("requests of `check`", requests(&check.requests))
+        .count("time of `check`, ms", milliseconds(&check));
+    Ok(column)
 }
 
 /// Returns a fleet with a node of each model, of which the last one cannot pull its driver's image.

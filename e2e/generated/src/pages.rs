@@ -1,4 +1,4 @@
-//! `docs`: the pages that are generated from the API, the chart, the catalogue, the checks, the reasons and the tests.
+//! `docs`: the pages that are generated from the API, the chart, the catalogue, the checks and the reasons.
 
 mod api;
 mod catalogue;
@@ -7,7 +7,6 @@ mod disruption;
 mod images;
 mod page;
 mod reasons;
-mod rejected;
 mod values;
 
 use std::path::Path;
@@ -23,7 +22,6 @@ pub(super) fn files(checkout: &Path) -> Result<Vec<Generated>> {
     pages.push(images::page(checkout)?);
     pages.extend(catalogue::pages()?);
     pages.extend(checks::pages());
-    pages.extend(rejected::pages());
     pages.extend(reasons::pages()?);
     Ok(pages)
 }

@@ -1,5 +1,4 @@
-//! Invalid policies: each is rejected, or reported on its pool, with the message that docs/reference quotes, and none disturbs
-//! running nodes.
+//! Invalid policies: each is rejected, or reported on its pool, with its message, and none disturbs running nodes.
 
 use std::{fs, time::Duration};
 

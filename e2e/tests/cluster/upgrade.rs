@@ -1,75 +1,78 @@
-//! Upgrades from the archived version 0.1.0 to this one, and back, with a policy and a GPU pod: no pod that uses a GPU, and no operand, is
-//! restarted.
+//! Upgrades from an older build to this one, and back, with a policy and a GPU pod: no pod that uses a GPU, and no operand, is restarted. The
+//! older build is this one under another tag, with CRDs of an earlier schema revision.
 
-use std::{collections::BTreeMap, fs, path::PathBuf, thread};
+use std::{collections::BTreeMap, fs};
 
 use anyhow::{Context, Result, ensure};
-use cluster::node::real_node::RealNode;
-use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
-use harness::wait::eventually;
+use gpu_operator_crd::{
+    keys,
+    policy::Stage,
+    reason::Reason,
+    schema_revision::{ANNOTATION, SCHEMA_REVISION, crd_names},
+};
+use harness::{files::copy, wait::eventually};
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::support::{Fixture, PLAIN_STAGES, READY, alone};
+use crate::support::{Fixture, PLAIN_STAGES, PROBE_PODS, READY, alone};
 
-const OLD: &str = "0.1.0";
-const NEW: &str = env!("CARGO_PKG_VERSION");
+/// The tags of the images of this build, and of the older one.
+const NEW: &str = "dev";
+const OLD: &str = "older";
 /// A DaemonSet of this operator that no node needs.
 const UNNEEDED: &str = "device-plugin-unneeded";
 /// The user's pod.
 const USER: &str = "user";
 
-/// A policy with the images of this version: the older one has other defaults, and a change of these restarts pods in turn.
-const SAME_IMAGES: &str = "{defaults: {toolkit: {image: {tag: v1.20.2}}, devicePlugin: {image: {tag: v0.19.3}}}}";
-
-/// Returns the path of a file of the archive.
-fn archived(f: &Fixture, name: &str) -> PathBuf {
-    f.cluster.paths().root.join("e2e/releases/v0.1.0").join(name)
-}
-
-/// Imports the archived images into all nodes.
-fn import_images(f: &Fixture) -> Result<()> {
-    let archive = archived(f, &format!("images-{OLD}.oci.tar")).display().to_string();
-    let import = |node: RealNode| {
-        let import = ["ctr", "--namespace=k8s.io", "images", "import", "--local", &archive];
-        node.exec(&import).map(drop)
-    };
-    thread::scope(|scope| {
-        let imports = f.cluster.nodes().into_iter().map(|node| scope.spawn(|| import(node)));
-        imports.collect::<Vec<_>>().into_iter().try_for_each(|import| import.join().expect("an import"))
-    })
+/// Adds the tag of the older build to the images in all nodes.
+fn tag_images(f: &Fixture) -> Result<()> {
+    for node in f.cluster.nodes() {
+        for program in ["gpu-operator", "nvml-probe"] {
+            let [new, old] = [NEW, OLD].map(|tag| format!("localhost:5999/{program}:{tag}"));
+            node.exec(&["ctr", "--namespace=k8s.io", "images", "tag", "--force", &new, &old])?;
+        }
+    }
+    Ok(())
 }
 
 /// Installs or upgrades the release to a chart with the values of this cluster, and waits until operator and probes are available.
-fn upgrade(f: &Fixture, chart: &str, values: &str, more: &[&str]) -> Result<()> {
-    let (release, namespace) = (f.cluster.release(), f.cluster.namespace());
-    let args = ["upgrade", "--install", release, chart, "--namespace", namespace, "--values", values];
+fn upgrade(f: &Fixture, chart: &str, tag: &str) -> Result<()> {
+    let (release, namespace, values) = (f.cluster.release(), f.cluster.namespace(), f.cluster.values());
     // All nodes at a time: tests wait for it.
     let at_once = ["detector", "probe"].map(|part| format!("{part}.updateStrategy.rollingUpdate.maxUnavailable=100%"));
-    let at_once = ["--set", &at_once.join(","), "--wait", "--timeout", "2m"];
-    f.cluster.helm(&[&args[..], &at_once, more].concat()).map(drop)
+    let set = format!("image.tag={tag},{}", at_once.join(","));
+    let args = ["upgrade", "--install", release, chart, "--namespace", namespace, "--set", &set];
+    let values = values.display().to_string();
+    f.cluster.helm(&[&args[..], &["--values", &values, "--wait", "--timeout", "2m"]].concat()).map(drop)
 }
 
-/// Upgrades the release to this version's chart.
-fn to_new(f: &Fixture, more: &[&str]) -> Result<()> {
-    upgrade(f, &f.cluster.chart().display().to_string(), &f.cluster.values().display().to_string(), more)
+/// Installs the older build, whose chart has CRDs of an earlier schema revision.
+fn install_old(f: &Fixture) -> Result<()> {
+    let chart = tempfile::tempdir()?;
+    copy(&f.cluster.chart(), chart.path())?;
+    for entry in fs::read_dir(chart.path().join("crd"))? {
+        let path = entry?.path();
+        let text = fs::read_to_string(&path)?;
+        let [new, old] = [SCHEMA_REVISION, SCHEMA_REVISION - 1].map(|revision| format!("{ANNOTATION}: '{revision}'"));
+        ensure!(text.contains(&new), "{} lacks {new}", path.display());
+        fs::write(&path, text.replace(&new, &old))?;
+    }
+    upgrade(f, &chart.path().display().to_string(), OLD)
 }
 
-/// Upgrades, or goes back, to the archived version.
-fn to_old(f: &Fixture) -> Result<()> {
-    let mut values: Value = serde_json::from_str(&fs::read_to_string(f.cluster.values())?)?;
-    // The chart names its images, and its schema has neither replicas nor the hook.
-    let of_chart = values.as_object_mut().context("values")?;
-    of_chart.retain(|key, _| key != "image" && key != "uninstall");
-    values["operator"].as_object_mut().context("values of the operator")?.remove("replicas");
-    let file = f.cluster.values().with_file_name("values-v0.1.0.json");
-    fs::write(&file, values.to_string())?;
-    let chart = archived(f, &format!("gpu-operator-{OLD}.tgz"));
-    upgrade(f, &chart.display().to_string(), &file.display().to_string(), &[])
+/// Upgrades the release to this build's chart.
+fn to_new(f: &Fixture) -> Result<()> {
+    upgrade(f, &f.cluster.chart().display().to_string(), NEW)
+}
+
+/// Goes back to the older build, which the release had before.
+fn roll_back(f: &Fixture) -> Result<()> {
+    let args = ["rollback", f.cluster.release(), "--namespace", f.cluster.namespace(), "--wait", "--timeout", "2m"];
+    f.cluster.helm(&args).map(drop)
 }
 
 /// Returns uid and restarts of the user's pod and of the operands' pods on the node.
@@ -117,11 +120,14 @@ async fn wait_until_pruned(f: &Fixture) -> Result<()> {
     .await
 }
 
-/// Waits until the probe of this version has reported, and the policy is ready.
-async fn wait_until_served_by(f: &Fixture, version: &str) -> Result<()> {
-    f.wait_for_status("the report of the probe", |status| {
-        let found = status.report.as_ref().map(|report| report.probe_version.as_str());
-        ensure!(found == Some(version), "probe {found:?}, not {version}");
+/// Waits until the node's probe is of a build, and the policy is ready.
+async fn wait_until_served_by(f: &Fixture, tag: &str) -> Result<()> {
+    eventually(READY, "the probe of the build", || async {
+        let pods = f.pods_here(PROBE_PODS).await?;
+        let images =
+            pods.iter().flat_map(|pod| &pod.spec).flat_map(|spec| &spec.containers).map(|c| c.image.as_deref());
+        let images: Vec<_> = images.flatten().collect();
+        ensure!(!images.is_empty() && images.iter().all(|image| image.ends_with(tag)), "{images:?}");
         Ok(())
     })
     .await?;
@@ -135,10 +141,10 @@ async fn passes(f: &Fixture) -> Result<u64> {
     Ok(passes.context("no metric")?.trim().parse()?)
 }
 
-/// This version's operator with the CRDs of the archived one: policies report it, and nothing is removed.
+/// With CRDs of the earlier revision, policies report it, and nothing is removed.
 async fn outdated_crds_are_reported(f: &Fixture) -> Result<()> {
-    to_new(f, &["--set", "crds.enabled=false"])?;
-    let degraded = |message: &str| message.contains("no schema revision") && message.contains("config/crd");
+    let found = format!("has schema revision {}, and this version has {SCHEMA_REVISION}", SCHEMA_REVISION - 1);
+    let degraded = |message: &str| message.contains(&found) && message.contains(crd_names()[0]);
     eventually(READY, "condition Degraded with the reason CrdsOutdated", || async {
         let status = f.policies().get(&f.policy).await?.status.context("no status")?;
         let found = status.conditions.iter().find(|found| found.type_ == "Degraded").context("no condition")?;
@@ -154,13 +160,13 @@ async fn outdated_crds_are_reported(f: &Fixture) -> Result<()> {
     })
     .await?;
     ensure!(daemon_sets(f).get_opt(UNNEEDED).await?.is_some(), "a DaemonSet was pruned with outdated CRDs");
-    wait_until_served_by(f, NEW).await
+    wait_until_served_by(f, OLD).await
 }
 
 async fn there_and_back(f: &Fixture) -> Result<()> {
     f.cluster.helm(&["uninstall", f.cluster.release(), "--namespace", f.cluster.namespace(), "--wait"])?;
-    to_old(f)?;
-    f.apply(SAME_IMAGES).await?;
+    install_old(f)?;
+    f.apply("{}").await?;
     wait_until_served_by(f, OLD).await?;
     f.run_gpu_pod(USER).await?;
     let before = identities(f).await?;
@@ -172,28 +178,27 @@ async fn there_and_back(f: &Fixture) -> Result<()> {
 
     outdated_crds_are_reported(f).await?;
     unchanged("with outdated CRDs").await?;
-    to_new(f, &[])?;
+    to_new(f)?;
     wait_until_pruned(f).await?;
     f.wait_for_condition("Degraded", "False").await?;
     wait_until_served_by(f, NEW).await?;
     unchanged("after the upgrade").await?;
 
-    to_old(f)?;
-    add_unneeded(f).await?;
-    wait_until_pruned(f).await?;
-    wait_until_served_by(f, OLD).await?;
+    roll_back(f)?;
+    outdated_crds_are_reported(f).await?;
     unchanged("after going back").await
 }
 
 #[test]
-fn an_upgrade_from_0_1_0_and_back_restarts_no_pod() {
+fn an_upgrade_from_an_older_build_and_back_restarts_no_pod() {
     alone(async |f| {
-        import_images(&f)?;
+        tag_images(&f)?;
         let outcome = there_and_back(&f).await;
-        // The following tests expect this version, with their values.
-        let returned = to_new(&f, &[]);
+        // The following tests expect this build, with their values.
+        let returned = to_new(&f);
         f.cluster.install_chart()?;
         outcome.and(returned)?;
+        wait_until_pruned(&f).await?;
         wait_until_served_by(&f, NEW).await
     });
 }

@@ -1,8 +1,8 @@
 //! `demo`: shows how bare GPU nodes become schedulable, one of them after its driver has failed.
 
-use std::{fs, io::IsTerminal, path::PathBuf, sync::mpsc, thread, time::Duration};
+use std::{io::IsTerminal, sync::mpsc, thread, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use cluster::{
     chart::{NAMESPACE, apply_policy},
     clients::kubectl,
@@ -21,8 +21,6 @@ use harness::{
 };
 use serde_json::{Value, json};
 
-use super::picture::picture;
-
 const DEADLINE: Duration = Duration::from_mins(5);
 /// The image of the pods that show that a GPU can be used. nvidia-smi is part of the driver, not of the image.
 const PLAIN_IMAGE: &str = "localhost:5999/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0";
@@ -33,9 +31,6 @@ pub(super) struct Options {
     /// Leave the cluster running.
     #[arg(long)]
     keep: bool,
-    /// Write what kubectl prints while a driver fails to an SVG file. It needs a new cluster.
-    #[arg(long)]
-    picture: Option<PathBuf>,
 }
 
 /// The node whose driver fails at first, and the last line of the installer's log.
@@ -45,19 +40,13 @@ const FAILURE: &str = "E: Unable to locate package linux-headers-6.8.0-60-generi
 /// Runs the demo. A cluster that was already running keeps running, and no driver fails in it.
 pub(super) fn run(paths: &Paths, options: &Options) -> Result<()> {
     let was_running = lifecycle::running(paths).is_some();
-    if was_running && options.picture.is_some() {
-        bail!("a cluster is running, in which no driver fails: stop it with cargo xtask down, then try again");
-    }
     let is_kept = options.keep || was_running;
     let purpose = if options.keep { Purpose::Up } else { Purpose::Demo };
     let show = || {
         let state = lifecycle::up(paths, purpose, Extent::Chart, lifecycle::choose_nodes(DEFAULT_NODES))?;
         let is_real = state.nodes.is_real();
         if is_real && !was_running {
-            let failing = fail_at_first(paths)?;
-            if let Some(file) = &options.picture {
-                fs::write(file, picture(&failing)).with_context(|| format!("writing {}", file.display()))?;
-            }
+            fail_at_first(paths)?;
         } else {
             apply_policy(paths)?;
         }
@@ -82,33 +71,29 @@ pub(super) fn run(paths: &Paths, options: &Options) -> Result<()> {
 }
 
 /// Applies the policy while the driver of one node cannot be installed, waits until all other nodes are Ready, and removes the
-/// cause. Returns what kubectl printed before that.
-fn fail_at_first(paths: &Paths) -> Result<String> {
+/// cause.
+fn fail_at_first(paths: &Paths) -> Result<()> {
     let standin = Standin::new(paths.standin(FAILS));
     standin.set_driver_mode(&DriverMode::Crash { message: FAILURE.to_owned() })?;
     heading("a policy is applied; the repositories of one node lack its kernel's headers");
     apply_policy(paths)?;
     watch(paths, "waiting until every other node is Ready", Fleet::only_lacks_headers)?;
     let name = FAILS.name();
-    let printed = [
-        show(paths, &["get", "clustergpupolicy"])?,
-        show(paths, &["get", "gpunodes"])?,
-        show(paths, &["get", "gpunode", &name, "-o=jsonpath={.status.message}"])?,
-    ];
+    show(paths, &["get", "clustergpupolicy"])?;
+    show(paths, &["get", "gpunodes"])?;
+    show(paths, &["get", "gpunode", &name, "-o=jsonpath={.status.message}"])?;
     heading("the headers become available");
-    standin.set_driver_mode(&DriverMode::Ok)?;
-    Ok(printed.join("\n"))
+    standin.set_driver_mode(&DriverMode::Ok)
 }
 
-/// Runs kubectl, and prints and returns the command and its output.
-fn show(paths: &Paths, args: &[&str]) -> Result<String> {
+/// Runs kubectl, and prints the command and its output.
+fn show(paths: &Paths, args: &[&str]) -> Result<()> {
     let quoted: Vec<String> = args
         .iter()
         .map(|arg| if arg.contains(['\\', '{']) { format!("\"{arg}\"") } else { (*arg).to_owned() })
         .collect();
-    let text = format!("$ kubectl {}\n{}", quoted.join(" "), kubectl(paths, args)?.trim_end());
-    outln!("\n{text}");
-    Ok(text)
+    outln!("\n$ kubectl {}\n{}", quoted.join(" "), kubectl(paths, args)?.trim_end());
+    Ok(())
 }
 
 /// The progress of policies and nodes.
@@ -254,38 +239,5 @@ fn wait_for_enter() {
     });
     while entered.try_recv().is_err() && !interrupted() {
         thread::sleep(Duration::from_millis(50));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn list(status: &str, observed: u32) -> Value {
-        json!({"items": [{
-            "kind": "ClusterGpuPolicy",
-            "metadata": {"name": "fleet", "generation": 2},
-            "status": {"conditions": [{"type": "Ready", "status": status, "reason": "R", "observedGeneration": observed}]},
-        }]})
-    }
-
-    #[test]
-    fn a_policy_is_ready_only_at_its_current_generation() {
-        assert!(summarize(&list("True", 2)).is_ready);
-        assert!(!summarize(&list("True", 1)).is_ready);
-        assert!(!summarize(&list("False", 2)).is_ready);
-        assert!(!summarize(&json!({"items": []})).is_ready);
-    }
-
-    #[test]
-    fn only_a_single_node_without_headers_is_the_expected_failure() {
-        let node = |phase: &str, reason: &str| json!({"kind": "GpuNode", "status": {"phase": phase, "reason": reason}});
-        let lacks = node("Driver", "KernelHeadersUnavailable");
-        let ready = node("Ready", "AllGpusAllocatable");
-        let is_expected = |nodes: &[&Value]| summarize(&json!({"items": nodes})).only_lacks_headers();
-        assert!(is_expected(&[&ready, &lacks]));
-        assert!(!is_expected(&[&ready, &ready]));
-        assert!(!is_expected(&[&lacks, &lacks]));
-        assert!(!is_expected(&[&ready, &node("Driver", "DriverInstalling")]));
     }
 }

@@ -3,7 +3,6 @@
 mod cli;
 mod demo;
 mod leftovers;
-mod picture;
 mod release;
 mod simulate;
 mod test_failures;

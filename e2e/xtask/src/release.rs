@@ -10,17 +10,12 @@
 //! | `SHA256SUMS` | the checksums of all other files |
 
 mod check;
-mod checksums;
 mod files;
 mod images;
-mod manifests;
-mod options;
-mod sbom;
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, process::Command};
 
 use anyhow::{Context, Result};
-use files::files;
 use harness::{
     files::{ignore_missing, write},
     licences, outln, packages,
@@ -29,7 +24,8 @@ use harness::{
     progress::{Step, heading},
     tools,
 };
-pub(crate) use options::Options;
+
+pub(crate) use self::files::Options;
 
 /// Makes and verifies the files of a release, or only verifies them.
 pub(crate) fn run(paths: &Paths, options: &Options) -> Result<()> {
@@ -40,24 +36,24 @@ pub(crate) fn run(paths: &Paths, options: &Options) -> Result<()> {
         fs::remove_dir_all(&folder).or_else(ignore_missing)?;
         fs::create_dir_all(&folder)?;
         heading("making the release");
-        manifests::make(paths, &folder, &options.repository)?;
-        sbom::make(paths, &folder)?;
+        files::chart(paths, &folder, &options.repository)?;
+        files::dependencies(paths, &folder)?;
         write(&folder.join("licenses.txt"), &licences::licence_texts(&paths.root)?)?;
         images::make(paths, &folder, options, &revision(&paths.root))?;
-        checksums::write(&folder)?;
+        files::checksums(&folder)?;
     }
     let step = Step::start("verifying the release");
     check::run(paths, &folder, &options.architectures).context("the release is not valid")?;
     step.done();
     outln!("\n{}", folder.display());
-    for (file, size) in files(&folder)? {
+    for (file, size) in files::list(&folder)? {
         outln!("  {:>9} KiB  {file}", size / 1024);
     }
     Ok(())
 }
 
 /// Returns the commit of the sources, with `-modified` if files differ from it; `unknown` without git.
-fn revision(checkout: &Path) -> String {
+fn revision(checkout: &std::path::Path) -> String {
     let mut git = Command::new("git");
     git.current_dir(checkout).args(["describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=-modified"]);
     output(&mut git).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())

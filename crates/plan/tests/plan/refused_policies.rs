@@ -1,5 +1,5 @@
-//! Policies that are only invalid for a given fleet: the operator reports the message in `rejected.yaml` of test-support, which
-//! docs/reference/rejected.md quotes, and running workloads and operands are not disturbed.
+//! Policies that are only invalid for a given fleet: the operator reports the message in `rejected.yaml` of test-support, and running
+//! workloads and operands are not disturbed.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use gpu_operator_crd::{ConditionType, NodeName, keys, policy::Stage, policy_stat
 use gpu_operator_plan::world::NodeFacts;
 use test_support::rejected::{REJECTED, Report};
 
-/// Returns the fleet that docs/reference/rejected.md describes.
+/// Returns the fleet on which they are reported.
 fn fleet() -> Sim {
     let mut sim = Sim::new()
         .gpu_node("k80", "102d", 4)

@@ -83,8 +83,8 @@ pub(super) fn build(paths: &Paths, id: NodeId) -> Result<()> {
     bind(Path::new("/sys"), &root.join("sys"))?;
     cgroups::mount_under(&root)?;
 
-    // The checkout, wherever it lies: programs, configuration, archives and logs have the same paths inside and outside.
-    bind(&paths.root, &inside(&root, &paths.root)?)?;
+    // The folder of the cluster, wherever it lies: programs, configuration and logs have the same paths inside and outside.
+    bind(&paths.base, &inside(&root, &paths.base)?)?;
     // On the machine's own file system, because an overlay cannot be on an overlay. A machine that is a node itself has
     // folders of the same names, which this node must not see.
     for (folder, place) in [

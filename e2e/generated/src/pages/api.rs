@@ -37,8 +37,8 @@ const PARTS: [Part; 5] = [
         name: "api-policy",
         title: "Fields of a ClusterGpuPolicy",
         text: "All fields are optional, except where a list entry requires them. [policy.md](policy.md) shows them in one example. The API server\n\
-               also checks rules between fields; [rejected.md](rejected.md) lists them with their messages. `driver`, `toolkit` and\n\
-               `devicePlugin` are on a [page of their own](api-operands.md), and the status is on [another](api-policy-status.md).",
+               also checks rules between fields, whose messages name the correction. `driver`, `toolkit` and `devicePlugin` are on a\n\
+               [page of their own](api-operands.md), and the status is on [another](api-policy-status.md).",
         crd: 0,
         paths: &["spec"],
     },

@@ -15,10 +15,7 @@ use harness::{
     progress::Step,
 };
 
-use super::{
-    files::{PROGRAMS, VERSION, file},
-    options::Options,
-};
+use super::files::{Options, PROGRAMS, VERSION, file};
 
 /// The packages of the image in which the programs are built, besides the toolchain, which is mounted.
 const BUILDER: Debian = Debian {

@@ -148,7 +148,7 @@ pub const INVALID_POLICY: Entry = Entry {
     condition: "Accepted=False, Stalled=True, pool",
     meaning: "A part of the policy cannot be applied to the existing nodes, or names an unknown time zone. The \
                affected pool is left unchanged, the others continue.",
-    action: "The message names the pool and the fix; [Invalid policies](rejected.md) has examples.",
+    action: "The message names the pool and the fix.",
 };
 
 /// The text of `UnknownModel`.

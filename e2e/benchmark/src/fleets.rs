@@ -1,12 +1,14 @@
-//! Measures one fleet through all phases.
+//! Measures the operator on a fleet: its installation, while it is settled, and while nodes join. The other measurements begin with an
+//! installed fleet too.
 
 use std::{future::Future, path::Path, time::Duration};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use cluster::users::OPERATOR;
 use cluster_client::{audit::Requests, handle::Cluster, operator_process::OperatorProcess};
 use fleet::{Fleet, FleetNode, MEMBER_LABEL, Observed, Padding};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
+use harness::{interrupts::interrupted, outln, progress::Step};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{
     Api,
@@ -14,12 +16,9 @@ use kube::{
     runtime::wait::await_condition,
 };
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, interval, sleep, timeout};
 
-use super::{
-    figures::Figures,
-    phase::{pause, print_requests, step},
-};
+use super::table::{Column, float, memory_limit, mib, reads, requests};
 
 pub(super) const POLICY: &str = "benchmark";
 /// The PCI device ids of V100, A100, H100 and L4, which differ in driver and kernel modules.
@@ -30,17 +29,63 @@ const SLOW_POD_SECONDS: u32 = 120;
 /// The time without changes after which a fleet is quiet: longer than any pause that the operator makes.
 const QUIET: Duration = Duration::from_secs(12);
 
+/// The figures of the installation of a fleet.
+pub(super) struct Installed {
+    /// The number of the operator's DaemonSets once all nodes were ready.
+    daemon_sets: usize,
+    /// The requests from the operator's start until it was quiet, before there was a policy.
+    start: Requests,
+    /// The requests from applying the policy until quiet.
+    install: Requests,
+    /// The times from applying the policy until every node had the label of its GPU model, until it reported all nodes as ready, and until
+    /// the last change.
+    times: [Duration; 3],
+}
+
 /// Measures a fleet of `nodes` nodes in a cluster without nodes.
-pub(super) async fn measure(cluster: &Cluster, operator: &Path, nodes: u32, settled: Duration) -> Result<Figures> {
-    let (bench, mut figures) = Box::pin(Bench::installed(cluster, operator, nodes)).await?;
-    figures.settled = bench.requests_while("settled", pause(settled)).await?;
-    figures.settled_for = settled;
+pub(super) async fn measure(cluster: &Cluster, operator: &Path, nodes: u32, settled: Duration) -> Result<Column> {
+    let (bench, Installed { daemon_sets, start, install, times }) =
+        Box::pin(Bench::installed(cluster, operator, nodes)).await?;
+    let settled = bench.requests_while("settled", pause(settled)).await?;
     let fast = Box::pin(bench.join("node-fast", nodes + 1, 0));
-    figures.join = bench.requests_while("a node joins", fast).await?;
+    let fast = bench.requests_while("a node joins", fast).await?;
     let slow = Box::pin(bench.join("node-slow", nodes + 2, SLOW_POD_SECONDS));
-    figures.slow_join = bench.requests_while("a node joins whose pods take two minutes each", slow).await?;
-    figures.usage = bench.operator.usage()?;
-    Ok(figures)
+    let slow = bench.requests_while("a node joins whose pods take two minutes each", slow).await?;
+    let usage = bench.operator.usage()?;
+
+    let writes = requests(&install.writes());
+    let rejected: f64 =
+        [&start, &install, &settled, &fast, &slow].map(|phase| requests(&phase.rejected())).iter().sum();
+    let [labelled, ready, quiet] = times.map(|time| time.as_secs_f64());
+    let mut column = Column::of_fleet(nodes);
+    column
+        .count("writes from apply until quiet", writes)
+        .at_most(f64::from(nodes) * 4.0 + float(daemon_sets) + 20.0)
+        .measure("the same, per node", writes / f64::from(nodes))
+        .count("reads from apply until quiet", reads(&install))
+        .count("rejected requests, of all phases", rejected)
+        .at_most(0)
+        .count("writes at the operator's start, before a policy", requests(&start.writes()))
+        .count("requests while settled", requests(&settled))
+        .at_most(0)
+        .count("requests when one node joins", requests(&fast))
+        .at_most(10)
+        .count("requests when its pods take two minutes each", requests(&slow))
+        .at_most(10)
+        .measure("peak resident memory, MiB", mib(usage.peak_resident))
+        .at_most(memory_limit(nodes, gpus(nodes)))
+        .measure("resident memory at the end, MiB", mib(usage.resident))
+        .measure("processor time of all phases, s", usage.cpu.as_secs_f64())
+        .measure("time until all are labelled, s", labelled)
+        .measure("time until the policy is Ready, s", ready)
+        .measure("time until quiet, s", quiet)
+        .list("from apply until quiet", install);
+    Ok(column)
+}
+
+/// Returns the number of GPUs of a fleet.
+pub(super) fn gpus(nodes: u32) -> u32 {
+    nodes * u32::try_from(GPUS_PER_NODE).unwrap_or_default()
 }
 
 /// Returns the name of a node of the fleet.
@@ -66,7 +111,7 @@ pub(super) struct Bench<'a> {
 impl<'a> Bench<'a> {
     /// Installs a fleet of `nodes` nodes in a cluster without nodes, and returns it once it is ready and quiet, with the
     /// figures of the installation.
-    pub(super) async fn installed(cluster: &'a Cluster, operator: &Path, nodes: u32) -> Result<(Self, Figures)> {
+    pub(super) async fn installed(cluster: &'a Cluster, operator: &Path, nodes: u32) -> Result<(Self, Installed)> {
         let fleet = Fleet::start(cluster).await?;
         let members = (0..nodes as usize).map(|index| node(&name(index), MODELS[index % MODELS.len()], 0));
         // Enough for a slow node, which is the longest phase of a small fleet, and in proportion to the size.
@@ -79,15 +124,15 @@ impl<'a> Bench<'a> {
         let bench = Self { cluster, fleet, operator, deadline };
         bench.step("the operator starts and probes report", bench.reported(nodes)).await?;
         let start = cluster.audit().requests(OPERATOR, begun)?;
-        let install = bench.install(nodes).await?;
-        Ok((bench, Figures { start, ..install }))
+        let installed = bench.install(nodes, start).await?;
+        Ok((bench, installed))
     }
 
     /// Applies the policy, and waits until all nodes are ready and the fleet is quiet.
-    async fn install(&self, nodes: u32) -> Result<Figures> {
+    async fn install(&self, nodes: u32, start: Requests) -> Result<Installed> {
         let mark = self.cluster.audit().mark()?;
         let began = Instant::now();
-        let [labelled, ready, quiet] = self
+        let times = self
             .step("the policy is applied, until quiet", async {
                 self.apply(json!({})).await?;
                 let labelled = async {
@@ -107,8 +152,7 @@ impl<'a> Bench<'a> {
         print_requests(&install);
         let managed = ListParams::default().labels(&format!("{}={}", keys::MANAGED_BY, keys::MANAGER));
         let daemon_sets = Api::<DaemonSet>::all(self.cluster.client()).list_metadata(&managed).await?.items.len();
-        let gpus = nodes * u32::try_from(GPUS_PER_NODE)?;
-        Ok(Figures { nodes, gpus, daemon_sets, install, labelled, ready, quiet, ..Figures::default() })
+        Ok(Installed { daemon_sets, start, install, times })
     }
 
     /// Applies the policy with this spec, for all nodes of the fleet.
@@ -206,26 +250,41 @@ fn is_ready(policy: &ClusterGpuPolicy, nodes: u32) -> bool {
     current && ready && status.nodes.ready == nodes
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Runs a phase and prints its progress, described by `detail`. Fails early when a stop is requested.
+pub(super) async fn step<T>(
+    what: &str,
+    detail: impl Fn() -> String,
+    phase: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let step = Step::start(what);
+    let mut phase = std::pin::pin!(phase);
+    let mut seconds = interval(Duration::from_secs(1));
+    let outcome = loop {
+        tokio::select! {
+            outcome = &mut phase => break outcome.with_context(|| what.to_owned())?,
+            _ = seconds.tick() => {
+                if interrupted() {
+                    bail!("interrupted");
+                }
+                step.tick(&detail());
+            }
+        }
+    };
+    step.done();
+    Ok(outcome)
+}
 
-    #[test]
-    fn a_policy_is_ready_with_all_nodes_at_its_current_generation() {
-        let since = "2026-01-01T00:00:00Z";
-        let policy = |observed: i64, status: &str, ready: u32| -> ClusterGpuPolicy {
-            let condition =
-                json!({"type": "Ready", "status": status, "reason": "R", "message": "", "lastTransitionTime": since});
-            let policy = json!({
-                "apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "ClusterGpuPolicy",
-                "metadata": {"name": "p", "generation": 2}, "spec": {},
-                "status": {"observedGeneration": observed, "conditions": [condition], "nodes": {"ready": ready}},
-            });
-            serde_json::from_value(policy).unwrap()
-        };
-        assert!(is_ready(&policy(2, "True", 3), 3));
-        assert!(!is_ready(&policy(1, "True", 3), 3));
-        assert!(!is_ready(&policy(2, "False", 3), 3));
-        assert!(!is_ready(&policy(2, "True", 2), 3));
-    }
+/// Runs a phase in which nothing is done.
+pub(super) async fn pause(time: Duration) -> Result<()> {
+    sleep(time).await;
+    Ok(())
+}
+
+/// Prints the requests of a phase by kind, and the objects with the most requests.
+pub(super) fn print_requests(requests: &Requests) {
+    outln!("      {requests}");
+    let mut names: Vec<_> = requests.without_watches().by_name().into_iter().collect();
+    names.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let most: Vec<String> = names.iter().take(5).map(|(name, count)| format!("{count} {name:?}")).collect();
+    outln!("      {} objects, most requests: {}", names.len(), most.join(", "));
 }
