@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use gpu_host::{
     nvml::readings::Readings,
-    observe::xids::{XidCount, XidSource},
+    observe::kernel_log::{XidCount, XidSource},
 };
 use gpu_operator_crd::health::{CauseKind, GpuHealth, HealthRules, HealthState};
 use k8s_openapi::jiff::Timestamp;
