@@ -17,27 +17,17 @@ use crate::{
         collect::{Collected, Options, collect},
         pods::LogOptions,
     },
-    connection::duration,
-    context::{Context, OperatorNamespace, Outcome},
-    output::{Format, Output},
+    context::{Context, OperatorNamespace, Outcome, duration},
+    output::{Format, Output, wrap},
     read::{ReadError, classify},
-    screen::wrap,
 };
 
 mod archive;
 mod collect;
-mod contents;
-mod log;
-mod order;
 mod pods;
 mod redact;
-#[cfg(test)]
-mod tests;
-mod trim;
 
-/// The limit for the archive, in bytes.
 const LIMIT: usize = 50 << 20;
-/// The limit for one log, in bytes.
 const LOG: usize = 1 << 20;
 /// The limit for all logs, in bytes. The archive is made in memory.
 const ALL_LOGS: usize = 128 << 20;
@@ -69,16 +59,12 @@ pub struct SupportBundle {
     output: Output,
 }
 
-/// A reason why there is no bundle.
 #[derive(Debug, Error)]
 pub enum BundleError {
-    /// The archive cannot be written.
     #[error("cannot write {0}: {1}; write another path with --output-file")]
     Write(PathBuf, #[source] io::Error),
-    /// The API server does not answer.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The path or the manifest cannot be printed.
     #[error("cannot write the output: {0}")]
     Print(#[from] io::Error),
 }
@@ -135,7 +121,6 @@ async fn server_version(context: &Context) -> Result<String, ReadError> {
     version.map(|version| version.git_version).map_err(|error| classify("get", &resource, None, error))
 }
 
-/// Returns what the bundle lacks, for people.
 fn summary(manifest: &Manifest) -> String {
     let mut lines = Vec::new();
     for (heading, absences) in [("not read", &manifest.not_read), ("left out because of a limit", &manifest.left_out)] {
@@ -149,3 +134,6 @@ fn summary(manifest: &Manifest) -> String {
     lines.push("look into the archive before you pass it on".to_owned());
     lines.join("\n") + "\n"
 }
+
+#[cfg(test)]
+mod tests;

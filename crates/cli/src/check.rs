@@ -7,18 +7,9 @@ mod cluster;
 mod facts;
 mod fleet;
 mod gather;
-mod host;
 mod installation;
-mod judge;
-mod judgement;
 mod namespace;
-mod nodes;
 mod report;
-mod schema;
-#[cfg(test)]
-mod tests;
-mod text;
-mod third_party;
 
 use std::io;
 
@@ -32,19 +23,14 @@ use crate::{
     read::ReadError,
 };
 
-/// A reason why nothing is checked.
 #[derive(Debug, Error)]
 pub enum CheckError {
-    /// No check is made.
     #[error("no check of these categories is made before the installation; omit --pre, or --category")]
     NoChecks,
-    /// The API server does not answer.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The built-in catalogue is invalid.
     #[error("failed to read the catalogue: {0}")]
     Catalogue(#[from] CatalogueError),
-    /// The results cannot be printed.
     #[error("cannot write the output: {0}")]
     Write(#[from] io::Error),
 }
@@ -66,10 +52,9 @@ pub struct RunChecks {
 }
 
 impl RunChecks {
-    /// Prints the results of the checks.
     pub async fn run(&self, context: &Context) -> Result<Outcome, CheckError> {
         let report = self.report(context).await?;
-        self.output.print(&report, |report| text::text(report, context.screen))?;
+        self.output.print(&report, |report| report::text(report, context.screen))?;
         Ok(report.outcome())
     }
 
@@ -80,3 +65,6 @@ impl RunChecks {
         if report.categories.is_empty() { Err(CheckError::NoChecks) } else { Ok(report) }
     }
 }
+
+#[cfg(test)]
+mod tests;

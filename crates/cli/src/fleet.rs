@@ -1,4 +1,7 @@
-//! `kubectl gpu-fleet`: the command line of the kubectl plugin.
+//! `kubectl gpu-fleet`: the command line of the kubectl plugin, and its completion.
+//!
+//! kubectl asks a plugin for completions by the program `kubectl_complete-gpu_fleet`, with the words so far. It reads one
+//! candidate per line and a last line with a directive.
 
 use std::{
     io::{self, Write},
@@ -13,18 +16,16 @@ use thiserror::Error;
 use crate::{
     bundle::{BundleError, SupportBundle},
     check::{CheckError, RunChecks},
-    completion,
-    connection::{Connection, ConnectionError},
-    context::{COMMAND, Context, Outcome},
+    context::{COMMAND, Connection, ConnectionError, Context, Outcome},
     explain::{Explain, ExplainError},
     images::{Images, ImagesError},
+    output::Screen,
     plan::{Plan, PlanError},
     rollout::{Rollout, RolloutError},
-    screen::Screen,
     status::{Status, StatusError},
 };
 
-/// The name of the program: kubectl finds it on the PATH.
+/// kubectl finds it on the PATH.
 const PROGRAM: &str = "kubectl-gpu_fleet";
 
 /// Shows and explains the state of a fleet of GPU nodes.
@@ -88,34 +89,25 @@ pub enum FleetError {
     /// There is no connection to a cluster.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
-    /// The state of the fleet is not known.
     #[error(transparent)]
     Status(#[from] StatusError),
-    /// Nothing is explained.
     #[error(transparent)]
     Explain(#[from] ExplainError),
-    /// Nothing is checked.
     #[error(transparent)]
     Check(#[from] CheckError),
-    /// It is not known what policies would do.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The images cannot be listed.
     #[error(transparent)]
     Images(#[from] ImagesError),
-    /// A policy's rollout cannot be changed.
     #[error(transparent)]
     Rollout(#[from] RolloutError),
-    /// There is no support bundle.
     #[error(transparent)]
     Bundle(#[from] BundleError),
-    /// The output cannot be written.
     #[error("cannot write the output: {0}")]
     Write(#[from] io::Error),
 }
 
 impl Fleet {
-    /// Runs the command.
     pub async fn run(self) -> Result<ExitCode, FleetError> {
         let outcome = match &self.command {
             Command::Status(status) => status.run(&self.context(status.follows()).await?).await?,
@@ -135,7 +127,7 @@ impl Fleet {
                     Completed::Powershell => Some(Shell::PowerShell),
                     Completed::Zsh => Some(Shell::Zsh),
                 };
-                let mut script = Vec::from(completion::SCRIPT);
+                let mut script = Vec::from(SCRIPT);
                 if let Some(shell) = shell {
                     script.clear();
                     clap_complete::generate(shell, &mut Self::command(), PROGRAM, &mut script);
@@ -144,7 +136,7 @@ impl Fleet {
                 Outcome::Good
             }
             Command::Complete { words } => {
-                io::stdout().write_all(completion::answer(&Self::command(), words).as_bytes())?;
+                io::stdout().write_all(completion(&Self::command(), words).as_bytes())?;
                 Outcome::Good
             }
             Command::Check(check) => check.run(&self.context(false).await?).await?,
@@ -162,6 +154,55 @@ impl Fleet {
         let (client, namespace) = self.connection.client(for_watches).await?;
         Ok(Context { client, namespace, screen: Screen::of_stdout(), now: Timestamp::now() })
     }
+}
+
+/// What `kubectl_complete-gpu_fleet` has to contain.
+const SCRIPT: &str = "#!/bin/sh\nexec kubectl-gpu_fleet complete -- \"$@\"\n";
+
+/// The directive of cobra, kubectl's library, against a completion by file names.
+const NO_FILES: &str = ":4";
+
+/// Returns the answer to kubectl: the subcommands, flags and values that may follow the words before the last one and begin as it does. If
+/// there are none, the shell completes file names.
+fn completion(command: &clap::Command, words: &[String]) -> String {
+    let (last, before) = words.split_last().map_or(("", &[][..]), |(last, before)| (last.as_str(), before));
+    let candidates = candidates(command, before, last);
+    if candidates.is_empty() {
+        return ":0\n".to_owned();
+    }
+    candidates.iter().fold(String::new(), |text, candidate| text + candidate + "\n") + NO_FILES + "\n"
+}
+
+fn candidates(root: &clap::Command, before: &[String], last: &str) -> Vec<String> {
+    let mut command = root;
+    for word in before {
+        if let Some(subcommand) = command.find_subcommand(word) {
+            command = subcommand;
+        }
+    }
+    // A flag that takes a value is followed by one.
+    let flag = before.last().and_then(|flag| flag.strip_prefix("--"));
+    let mut arguments = command.get_arguments().chain(root.get_arguments().filter(|argument| argument.is_global_set()));
+    let awaited = flag.and_then(|flag| arguments.find(|argument| argument.get_long() == Some(flag)));
+    let awaited = awaited.filter(|argument| argument.get_action().takes_values());
+    let all: Vec<String> = if let Some(argument) = awaited {
+        argument.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect()
+    } else if last.starts_with('-') {
+        let flags = command.get_arguments().chain(root.get_arguments().filter(|argument| argument.is_global_set()));
+        flags
+            .filter(|argument| !argument.is_hide_set())
+            .filter_map(|flag| Some(format!("--{}", flag.get_long()?)))
+            .collect()
+    } else {
+        let subcommands = command.get_subcommands().filter(|command| !command.is_hide_set());
+        let values = command.get_positionals().flat_map(clap::Arg::get_possible_values);
+        let values = values.map(|value| value.get_name().to_owned());
+        subcommands.map(|command| command.get_name().to_owned()).chain(values).collect()
+    };
+    let mut fitting: Vec<_> = all.into_iter().filter(|candidate| candidate.starts_with(last)).collect();
+    fitting.sort();
+    fitting.dedup();
+    fitting
 }
 
 #[cfg(test)]
@@ -195,5 +236,22 @@ mod tests {
             let help = command.clone().render_long_help().to_string();
             assert!(!help.contains("docs/") && !help.contains(".md"), "{help}");
         }
+    }
+
+    #[test]
+    fn subcommands_flags_and_values_are_completed() {
+        let complete = |words: &[&str]| {
+            let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+            completion(&Fleet::command(), &words)
+        };
+        assert_eq!(complete(&["sta"]), "status\n:4\n");
+        assert!(complete(&[""]).contains("plan\n") && !complete(&[""]).contains("complete\n"));
+        assert_eq!(complete(&["status", "--wat"]), "--watch\n:4\n");
+        assert_eq!(complete(&["status", "--conte"]), "--context\n:4\n");
+        assert_eq!(complete(&["status", "--output", ""]), "json\ntext\n:4\n");
+        assert_eq!(complete(&["completion", "ba"]), "bash\n:4\n");
+        // A file.
+        assert_eq!(complete(&["plan", "--filename", ""]), ":0\n");
+        assert_eq!(complete(&["unknown", "x"]), ":0\n");
     }
 }

@@ -47,45 +47,31 @@ pub struct Images {
     output: Output,
 }
 
-/// The list as it is printed.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
-    /// The images.
     images: BTreeSet<String>,
     /// The images without a digest, by the field of the policy for it.
     without_digest: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// A reason why no images are listed.
 #[derive(Debug, Error)]
 pub enum ImagesError {
-    /// The policies cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The catalogue lacks a model.
     #[error(
         "--model {0} is neither in the catalogue nor in spec.models; write a value of the label gpu.nodestack.dev/model"
     )]
     Model(String),
-    /// The catalogue has no driver image for an operating system.
     #[error(
         "--os {name}: the catalogue has no driver image for this operating system; valid are {}. For nodes with another one, whose driver is \
          installed on the host or by an image of the policy, omit --os", valid.join(", ")
     )]
-    System {
-        /// The name that `--os` has.
-        name: String,
-        /// The names of the operating systems in the catalogue.
-        valid: Vec<String>,
-    },
-    /// A policy's models cannot be added.
+    System { name: String, valid: Vec<String> },
     #[error("policy {0}: spec.{1}")]
     Conflict(String, String),
-    /// The built-in catalogue is invalid.
     #[error("failed to read the catalogue: {0}")]
     Catalogue(#[from] CatalogueError),
-    /// The list cannot be written.
     #[error("cannot write the list: {0}")]
     Write(#[source] io::Error),
 }
@@ -99,7 +85,6 @@ fn system(name: &str) -> Result<String, String> {
 }
 
 impl Images {
-    /// Prints the list to standard output.
     pub fn run(&self) -> Result<(), ImagesError> {
         let policies = policy_file::read(&self.filename)?;
         let ImageList { images, by_tag, .. } = self.list(policies)?;
@@ -166,7 +151,6 @@ fn by_tag_warning(field: &str, images: &BTreeSet<String>) -> String {
     format!("a registry can replace images that have no digest: {shown}; write the digest to {place} {field}")
 }
 
-/// Returns the catalogue with the models that the policies add.
 fn catalogue(policies: &[ClusterGpuPolicy]) -> Result<Catalogue, ImagesError> {
     let mut catalogue = Catalogue::builtin()?;
     for policy in policies {

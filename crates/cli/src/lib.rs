@@ -3,8 +3,6 @@
 
 pub mod bundle;
 pub mod check;
-pub mod completion;
-pub mod connection;
 pub mod context;
 pub mod explain;
 pub mod fleet;
@@ -14,10 +12,7 @@ pub mod output;
 pub mod plan;
 pub mod policy_file;
 pub mod read;
-pub mod report;
 pub mod rollout;
-pub mod screen;
 pub mod status;
 #[cfg(test)]
 mod testing;
-mod text;

@@ -33,17 +33,14 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use thiserror::Error;
 
-/// The number of objects in a page of a list.
 const PAGE: u32 = 500;
 
-/// A kind of objects that is read.
 struct Kind {
     resource: ApiResource,
     /// What is not known without it. `None` if nothing can be said without it.
     without: Option<&'static str>,
 }
 
-/// Returns all kinds that are read.
 fn kinds() -> Vec<Kind> {
     fn kind<K: Resource<DynamicType = ()>>(without: Option<&'static str>) -> Kind {
         Kind { resource: ApiResource::erase::<K>(&()), without }
@@ -60,7 +57,6 @@ fn kinds() -> Vec<Kind> {
     ]
 }
 
-/// A reason why the objects cannot be read.
 #[derive(Debug, Error)]
 pub enum ObjectsError {
     #[error("these rights are missing: {}; bind a ClusterRole with them, or read files with --from", .0.join(", "))]
@@ -81,7 +77,6 @@ pub enum ObjectsError {
     Empty(PathBuf),
 }
 
-/// The objects of a cluster.
 #[derive(Debug)]
 pub struct Objects {
     namespace: String,
@@ -89,7 +84,6 @@ pub struct Objects {
     /// The pods of each node that have not ended.
     pods: BTreeMap<String, Vec<Pod>>,
     pub budgets: Vec<DisruptionBudget>,
-    /// The arguments of the operator's container.
     arguments: Option<Vec<String>>,
     /// What is not known, as messages.
     pub notes: Vec<String>,
@@ -255,7 +249,6 @@ impl Objects {
         self.arguments = self.arguments.take().or(container.and_then(|container| container.args));
     }
 
-    /// Returns the world, with the GPU pods of all nodes.
     pub fn world(&self) -> World {
         let mut world = self.world.clone();
         let requests = world.gpu_requests();
@@ -289,7 +282,6 @@ impl Objects {
     }
 }
 
-/// Returns the object of a document, or those of a list, with their kinds.
 fn in_document(mut document: Value) -> Vec<(String, Value)> {
     let kind = document["kind"].as_str().unwrap_or_default().to_owned();
     let Some(of_items) = kind.strip_suffix("List") else { return vec![(kind, document)] };

@@ -15,7 +15,6 @@ const KIND: &str = "ClusterGpuPolicy";
 /// How alike an unknown field and a known one are, from 0 to 1, if the unknown one is taken for a misspelling.
 const ALIKE: f64 = 0.8;
 
-/// A reason why policies cannot be read from a file.
 #[derive(Debug, Error)]
 pub enum FileError {
     #[error("cannot read {0}: {1}")]
@@ -35,12 +34,10 @@ pub fn read(filename: &str) -> Result<Vec<ClusterGpuPolicy>, FileError> {
     policies(filename, &read.map_err(|error| FileError::Read(filename.to_owned(), error))?)
 }
 
-/// Returns the policies in the text of a file with this name.
 pub fn policies(filename: &str, text: &str) -> Result<Vec<ClusterGpuPolicy>, FileError> {
     parse(text).map_err(|error| FileError::Policy(filename.to_owned(), error))
 }
 
-/// A reason why a file's policies are invalid.
 #[derive(Debug, Error)]
 pub enum PolicyFileError {
     #[error("document {0} is not valid YAML: {1}")]
@@ -50,11 +47,7 @@ pub enum PolicyFileError {
     )]
     None,
     #[error("policy {name}: apiVersion {found} is not known; write apiVersion: {GROUP}/{VERSION}")]
-    Version {
-        name: String,
-        /// Its version.
-        found: String,
-    },
+    Version { name: String, found: String },
     #[error("policy {0}: {1}")]
     Invalid(String, String),
 }
@@ -90,7 +83,6 @@ fn policy(object: &Value) -> Result<ClusterGpuPolicy, PolicyFileError> {
     serde_json::from_value(object).map_err(|error| PolicyFileError::Invalid(name, error.to_string()))
 }
 
-/// Returns the schema of a policy's spec.
 fn schema() -> Value {
     let crds = crds();
     let policies = crds.iter().map(|(_, crd)| &crd.spec).find(|spec| spec.names.kind == KIND);

@@ -7,10 +7,8 @@ use kube::{
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// The number of objects in a page of a list.
 pub const PAGE: u32 = 500;
 
-/// A reason why objects cannot be read.
 #[derive(Debug, Error)]
 pub enum ReadError {
     #[error("the right to {right} is missing; {role}", right = .0, role = how_to_get(.0))]
@@ -32,10 +30,8 @@ fn how_to_get(right: &str) -> &'static str {
     }
 }
 
-/// The objects of a list.
 #[derive(Debug)]
 pub struct Listed<K> {
-    /// The objects.
     pub items: Vec<K>,
     /// The names of objects that cannot be parsed, for example because they are of a later version.
     pub unreadable: Vec<String>,

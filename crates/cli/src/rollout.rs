@@ -14,9 +14,8 @@ use thiserror::Error;
 
 use crate::{
     context::{Context, Outcome},
-    output::Output,
+    output::{Output, Screen, Tone, wrap},
     read::{self, ReadError, classify},
-    screen::{Screen, Tone, wrap},
 };
 
 /// How often a write is attempted. The operator writes the policy's status meanwhile, which changes its version.
@@ -97,7 +96,6 @@ struct Report {
 #[serde(rename_all = "camelCase")]
 struct PoolReport {
     name: String,
-    /// Nodes whose update failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     failed: Vec<String>,
     /// Why the nodes returned to the previous revision.
@@ -247,7 +245,7 @@ async fn policy(client: &Client, name: &str) -> Result<ClusterGpuPolicy, Rollout
     Err(RolloutError::NoPolicy { name: name.to_owned(), others })
 }
 
-/// Writes a merge patch. Returns false if the policy has changed since it was read.
+/// Returns false if the policy has changed since it was read.
 async fn write(client: &Client, name: &str, patch: &Value) -> Result<bool, RolloutError> {
     let api = Api::<ClusterGpuPolicy>::all(client.clone());
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };

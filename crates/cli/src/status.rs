@@ -1,23 +1,17 @@
 //! `kubectl gpu-fleet status`: the whole fleet on one screen, from the statuses of the policies, whatever the number of nodes.
 
-mod changes;
-mod error;
 mod facts;
-mod redraw;
 mod report;
-#[cfg(test)]
-mod tests;
 mod text;
-mod wait;
+mod watch;
 
 use std::time::Duration;
 
-pub use error::StatusError;
+pub use facts::StatusError;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    connection::duration,
-    context::{Context, OperatorNamespace, Outcome},
+    context::{Context, OperatorNamespace, Outcome, duration},
     output::Output,
     status::{facts::Facts, report::report},
 };
@@ -47,22 +41,20 @@ pub struct Status {
 }
 
 impl Status {
-    /// Returns whether changes are followed by watches.
     pub fn follows(&self) -> bool {
         self.watch || self.wait
     }
 
-    /// Runs the command.
     pub async fn run(&self, context: &Context) -> Result<Outcome, StatusError> {
         let (client, policy) = (&context.client, self.policy.as_deref());
         if self.watch {
             let draw = |facts: &Facts| text::of(&report(facts), context.screen, Timestamp::now());
-            redraw::each(changes::all(client, &self.operator.name, policy), draw).await?;
+            watch::each(facts::all(client, &self.operator.name, policy), draw).await?;
             return Ok(Outcome::Good);
         }
         let (mut facts, awaited) = if self.wait {
-            let changes = changes::all(client, &self.operator.name, policy);
-            let (facts, outcome) = wait::until_ready(changes, self.timeout).await?;
+            let changes = facts::all(client, &self.operator.name, policy);
+            let (facts, outcome) = watch::until_ready(changes, self.timeout).await?;
             (facts, Some(outcome))
         } else {
             (facts::read(client, &self.operator.name, policy).await?, None)
@@ -75,3 +67,6 @@ impl Status {
         Ok(awaited.unwrap_or(if report.is_ready { Outcome::Good } else { Outcome::Bad }))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,5 @@
-//! An API server for tests, as a service of kube's client. It serves reads of stored objects and merge patches, and counts requests.
+//! What tests of several commands share: an API server, as a service of kube's client, and a screen. The server serves reads of
+//! stored objects and merge patches, and counts requests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,26 +12,33 @@ use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// The API server.
+use crate::output::{Screen, WIDTH, columns};
+
+/// The screen of snapshots.
+pub const SCREEN: Screen = Screen { colour: false, unicode: true };
+
+/// Asserts that no line is too long, except one with a single word.
+pub fn assert_narrow(text: &str) {
+    let is_long = |line: &&str| columns(line) > WIDTH && line.trim_start().contains(' ');
+    assert_eq!(text.lines().find(is_long), None, "{text}");
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct FakeApi(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Objects by path.
     objects: BTreeMap<String, Value>,
     /// Answers that are no objects, such as logs, by path.
     texts: BTreeMap<String, String>,
     /// The plurals of resources that may not be read.
     forbidden: BTreeSet<String>,
-    /// Whether nothing is answered.
     down: bool,
     /// The requests so far, as `METHOD path?query`.
     requests: Vec<String>,
 }
 
 impl FakeApi {
-    /// Stores an object.
     pub fn add<K: Resource<DynamicType = ()> + Serialize>(&self, object: &K) -> &Self {
         let path = format!("{}/{}", K::url_path(&(), object.meta().namespace.as_deref()), object.name_any());
         let mut value = serde_json::to_value(object).expect("JSON");
@@ -45,39 +53,32 @@ impl FakeApi {
         self
     }
 
-    /// Removes the object at a path.
     pub fn remove(&self, path: &str) {
         self.state(|state| state.objects.remove(path));
     }
 
-    /// Stores a text, such as a log, at a path.
     pub fn add_text(&self, path: &str, text: &str) -> &Self {
         self.state(|state| state.texts.insert(path.to_owned(), text.to_owned()));
         self
     }
 
-    /// Forbids all reads of a resource, such as `nodes`.
     pub fn forbid(&self, plural: &str) -> &Self {
         self.state(|state| state.forbidden.insert(plural.to_owned()));
         self
     }
 
-    /// Lets all further requests fail.
     pub fn stop(&self) {
         self.state(|state| state.down = true);
     }
 
-    /// Returns the object at a path.
     pub fn get(&self, path: &str) -> Option<Value> {
         self.state(|state| state.objects.get(path).cloned())
     }
 
-    /// Returns the requests so far, as `METHOD path?query`.
     pub fn requests(&self) -> Vec<String> {
         self.state(|state| state.requests.clone())
     }
 
-    /// Returns a client of this API server.
     pub fn client(&self) -> Client {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {

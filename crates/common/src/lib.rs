@@ -5,11 +5,9 @@
 
 #[cfg(feature = "admin")]
 pub mod admin;
-pub mod bounds;
-pub mod build_info;
-pub mod credentials;
 pub mod interned;
 pub mod mig_layout;
 pub mod mirror;
 pub mod quantity;
+pub mod text;
 pub mod version;

@@ -20,7 +20,6 @@ pub struct MigLayout {
     pub others: GpuLayout,
 }
 
-/// A layout for a GPU that the node does not have.
 #[derive(thiserror::Error, Clone, Copy, Debug, PartialEq, Eq)]
 #[error(
     "devicePlugin.mig.layout names GPU {index}, but the last GPU of this node has index {last}; correct its devices"

@@ -23,7 +23,6 @@ pub struct Mirror<F, N = String> {
     listing: Option<Listing>,
 }
 
-/// What is known of one object.
 #[derive(Clone, Debug)]
 struct Known<F> {
     /// The version from which the facts were read.
@@ -48,7 +47,6 @@ enum Source {
 struct Listing {
     /// The number of objects that were listed so far.
     count: usize,
-    /// The newest version of these objects.
     newest: Version,
 }
 
@@ -69,7 +67,6 @@ impl<F, N> Mirror<F, N> {
         self.known.len() >= self.most
     }
 
-    /// Returns whether the kind has been listed.
     pub fn synced(&self) -> bool {
         self.synced
     }
@@ -211,7 +208,6 @@ mod tests {
         assert!(mirror.learn("a".into(), 14, "created again"));
     }
 
-    /// Lists all objects and returns whether that changed any fact.
     fn list<F: PartialEq>(
         mirror: &mut Mirror<F>,
         objects: impl IntoIterator<Item = (&'static str, Version, F)>,

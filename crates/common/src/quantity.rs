@@ -21,7 +21,6 @@ pub struct Amount {
     nanos: i128,
 }
 
-/// A text that is not a quantity.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 #[error("\"{0}\" is not a quantity; a quantity is a number with an optional suffix, such as 8, 1k, 2Ki, 500m or 1e3")]
 pub struct InvalidQuantity(String);

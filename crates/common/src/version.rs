@@ -1,4 +1,4 @@
-//! Versions of numbers between dots, such as a driver's `580.173.02`.
+//! Versions of numbers between dots, such as a driver's `580.173.02`, and the version of this program.
 
 use std::{cmp::Ordering, str::FromStr};
 
@@ -11,7 +11,6 @@ pub struct Version {
     rest: Vec<u32>,
 }
 
-/// A text that is not a version.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 #[error("\"{0}\" is not a version; a version has numbers between dots, such as 580.173.02")]
 pub struct InvalidVersion(String);
@@ -87,8 +86,23 @@ pub fn is_release_of(version: &str, wanted: &str) -> bool {
     version.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || !wanted.contains('.') && rest.starts_with('.'))
 }
 
+/// The version of the product, and the revision of its sources: the environment variable `GPU_OPERATOR_REVISION` at build
+/// time, such as `GPU_OPERATOR_REVISION=$(git rev-parse HEAD) cargo build --release`.
+pub const BUILD_LABELS: [(&str, &str); 2] = [
+    ("version", env!("CARGO_PKG_VERSION")),
+    (
+        "revision",
+        match option_env!("GPU_OPERATOR_REVISION") {
+            Some(revision) => revision,
+            None => "unknown",
+        },
+    ),
+];
+
 #[cfg(test)]
 mod tests {
+    use Ordering::{Equal, Greater, Less};
+
     use super::*;
 
     fn parsed(text: &str) -> Version {
@@ -97,7 +111,6 @@ mod tests {
 
     #[test]
     fn versions_compare_by_number_and_not_by_letter() {
-        use Ordering::{Equal, Greater, Less};
         for (a, b, expected) in [
             ("580.173.02", "580.173.2", Equal),
             ("580.95.05", "580.173.02", Less),

@@ -1,7 +1,6 @@
 //! GpuNode: the state of one GPU node. There is one object for each node, with the node's name.
 
-mod revisions;
-mod rollout;
+mod records;
 
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
@@ -13,15 +12,12 @@ use serde::{Deserialize, Serialize};
 use crate::{
     health::{HealthRules, HealthState},
     names::{PolicyName, PoolName},
-    open::{self, Open},
-    phase::Phase,
+    open::{self, Open, is_default},
     report::{HostRuntime, Report},
     schema::HostFolder,
-    skip::is_default,
-    validated::Validated,
+    stage::Phase,
 };
-pub use revisions::StageRevisions;
-pub use rollout::{DisruptionScope, Moved, Rollout, RolloutStep};
+pub use records::{DisruptionScope, Moved, Rollout, RolloutStep, StageRevisions, Validated, ValidationResult};
 
 /// The operator's decisions for one node. The operator writes it and overwrites the changes of others; users change the policy.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -50,7 +46,7 @@ pub use rollout::{DisruptionScope, Moved, Rollout, RolloutStep};
     selectable = ".status.reason"
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(transform = crate::descriptions::keep)]
+#[schemars(transform = crate::structural::keep)]
 pub struct GpuNodeSpec {
     /// The policy that governs the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,7 +96,7 @@ pub struct GpuNodeSpec {
 /// The observed state of the node. The probe writes `report`; the operator writes all other fields.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[schemars(transform = crate::descriptions::keep)]
+#[schemars(transform = crate::structural::keep)]
 pub struct GpuNodeStatus {
     /// The generation of the spec that the status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,10 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumIter, EnumString, IntoStaticStr};
 
-use crate::{
-    open::{self, Open},
-    skip::is_default,
-};
+use crate::open::{self, Open, is_default};
 
 /// Health of one GPU: its state, the causes, and the recommended action.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]

@@ -6,13 +6,11 @@
 // The schema contains these comments.
 #![deny(missing_docs)]
 
-mod descriptions;
 pub mod gpunode;
 pub mod health;
 pub mod keys;
 pub mod names;
 pub mod open;
-pub mod phase;
 pub mod policy;
 pub mod policy_health;
 pub mod policy_status;
@@ -21,10 +19,8 @@ pub mod report;
 mod schema;
 pub mod schema_revision;
 pub mod selector;
-mod skip;
 pub mod stage;
 mod structural;
-pub mod validated;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSON};
 use kube::CustomResourceExt;
@@ -37,12 +33,12 @@ pub use gpunode::{GpuNode, GpuNodeSpec, GpuNodeStatus};
 pub use health::{GpuHealth, HealthRules};
 pub use names::{NodeName, PolicyName, PoolName, Revision};
 pub use open::Open;
-pub use phase::Phase;
 pub use policy::{ClusterGpuPolicy, ClusterGpuPolicySpec};
 pub use policy_status::ClusterGpuPolicyStatus;
 pub use reason::{ConditionType, NodeConditionType, Reason};
 pub use report::Report;
 pub use schema_revision::SchemaMismatch;
+pub use stage::Phase;
 
 /// The API group of both kinds.
 pub const GROUP: &str = "gpu.nodestack.dev";

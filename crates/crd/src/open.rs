@@ -1,5 +1,5 @@
 //! Values of vocabularies that grow. An older operator must be able to read an object of a newer one, and must keep in it what it
-//! does not know.
+//! does not know. And which values are left out of serialized objects.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
@@ -123,6 +123,11 @@ pub(crate) fn open_enumerations(schema: &mut JSONSchemaProps) {
     if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
         open_enumerations(items);
     }
+}
+
+/// Returns whether a field has its default value, and is therefore not serialized.
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 #[cfg(test)]

@@ -7,12 +7,9 @@ mod driver;
 mod mig;
 mod model;
 mod operand;
-mod plugin_flags;
-mod proxy;
 mod readiness;
 mod rollout;
 mod toolkit;
-mod validation;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,9 +24,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     keys,
     names::PoolName,
+    open::is_default,
     policy_status::ClusterGpuPolicyStatus,
     schema::{LabelValue, PodAnnotations, PodLabels, PriorityClassName, PublishedKey, Tolerated},
-    skip::is_default,
 };
 pub use crate::{
     policy_health::{Health, OnUnhealthy, OnUnhealthyMode, TaintEffect, UnhealthyTaint},
@@ -37,17 +34,16 @@ pub use crate::{
     stage::Stage,
 };
 pub use compatibility::{Compatibility, CompatibleLabels};
-pub use device_plugin::{ContainerMetrics, DevicePlugin, Mps, PluginFlavor, Sharing, SharingMode, TimeSlicing};
+pub use device_plugin::{
+    ContainerMetrics, DeviceIdStrategy, DevicePlugin, Mps, PluginFlags, PluginFlavor, Sharing, SharingMode, TimeSlicing,
+};
 pub use driver::{ConfigMapFiles, Driver, DriverChannel, DriverConfigMaps, DriverSource, KernelModule};
 pub use mig::{Mig, MigLayoutEntry, MigMode, MigProfile, MigStrategy};
 pub use model::{Architecture, Model, ModelDriver, ModuleSupport};
-pub use operand::{Image, Images, Operand, PullPolicy, PullSecret};
-pub use plugin_flags::{DeviceIdStrategy, PluginFlags};
-pub use proxy::Proxy;
-pub use readiness::{Readiness, StartupTaint, StartupTaintPreset};
+pub use operand::{Image, Images, Operand, Proxy, PullPolicy, PullSecret};
+pub use readiness::{Readiness, StartupTaint, StartupTaintPreset, Validation, ValidationMode};
 pub use rollout::{Canary, Eviction, GpuPodsMode, OnFailure, RolloutGpuPods, RolloutStrategy, RolloutWindow, Weekday};
 pub use toolkit::{ContainerRuntime, Distribution, Injection, RuntimePaths, Toolkit};
-pub use validation::{Validation, ValidationMode};
 
 /// The desired configuration of a cluster's GPU nodes.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -74,7 +70,7 @@ pub use validation::{Validation, ValidationMode};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(transform = crate::descriptions::keep)]
+#[schemars(transform = crate::structural::keep)]
 #[x_kube(
     validation = Rule::new("!has(self.nodeLabels) || !has(self.pools) || self.pools.all(pool, !has(pool.nodeLabels) || pool.nodeLabels.all(label, !self.nodeLabels.exists(of_all, of_all.key == label.key)))")
         .message("a key cannot be both in spec.nodeLabels, which applies to all pools, and in a pool's nodeLabels: remove it from spec.nodeLabels and write it in the nodeLabels of each pool")

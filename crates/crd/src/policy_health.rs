@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
-use crate::{health::HealthRules, keys, schema::TaintKey, skip::is_default};
+use crate::{health::HealthRules, keys, open::is_default, schema::TaintKey};
 
 /// The rules by which the health of GPUs is judged, and the consequences for the node.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]

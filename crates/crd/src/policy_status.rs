@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     names::{NodeName, PolicyName, PoolName},
-    open::Open,
-    skip::is_default,
+    open::{Open, is_default},
 };
 
 /// The maximum number of nodes listed in `attention`. The GpuNodes hold the state of all nodes.
@@ -24,7 +23,7 @@ pub const MAX_OVERLAPS: usize = 16;
 /// The observed state of a policy.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[schemars(transform = crate::descriptions::keep)]
+#[schemars(transform = crate::structural::keep)]
 pub struct ClusterGpuPolicyStatus {
     /// The generation of the spec that the status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,7 +5,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumIter, IntoStaticStr};
 
-use crate::{health::GpuHealth, open, skip::is_default};
+use crate::{
+    health::GpuHealth,
+    open::{self, is_default},
+};
 
 /// The directory on the host at which NVIDIA's driver container mounts its root.
 pub const CONTAINER_ROOT: &str = "/run/nvidia/driver";

@@ -6,24 +6,20 @@ use gpu_operator_plan::world::World;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    class_not_named, cuda,
-    finding::{Finding, Mistake},
+    cuda,
+    finding::{Finding, Mistake, Verdict},
     fleet::Fleet,
-    host_driver, legacy, not_requested,
-    pending::State,
-    runtime_handler, scheduling,
-    symptoms::Symptoms,
-    verdict::Verdict,
+    mistakes,
+    pending::{State, Symptoms},
+    scheduling,
 };
 
-/// The result of diagnosis.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnosis {
     /// All current mistakes, whether or not they have been reported.
     pub findings: Vec<Finding>,
     /// Pods, by `namespace/name`, whose Events must be read before the diagnosis is certain.
     pub questions: BTreeSet<String>,
-    /// When to diagnose again even if nothing changes.
     pub check_again: Option<Timestamp>,
 }
 
@@ -33,7 +29,6 @@ impl Diagnosis {
     }
 }
 
-/// Diagnoses all pods.
 pub fn diagnose(symptoms: &Symptoms, world: &World, now: Timestamp) -> Diagnosis {
     let mut diagnosis = Diagnosis::default();
     let fleet = Fleet::of(world);
@@ -48,11 +43,11 @@ pub fn diagnose(symptoms: &Symptoms, world: &World, now: Timestamp) -> Diagnosis
         let cuda = cuda.or_insert_with(|| cuda::find(pod, &fleet)).clone();
         let mut found = |reason, message| diagnosis.findings.push(pod.finding(reason, message));
         for (reason, message) in [
-            legacy::find(pod).map(|message| (Mistake::LegacyGpuResource, message)),
-            host_driver::find(pod).map(|message| (Mistake::HostDriverMounted, message)),
-            not_requested::find(pod).map(|message| (Mistake::GpuNotRequested, message)),
+            mistakes::legacy_resource(pod).map(|message| (Mistake::LegacyGpuResource, message)),
+            mistakes::host_driver_mounted(pod).map(|message| (Mistake::HostDriverMounted, message)),
+            mistakes::gpu_not_requested(pod).map(|message| (Mistake::GpuNotRequested, message)),
             cuda.map(|message| (Mistake::CudaTooNew, message)),
-            class_not_named::find(pod, &fleet).map(|message| (Mistake::RuntimeClassNotNamed, message)),
+            mistakes::runtime_class_not_named(pod, &fleet).map(|message| (Mistake::RuntimeClassNotNamed, message)),
         ]
         .into_iter()
         .flatten()
@@ -61,7 +56,7 @@ pub fn diagnose(symptoms: &Symptoms, world: &World, now: Timestamp) -> Diagnosis
         }
         let pod_events = symptoms.pod_events.get(&pod.uid).map(Vec::as_slice);
         let verdict = if pod.node.is_some() {
-            runtime_handler::check(pod, pod_events)
+            mistakes::missing_runtime_handler(pod, pod_events)
         } else {
             let place = places.entry(pod.requirements()).or_insert_with(|| scheduling::place(pod, &fleet));
             scheduling::check(place, pod_events)

@@ -6,11 +6,11 @@ use gpu_operator_plan::output::events::Subject;
 use k8s_openapi::api::core::v1::Event;
 use strum::{EnumIter, IntoStaticStr};
 
-/// How long a pod may wait for a node before it is reported that no node fits: an autoscaler needs some time to announce that
+/// How long a pod waits for a node before the finding that no node fits: an autoscaler needs some time to announce that
 /// it will create one.
 pub const NO_PLACE_GRACE: Duration = Duration::from_mins(1);
 
-/// How long a pod that is assigned to a node may take to start before its Events are read.
+/// How long a pod on a node may take to start before its Events are read.
 pub const START_GRACE: Duration = Duration::from_mins(1);
 
 /// What is wrong with a pod. The name is both the reason of the Event and the label value of the metric.
@@ -32,14 +32,12 @@ pub enum Mistake {
     RuntimeHandlerMissing,
     /// Its image is built for a later CUDA version than the driver supports.
     CudaTooNew,
-    /// No node can ever run it.
     NoNodeFits,
     /// The nodes that could run it do not offer their GPUs yet.
     GpuNodesNotReady,
 }
 
 impl Mistake {
-    /// Returns the name, such as `NoNodeFits`.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -50,20 +48,16 @@ impl Mistake {
     }
 }
 
-/// A mistake in a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The pod, or its owner if the pod could not be created.
     pub subject: Subject,
     /// The uid of the pod's owner, or of the pod itself if it has no owner: pods of one owner have the same mistakes.
     pub family: String,
-    /// What is wrong.
     pub reason: Mistake,
-    /// The explanation, with what to do.
     pub message: String,
 }
 
-/// The reason and message of an Event about a pod, written by another component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodEvent {
     /// The reason, such as `FailedCreatePodSandBox`.
@@ -78,14 +72,35 @@ pub const MAX_MESSAGE_LENGTH: usize = 1000;
 pub const NODE_IS_COMING: [&str; 2] = ["TriggeredScaleUp", "Nominated"];
 /// Kubelet's Event reason if the container runtime does not create a pod's sandbox.
 pub const SANDBOX_FAILED: &str = "FailedCreatePodSandBox";
-/// The Event reasons that diagnosis evaluates.
 const REASONS: [&str; 3] = [NODE_IS_COMING[0], NODE_IS_COMING[1], SANDBOX_FAILED];
 
 impl PodEvent {
-    /// Returns an Event's reason and message, or `None` if diagnosis does not evaluate Events with its reason.
+    /// Returns `None` if diagnosis does not evaluate Events with this reason.
     pub fn of(event: Event) -> Option<Self> {
         let message = event.message.unwrap_or_default();
         let reason = event.reason.filter(|reason| REASONS.contains(&reason.as_str()))?;
         Some(Self { reason, message: message.chars().take(MAX_MESSAGE_LENGTH).collect() })
+    }
+}
+
+/// The result of checking a pod that waits.
+pub enum Verdict {
+    NoMistake,
+    Mistake(Mistake, String),
+    /// The pod's Events must be read first, once it has waited for the grace period.
+    ReadEvents {
+        grace: Duration,
+    },
+}
+
+impl Verdict {
+    /// Returns how long the pod must have waited before this is acted upon.
+    pub fn grace(&self) -> Duration {
+        match self {
+            Self::NoMistake => Duration::ZERO,
+            Self::Mistake(Mistake::RuntimeHandlerMissing, _) => START_GRACE,
+            Self::Mistake(..) => NO_PLACE_GRACE,
+            Self::ReadEvents { grace } => *grace,
+        }
     }
 }

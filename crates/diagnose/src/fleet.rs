@@ -18,15 +18,12 @@ use gpu_operator_plan::{
     world::{NodeFacts, Placement, World, is_gpu},
 };
 
-/// All nodes with GPUs.
 pub struct Fleet<'w> {
-    /// The nodes, by name.
     pub hosts: BTreeMap<&'w str, Host<'w>>,
     /// Label keys with the model's name: the operator's own key and the keys in policies.
     pub model_keys: BTreeSet<&'w str>,
 }
 
-/// A node with GPUs.
 pub struct Host<'w> {
     pub node: &'w NodeFacts,
     gpu_node: Option<&'w GpuNode>,
@@ -36,7 +33,6 @@ pub struct Host<'w> {
     unread: bool,
 }
 
-/// Whether a node can run a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Room {
     /// It can never run the pod.
@@ -97,7 +93,6 @@ impl<'w> Host<'w> {
         self.resources().next().is_none() && expects_none && found_none
     }
 
-    /// Returns whether the node's GPU model is known.
     pub fn is_known(&self) -> bool {
         !self.unread && self.label(keys::MODEL).is_some()
     }
@@ -123,8 +118,8 @@ impl<'w> Host<'w> {
         gpus.is_some_and(|gpus| !gpus.is_empty() && gpus.iter().all(|gpu| gpu.product.as_deref().is_some_and(consumer)))
     }
 
-    /// Returns the RuntimeClass of NVIDIA's runtime, if this operator's or the host's toolkit injects GPUs through that runtime
-    /// and it is not the default runtime.
+    /// Returns the RuntimeClass that a pod must name: that of NVIDIA's runtime, if a toolkit injects GPUs through that
+    /// runtime and it is not the default.
     pub fn class_to_name(&self) -> Option<String> {
         let of_host = self.status().and_then(|status| status.host_runtime.clone());
         let choice = if let Some(runtime) = of_host {
@@ -146,7 +141,6 @@ impl<'w> Host<'w> {
         Some(effective_spec::toolkit(self.policy?, self.pool))
     }
 
-    /// Returns the names of the GPU resources that the node offers.
     pub fn resources(&self) -> impl Iterator<Item = &'w str> {
         let plugin = self.policy.map(|policy| effective_spec::device_plugin(policy, self.pool));
         let own_name = plugin.and_then(|plugin| plugin.resource_name);
@@ -155,7 +149,6 @@ impl<'w> Host<'w> {
         offered.filter(move |name| has_gpus(name)).map(Interned::as_str)
     }
 
-    /// Returns how much of a resource the node offers now.
     pub fn offers(&self, resource: &str) -> u64 {
         self.node.allocatable.amount(resource).into()
     }
@@ -172,7 +165,6 @@ impl<'w> Host<'w> {
         }
     }
 
-    /// Returns whether the node can run a pod with these requests.
     pub fn room(&self, requests: &BTreeMap<&str, u64>) -> Room {
         let room = |(resource, count): (&&str, &u64)| {
             if self.offers(resource) >= *count {

@@ -11,22 +11,18 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     finding::{Finding, Mistake, PodEvent},
-    pending::PendingPod,
-    symptoms::Symptoms,
+    pending::{PendingPod, Symptoms},
 };
 
 /// The maximum number of Events per minute.
 const A_MINUTE: usize = 30;
-/// The maximum number of pods whose Events are read in one pass.
 const AT_ONCE: usize = 8;
 /// The pauses after which a pod's Events are read for the second and the third time. They are not read a fourth time.
 const READ_AGAIN: [Duration; 2] = [Duration::from_mins(4), Duration::from_mins(16)];
-/// The maximum number of Events that are kept of one pod.
 const MAX_POD_EVENTS: usize = 8;
 /// How soon the Events of pods that were postponed are read.
 const NEXT_TURN: Duration = Duration::from_secs(5);
 
-/// The record of published findings and of Events that were read.
 #[derive(Debug, Default)]
 pub struct Journal {
     published: BTreeSet<(String, Mistake)>,
@@ -48,7 +44,6 @@ impl Journal {
         self.published.is_empty() && self.readings.is_empty()
     }
 
-    /// Removes entries about deleted objects.
     pub fn keep(&mut self, symptoms: &Symptoms) {
         let pods = symptoms.pods.values().map(|pod| pod.uid.as_str());
         let owners = symptoms.refused.values().map(|refused| refused.owner.uid());

@@ -3,29 +3,21 @@
 //!
 //! A false alarm is worse than silence: only certain findings are reported.
 
-mod class_not_named;
 mod cuda;
 mod diagnosis;
-mod driver_paths;
 mod finding;
 mod fleet;
-mod host_driver;
 mod journal;
-mod legacy;
-mod not_requested;
+mod mistakes;
 mod pending;
 mod refused;
-mod runtime_handler;
 mod scheduling;
-mod symptoms;
-mod verdict;
 
 pub use diagnosis::{Diagnosis, diagnose};
 pub use finding::{Finding, Mistake, NO_PLACE_GRACE, PodEvent, START_GRACE};
 pub use journal::Journal;
-pub use pending::{Container, DriverMount, PendingPod, Requirements, State};
+pub use pending::{Container, DriverMount, PendingPod, Requirements, State, Symptoms};
 pub use refused::{Fault, RefusedPods};
-pub use symptoms::Symptoms;
 
 #[cfg(test)]
 mod tests;

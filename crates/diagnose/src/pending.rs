@@ -1,12 +1,17 @@
-//! The facts of a Pending pod that diagnosis uses.
+//! The facts about pods that diagnosis uses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-use gpu_operator_common::{bounds::shorten, quantity};
+use gpu_operator_common::{quantity, text::shorten};
 use gpu_operator_crd::keys;
+use gpu_operator_plan::{
+    output::events::Subject,
+    time::later,
+    world::{ObservedTime, Placement},
+};
 use k8s_openapi::{
     api::core::v1::{Container as Declared, HostPathVolumeSource, Pod, PodSpec},
     apimachinery::pkg::api::resource::Quantity,
@@ -15,14 +20,8 @@ use k8s_openapi::{
 use kube::ResourceExt;
 
 use crate::{
-    driver_paths,
-    finding::{Finding, MAX_MESSAGE_LENGTH, Mistake},
-};
-
-use gpu_operator_plan::{
-    output::events::Subject,
-    time::later,
-    world::{ObservedTime, Placement},
+    finding::{Finding, MAX_MESSAGE_LENGTH, Mistake, PodEvent},
+    refused::RefusedPods,
 };
 
 /// The prefix of NVIDIA's resource names.
@@ -49,37 +48,27 @@ pub struct PendingPod {
     /// Whether it is part of the node's infrastructure, such as a driver installer: owned by a DaemonSet, or of a system
     /// priority class.
     pub equipment: bool,
-    /// The node it is assigned to.
     pub node: Option<String>,
-    /// When it was created.
     pub created: Option<ObservedTime>,
-    /// What it waits for.
     pub state: State,
-    /// Whether it has resource claims.
     pub claims: bool,
-    /// Its `RuntimeClass`.
     pub runtime_class: Option<String>,
-    /// The constraints on its node.
     pub placement: Placement,
     /// Init containers and containers.
     pub containers: Vec<Container>,
-    /// Parts of the driver that it mounts from its host.
     pub driver_mounts: Vec<DriverMount>,
 }
 
-/// What a pending pod waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// A node, or the start of its containers.
     #[default]
     Waiting,
-    /// The removal of a scheduling gate.
+    /// Has a scheduling gate.
     Held,
-    /// The end of its deletion.
     Deleting,
 }
 
-/// The facts of a container that diagnosis uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Container {
     pub name: String,
@@ -89,21 +78,18 @@ pub struct Container {
     pub privileged: bool,
     /// The amount that it requests of each GPU resource, by requests or limits.
     pub requests: BTreeMap<String, u64>,
-    /// The value of its `NVIDIA_REQUIRE_CUDA`.
+    /// `NVIDIA_REQUIRE_CUDA`.
     pub require_cuda: Option<String>,
     /// Whether `NVIDIA_DISABLE_REQUIRE` is set, so that its image's requirements are ignored.
     pub disable_require: bool,
-    /// The value of its `NVIDIA_VISIBLE_DEVICES`.
+    /// `NVIDIA_VISIBLE_DEVICES`.
     pub visible_devices: Option<String>,
 }
 
-/// A part of the driver that a pod mounts from its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverMount {
-    /// Its path on the host.
     pub path: String,
     pub container: String,
-    /// Whether that container is privileged.
     pub privileged: bool,
 }
 
@@ -178,7 +164,7 @@ impl PendingPod {
         requests.into_iter().map(|(resource, (init, plain))| (resource, init.max(plain))).collect()
     }
 
-    /// Returns what determines where it may run. Pods of one owner have it in common.
+    /// Pods of one owner have them in common.
     pub fn requirements(&self) -> Requirements<'_> {
         (self.state, &self.placement, self.requests().into_iter().collect())
     }
@@ -188,7 +174,6 @@ impl PendingPod {
         self.created.map_or(Timestamp::MIN, |created| later(created.local(), grace))
     }
 
-    /// Returns a finding about this pod.
     pub fn finding(&self, reason: Mistake, mut message: String) -> Finding {
         // Each pod may have several findings.
         shorten(&mut message, MAX_MESSAGE_LENGTH);
@@ -240,7 +225,6 @@ impl Container {
         size_of::<Self>() + texts.map(String::len).sum::<usize>() + requests.sum::<usize>()
     }
 
-    /// Returns whether it requests NVIDIA GPUs or parts of them.
     pub fn requests_gpus(&self) -> bool {
         self.requests.keys().any(|resource| resource.starts_with(NVIDIA))
     }
@@ -266,7 +250,7 @@ fn is_equipment(pod: &Pod, spec: &PodSpec) -> bool {
 }
 
 fn driver_mounts(spec: &PodSpec) -> Vec<DriverMount> {
-    let path = |source: &HostPathVolumeSource| Some(source.path.clone()).filter(|path| driver_paths::is_driver(path));
+    let path = |source: &HostPathVolumeSource| Some(source.path.clone()).filter(|path| is_driver(path));
     let volumes: BTreeMap<&str, String> = spec
         .volumes
         .iter()
@@ -288,4 +272,49 @@ fn driver_mounts(spec: &PodSpec) -> Vec<DriverMount> {
     })
     .take(MAX_CONTAINERS)
     .collect()
+}
+
+/// Directories of the driver, on systems where pods commonly mount them.
+const FOLDERS: [&str; 5] = [
+    "/home/kubernetes/bin/nvidia",
+    "/var/lib/nvidia",
+    "/var/lib/nvidia-docker",
+    "/usr/local/nvidia",
+    "/run/nvidia/driver",
+];
+
+/// Directories with libraries of other packages, in which the driver's own directory is named `nvidia…`.
+const LIBRARIES: [&str; 5] =
+    ["/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
+
+/// IMEX channels are deliberately passed to pods through this mount.
+const IMEX: &str = "/dev/nvidia-caps-imex-channels";
+
+/// The default directory of the container toolkit, which is not part of the driver.
+const TOOLKIT: &str = "/usr/local/nvidia/toolkit";
+
+pub fn is_driver(path: &str) -> bool {
+    let path = path.trim_end_matches('/');
+    let within = |folder: &str| path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    if within(IMEX) || within(TOOLKIT) {
+        return false;
+    }
+    let beside = |folder: &str| {
+        let rest = path.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/'));
+        rest.is_some_and(|rest| ["nvidia", "libcuda.so", "libnvidia-"].iter().any(|driver| rest.starts_with(driver)))
+    };
+    path.starts_with("/dev/nvidia")
+        || FOLDERS.iter().any(|folder| within(folder))
+        || LIBRARIES.iter().any(|folder| beside(folder))
+}
+
+/// The inputs of diagnosis other than the fleet.
+#[derive(Clone, Debug, Default)]
+pub struct Symptoms {
+    /// Pending pods that involve GPUs, by `namespace/name`.
+    pub pods: BTreeMap<String, std::sync::Arc<PendingPod>>,
+    /// Rejections of pods by the API server, by the Event's `namespace/name`.
+    pub refused: BTreeMap<String, std::sync::Arc<RefusedPods>>,
+    /// Answers to [`crate::Diagnosis::questions`]: the Events of a pod, by the pod's uid.
+    pub pod_events: BTreeMap<String, Vec<PodEvent>>,
 }

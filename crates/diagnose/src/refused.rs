@@ -11,7 +11,7 @@ use crate::finding::{Finding, Mistake};
 
 /// Controllers retry at least this often: an older rejection no longer applies.
 const STANDS: Duration = Duration::from_mins(20);
-/// The maximum size of a rejection that is kept, in bytes: a name has at most 253.
+/// In bytes: a name has at most 253.
 const MAX_SIZE: usize = 2048;
 /// The kinds of owners whose pods are checked.
 const OWNERS: [&str; 4] = ["ReplicaSet", "Job", "StatefulSet", "DaemonSet"];
@@ -21,13 +21,11 @@ const OWNERS: [&str; 4] = ["ReplicaSet", "Job", "StatefulSet", "DaemonSet"];
 pub struct RefusedPods {
     /// The owner, or the pod whose container is not started.
     pub owner: Subject,
-    /// What is wrong with its pods or its container.
     pub fault: Fault,
-    /// When the rejection was last reported.
+    /// When it was last reported.
     pub at: ObservedTime,
 }
 
-/// Why the API server or the container runtime rejects a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A resource is requested without a limit. The API server does not name it.
@@ -38,9 +36,7 @@ pub enum Fault {
     NoRuntimeClass(String),
     /// The driver does not satisfy a requirement of the image.
     Unsatisfied {
-        /// The container's name, if the Event has it.
         container: Option<String>,
-        /// The node's name, if the Event has it.
         node: Option<String>,
         /// The requirement, such as `cuda>=12.8`.
         condition: String,
@@ -77,7 +73,6 @@ impl RefusedPods {
             .then(|| (format!("{}/{}", event.namespace().unwrap_or_default(), event.name_any()), refused))
     }
 
-    /// Returns the length of its texts.
     fn size(&self) -> usize {
         let owner = match &self.owner {
             Subject::Namespaced { api_version, kind, namespace, name, uid } => {
@@ -115,8 +110,8 @@ impl Fault {
         message.contains("Limit must be set for non overcommitable resources").then_some(Self::NoLimit)
     }
 
-    /// Parses the error of NVIDIA's runtime hook when it does not start a container. The text is libnvidia-container's.
-    /// Conditions on a GPU's brand or architecture do not concern CUDA and are ignored.
+    /// Parses the error of NVIDIA's runtime hook about a container that it does not start. The text is
+    /// libnvidia-container's. Conditions on a GPU's brand or architecture do not concern CUDA and are ignored.
     fn of_container(event: &Event, message: &str) -> Option<Self> {
         let (_, rest) = message.split_once("unsatisfied condition: ")?;
         let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && !"<>=!.".contains(letter));

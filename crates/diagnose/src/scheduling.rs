@@ -3,22 +3,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_common::bounds::clipped;
+use gpu_operator_common::text::clipped;
 
 use crate::{
-    finding::{Mistake, NO_PLACE_GRACE, NODE_IS_COMING, PodEvent},
+    finding::{Mistake, NO_PLACE_GRACE, NODE_IS_COMING, PodEvent, Verdict},
     fleet::{Fleet, Host, Room},
     pending::{PendingPod, State},
-    verdict::Verdict,
 };
 
-/// The maximum number of names in a message.
 const NAMES: usize = 5;
 
 /// The maximum length of the required names in a message, in bytes.
 const MAX_WANTED: usize = 500;
 
-/// Whether a pod can be placed.
 pub enum Place {
     /// A node can run it, or nothing is certain.
     Somewhere,
@@ -28,7 +25,6 @@ pub enum Place {
     Later(String),
 }
 
-/// Determines whether a pod can be placed.
 pub fn place(pod: &PendingPod, fleet: &Fleet<'_>) -> Place {
     let requests = pod.requests();
     if requests.is_empty() || pod.state != State::Waiting {
@@ -101,7 +97,6 @@ fn unknown_model(pod: &PendingPod, fleet: &Fleet<'_>) -> Option<String> {
     })
 }
 
-/// Returns the message for a pod that requests more than any node has.
 fn too_much<'h, 'w: 'h>(
     requests: &BTreeMap<&str, u64>,
     hosts: impl Iterator<Item = &'h Host<'w>>,

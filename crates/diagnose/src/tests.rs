@@ -52,13 +52,11 @@ pub fn reasons(spec: &str, world: &World) -> Vec<Mistake> {
     found(spec, world).into_iter().map(|(reason, _)| reason).collect()
 }
 
-/// Returns a world with a policy of this spec.
 pub fn world(policy: &str) -> World {
     let policy = ClusterGpuPolicy::new("all", serde_yaml::from_str(policy).unwrap());
     World { policies: [("all".into(), Arc::new(policy))].into(), ..World::default() }
 }
 
-/// Adds a ready node with GPUs of this model.
 pub fn node(world: &mut World, name: &str, model: &str, gpus: u32) {
     let labels = [("gpu.nodestack.dev/model".into(), model.into()), ("kubernetes.io/hostname".into(), name.into())];
     let facts = NodeFacts {
@@ -75,7 +73,6 @@ pub fn node(world: &mut World, name: &str, model: &str, gpus: u32) {
     world.gpu_nodes.insert(name.into(), Arc::new(gpu_node));
 }
 
-/// Changes a node's facts.
 pub fn edit(world: &mut World, name: &str, edit: impl FnOnce(&mut NodeFacts, &mut GpuNode)) {
     let name = name.into();
     let (node, gpu_node) = (world.nodes.get_mut(&name).unwrap(), world.gpu_nodes.get_mut(&name).unwrap());

@@ -9,7 +9,6 @@ use tokio::{net::UnixStream, task::JoinSet, time::timeout};
 /// The byte and the length before each message.
 const PREFIX: usize = 5;
 
-/// A request by gRPC failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GrpcError {
     #[error("the connection broke")]

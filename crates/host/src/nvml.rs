@@ -6,10 +6,7 @@
 //! ```
 
 pub mod child;
-pub mod inventory;
-pub mod mig;
 pub mod protocol;
 pub mod readings;
 pub mod supervisor;
-pub mod target;
 pub mod trusted;

@@ -2,11 +2,9 @@
 
 pub mod device_nodes;
 pub mod driver;
-pub mod holders;
 pub mod host_runtimes;
 pub mod kernel_log;
 pub mod os;
 pub mod pci;
 pub mod pod_resources;
 pub mod vgpu;
-pub mod xids;

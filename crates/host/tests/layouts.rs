@@ -7,7 +7,7 @@
 use std::{fs, os::unix::fs::symlink, path::Path};
 
 use gpu_host::{
-    nvml::target::Target,
+    nvml::trusted::Target,
     observe::driver::{GKE_ROOT, HOST_ROOT, all_libraries, libraries},
     root::HostRoot,
 };

@@ -12,7 +12,7 @@
 //! | [`cli`] | the subcommands, which are part of the program `nvml-probe` |
 //!
 //! Only three parts write to the host: [`runtime`], in the toolkit's pod, and [`operands::device_nodes`] and
-//! [`gates::shown_root`], in the driver's pod. Only [`mig::apply`], in the device plugin's pod, changes a GPU.
+//! [`gates::wait`], in the driver's pod. Only [`mig`], in the device plugin's pod, changes a GPU.
 
 pub mod cli;
 pub mod gates;

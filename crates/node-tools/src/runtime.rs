@@ -5,17 +5,10 @@
 //! [`steps::revert`] when the pod is deleted.
 
 pub mod config_files;
-pub mod cri;
 pub mod daemon;
 pub mod daemon_json;
-pub mod docker;
 pub mod entries;
-pub mod kind;
-pub mod loaded;
-pub mod record;
 pub mod restart;
 pub mod state;
 pub mod steps;
-pub mod texts;
 pub mod toml_file;
-pub mod unit;

@@ -4,12 +4,11 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use node_tools::{
-    gates::{
-        guard::Takeover,
-        status::GateStatus,
-        wait::{Gate, RuntimeRequirement},
+    gates::wait::{Gate, GateStatus, RuntimeRequirement, Takeover},
+    runtime::{
+        config_files::digest,
+        daemon::{LoadedConfig, ProcessIdentity},
     },
-    runtime::{daemon::ProcessIdentity, loaded::LoadedConfig, texts::digest},
 };
 use test_support::host::Host;
 

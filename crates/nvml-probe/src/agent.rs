@@ -1,10 +1,8 @@
 //! The loop of `nvml-probe run`: reads the host, queries NVML and writes what changed.
 
-pub mod endpoints;
 pub mod facts;
-pub mod heartbeat;
 pub mod metrics;
-pub mod pod_metrics;
+pub mod telemetry;
 
 use std::{
     borrow::Cow,
@@ -16,7 +14,7 @@ use std::{
 use gpu_host::{
     nvml::{
         supervisor::{NvmlStatus, Supervisor},
-        target::Target,
+        trusted::Target,
     },
     observe::{
         driver::{self, Library},
@@ -34,21 +32,20 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use self::{endpoints::Telemetry, facts::FactError};
+use self::facts::FactError;
 use crate::{
     error_log::ErrorLog,
     health::{
         node::{DriverStart, NodeHealth, NodeLook},
         rules::Rules,
-        xid_deduplicator::XidDeduplicator,
+        xid::XidDeduplicator,
     },
     report::{
-        build::{build_report, with_gpu_pods, with_health},
-        gpu_node::{GpuNodeView, Requests},
-        gpu_pods::gpu_pods,
-        publish::{PublishError, Published, Publisher},
+        build::{build_report, gpu_pods, with_gpu_pods, with_health},
+        gpu_node::{GpuNodeView, PublishError, Published, Publisher, Requests},
     },
 };
+use telemetry::Telemetry;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
@@ -64,19 +61,16 @@ pub fn stall_timeout(interval: Duration, nvml_deadline: Duration) -> Duration {
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The host's file system.
     pub host: HostRoot,
     /// Path of the kernel log, as this process sees it.
     pub kernel_log: PathBuf,
     /// Kubelet's directory on the host. Without it, the usual ones are searched.
     pub kubelet_root: Option<String>,
-    /// Pause between two looks at the host.
     pub interval: Duration,
     /// Whether the NVML child changes root into the driver's root.
     pub chroot: bool,
 }
 
-/// The agent of one node.
 pub struct Agent {
     settings: Settings,
     supervisor: Supervisor,
@@ -96,7 +90,6 @@ pub struct Agent {
 enum Wake {
     /// New XIDs, which have already been evaluated.
     Xids,
-    /// The driver was loaded.
     DriverLoaded,
 }
 
@@ -108,7 +101,6 @@ struct LastQuery {
 }
 
 impl Agent {
-    /// Creates an agent that reads its GpuNode from `gpu_node` and publishes its own state to `telemetry`.
     pub fn new(
         settings: Settings,
         supervisor: Supervisor,
@@ -152,7 +144,6 @@ impl Agent {
         }
     }
 
-    /// Looks at the node once, and pauses.
     async fn round(&mut self, requests: Option<Requests>) {
         // It is not yet known whether the driver has to be released, and nothing could be written anyway: a probe that
         // starts while a driver is being replaced must not open it.
@@ -280,7 +271,6 @@ impl Agent {
         report
     }
 
-    /// Returns whether the result of the last query is still valid.
     fn is_current(&self, last: &LastQuery, target: &Result<Target, Option<String>>) -> bool {
         last.target == *target && matches!(last.nvml, NvmlStatus::Answering(_)) && !self.log.driver_was_loaded()
     }

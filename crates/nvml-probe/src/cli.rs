@@ -1,21 +1,29 @@
-//! The command line.
+//! The command line: `run`, the agent and its parts, and `detect`, the detector.
 
-mod detect;
-mod error;
-mod run;
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
-use std::process::ExitCode;
-
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use gpu_host::{
-    nvml::child::{self, ChildOptions},
-    process::run_on_this_thread,
+    nvml::{
+        child::{self, ChildError, ChildOptions},
+        supervisor::{Limits, Supervisor, child_command},
+    },
+    process::{Shutdown, parse_duration, run_on_this_thread},
+    root::HostRoot,
 };
-use node_tools::cli::Tool;
+use node_tools::cli::{Tool, ToolError};
+use tokio::{net::TcpListener, sync::watch};
 
-use self::{detect::Detect, run::Run};
-
-pub use self::error::CliError;
+use crate::{
+    agent::{
+        Agent, Settings,
+        metrics::Metrics,
+        stall_timeout,
+        telemetry::{self, Heartbeat, Telemetry},
+    },
+    detector::Detector,
+    report::gpu_node::{Announcer, GpuNodeView, PublishError, Publisher, client, watch_gpu_node},
+};
 
 /// The node agent of the GPU operator, and the tools of its pods.
 #[derive(Debug, Parser)]
@@ -48,6 +56,128 @@ impl Cli {
             Command::NvmlChild(options) => Ok(child::run(&options).map(|()| ExitCode::SUCCESS)?),
         }
     }
+}
+
+#[derive(Debug, Args)]
+pub struct Detect {
+    /// Name of the node that this runs on.
+    #[arg(long, env = "NODE_NAME")]
+    node_name: String,
+    /// The directory that contains the host's /sys.
+    #[arg(long, default_value = "/")]
+    host_root: PathBuf,
+    /// Pause between two looks at the PCI bus.
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
+    interval: Duration,
+}
+
+impl Detect {
+    /// Detects GPUs until terminated.
+    pub async fn run(self, shutdown: &mut Shutdown) -> Result<ExitCode, CliError> {
+        tracing::info!(node = self.node_name, "{} detects GPUs", crate::USER_AGENT);
+        let announcer = Announcer::new(client().await?, &self.node_name);
+        let (host, interval) = (HostRoot::new(self.host_root), self.interval);
+        Detector { host, interval, announcer }.run(shutdown.requested()).await;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The program could not start, or its child could not continue.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    #[error("cannot start")]
+    Start(#[from] std::io::Error),
+    #[error("cannot reach the API server")]
+    Client(#[from] PublishError),
+    #[error("cannot listen on {0}")]
+    Listen(SocketAddr, #[source] std::io::Error),
+    #[error(transparent)]
+    Child(#[from] ChildError),
+    #[error(transparent)]
+    Tool(#[from] ToolError),
+}
+
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Name of the node that this runs on.
+    #[arg(long, env = "NODE_NAME")]
+    node_name: String,
+    /// Where the host's / is mounted.
+    #[arg(long, default_value = "/host")]
+    host_root: PathBuf,
+    /// Pause between two looks at the node.
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
+    interval: Duration,
+    /// How long NVML may take to answer before its process is killed.
+    #[arg(long, default_value = "30s", value_parser = parse_duration)]
+    nvml_deadline: Duration,
+    /// The kernel log, which records XIDs that occur while NVML is not queried. Optional: without it, XIDs come from
+    /// NVML only.
+    #[arg(long, env = "KERNEL_LOG", default_value = "/dev/kmsg")]
+    kernel_log: PathBuf,
+    /// Kubelet's directory on the host, with its pod resources socket. Without it, the directories of known distributions are searched.
+    #[arg(long)]
+    kubelet_root: Option<String>,
+    /// Serve metrics that name the pods that have GPUs.
+    #[arg(long)]
+    pod_metrics: bool,
+    /// Serve the readings of GPUs also under the names of dcgm-exporter.
+    #[arg(long)]
+    dcgm_metrics: bool,
+    /// Load NVML without changing root into the driver's root. For a probe that does not run in a container.
+    #[arg(long)]
+    no_chroot: bool,
+    /// Address of /livez, /readyz and /metrics. Nothing is served without it.
+    #[arg(long)]
+    listen: Option<SocketAddr>,
+}
+
+impl Run {
+    /// Reports until terminated.
+    pub async fn run(self, shutdown: &mut Shutdown) -> Result<ExitCode, CliError> {
+        tracing::info!(node = self.node_name, host_root = %self.host_root.display(), "{} starts", crate::USER_AGENT);
+        let client = client().await?;
+        let heartbeat = Heartbeat::new(stall_timeout(self.interval, self.nvml_deadline));
+        let metrics =
+            if self.dcgm_metrics { Metrics::with_dcgm_names(&self.node_name) } else { Metrics::new(&self.node_name) };
+        let telemetry = Telemetry { heartbeat: Arc::new(heartbeat), metrics: Arc::new(metrics) };
+        if let Some(address) = self.listen {
+            serve(address, telemetry.clone()).await.map_err(|error| CliError::Listen(address, error))?;
+        }
+        let limits = Limits { answer: self.nvml_deadline, ..Limits::default() };
+        let supervisor = Supervisor::new(child_command(std::env::current_exe()?), limits);
+        let (sender, seen) = watch::channel(GpuNodeView::Unknown);
+        let follower = tokio::spawn(watch_gpu_node(client.clone(), self.node_name.clone(), sender));
+        let host = HostRoot::new(self.host_root);
+        let pods = self.pod_metrics.then(|| {
+            tokio::spawn(telemetry::follow_pods(
+                host.clone(),
+                self.kubelet_root.clone(),
+                Arc::clone(&telemetry.metrics),
+            ))
+        });
+        let settings = Settings {
+            host,
+            kernel_log: self.kernel_log,
+            kubelet_root: self.kubelet_root,
+            interval: self.interval,
+            chroot: !self.no_chroot,
+        };
+        let publisher = Publisher::new(client, &self.node_name);
+        Agent::new(settings, supervisor, publisher, seen, telemetry).run(shutdown.requested()).await;
+        follower.abort();
+        if let Some(pods) = pods {
+            pods.abort();
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+async fn serve(address: SocketAddr, telemetry: Telemetry) -> std::io::Result<()> {
+    let listener = TcpListener::bind(address).await?;
+    tracing::info!(address = %listener.local_addr()?, "serving /livez, /readyz and /metrics");
+    tokio::spawn(gpu_operator_common::admin::serve(listener, telemetry));
+    Ok(())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::{
     error_log::ErrorLog,
-    report::{announce::Announcer, create::Created, publish::PublishError},
+    report::gpu_node::{Announcer, Created, PublishError},
 };
 
 /// A look at the node has failed. What cannot be read is not gone.
@@ -23,14 +23,11 @@ enum LookError {
     Announce(#[from] PublishError),
 }
 
-/// The detector of one node.
 #[derive(Debug)]
 pub struct Detector {
     /// The file system that contains `/sys/bus/pci`.
     pub host: HostRoot,
-    /// Pause between two looks at the PCI bus.
     pub interval: Duration,
-    /// What creates the GpuNode.
     pub announcer: Announcer,
 }
 
@@ -62,7 +59,6 @@ impl Detector {
         }
     }
 
-    /// Looks at the bus once, and announces the first GPU.
     async fn look(&mut self) -> Result<(), LookError> {
         let gpus = pci::gpus(&self.host)?;
         let announced = self.announcer.announce(!gpus.is_empty(), Instant::now()).await?;

@@ -13,7 +13,6 @@ pub(crate) struct ErrorLog {
 }
 
 impl ErrorLog {
-    /// Creates a log whose pauses start with `first` and do not exceed `longest`.
     pub(crate) fn new(first: Duration, longest: Duration) -> Self {
         Self { backoff: Backoff::new(first, longest), last: String::new() }
     }
@@ -29,7 +28,6 @@ impl ErrorLog {
         pause
     }
 
-    /// Records a success.
     pub(crate) fn clear(&mut self) {
         self.backoff.succeeded();
         self.last.clear();

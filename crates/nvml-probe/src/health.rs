@@ -11,11 +11,9 @@
 mod cause;
 pub mod findings;
 pub mod gpu;
-pub mod kind;
 pub mod node;
 pub mod rules;
 pub mod xid;
-pub mod xid_deduplicator;
 
 #[cfg(test)]
 mod tests;

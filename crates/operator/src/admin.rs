@@ -1,18 +1,20 @@
-//! The responses of the operator at `/livez`, `/readyz` and `/metrics`.
+//! The responses of the operator at `/livez`, `/readyz` and `/metrics`, and whether the reconcile loop makes progress.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
-use crate::{metrics::Metrics, progress::Progress, watch::Mirrors};
+use crate::{metrics::Metrics, watch::Mirrors};
 
-/// The state that the endpoints report.
 #[derive(Clone, Debug)]
 pub struct Admin {
     /// The mirrors: the operator is ready once all have been listed.
     pub mirrors: Arc<Mirrors>,
     pub metrics: Arc<Metrics>,
-    /// The progress of the reconcile loop.
     pub progress: Arc<Progress>,
 }
 
@@ -34,6 +36,40 @@ impl gpu_operator_common::admin::Admin for Admin {
     }
 }
 
+/// The time after which a pass counts as stuck. Every request in it has a deadline, so that a pass ends within a minute or two even
+/// if the API server answers nothing.
+const STUCK: Duration = Duration::from_mins(5);
+
+/// The start of the pass that is in progress.
+#[derive(Debug, Default)]
+pub struct Progress(Mutex<Option<Instant>>);
+
+impl Progress {
+    /// Records that a pass begins.
+    pub fn began(&self, now: Instant) {
+        self.set(Some(now));
+    }
+
+    /// Records that the pass has ended.
+    pub fn ended(&self) {
+        self.set(None);
+    }
+
+    fn set(&self, began: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = began;
+    }
+
+    /// Returns whether passes end. A loop that waits for a change is alive.
+    pub fn alive(&self, now: Instant) -> Result<(), String> {
+        let began = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lasts = began.map_or(Duration::ZERO, |began| now.saturating_duration_since(began));
+        if lasts > STUCK {
+            return Err(format!("a reconcile pass has not ended for {} s", lasts.as_secs()));
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use gpu_operator_common::admin::Admin as _;
@@ -47,5 +83,17 @@ mod tests {
         let missing = admin.ready().expect_err("nothing has been listed");
         assert!(missing.contains("ClusterGpuPolicy, Node, GpuNode"), "{missing}");
         assert!(admin.metrics().expect("metrics").contains("gpu_operator_passes_total 0"));
+    }
+
+    #[test]
+    fn a_loop_is_alive_while_it_waits_not_while_a_pass_hangs() {
+        let (progress, now) = (Progress::default(), Instant::now());
+        let later = |seconds| now + Duration::from_secs(seconds);
+        assert_eq!(progress.alive(later(10_000)), Ok(()));
+        progress.began(now);
+        assert_eq!(progress.alive(later(300)), Ok(()));
+        assert_eq!(progress.alive(later(301)), Err("a reconcile pass has not ended for 301 s".to_owned()));
+        progress.ended();
+        assert_eq!(progress.alive(later(301)), Ok(()));
     }
 }

@@ -27,7 +27,6 @@ const GATHER: Duration = Duration::from_secs(2);
 const SPARING: u32 = 20;
 /// The pause if there is nothing to wait for.
 const IDLE: Duration = Duration::from_hours(1);
-/// The maximum number of Events that are read of one pod.
 const MAX_EVENTS: u32 = 50;
 
 /// What diagnosis reads of an Event about a pod.
@@ -43,17 +42,12 @@ impl Extract for Reported {
     }
 }
 
-/// The dependencies of the diagnosis.
 pub struct Adviser {
     /// Whether this replica may write.
     pub leadership: Leadership,
-    /// The client of the API server.
     pub client: Client,
-    /// The source of facts.
     pub mirrors: Arc<Mirrors>,
-    /// The metrics to update.
     pub metrics: Arc<Metrics>,
-    /// The publisher of the findings.
     pub publisher: Publisher,
 }
 
@@ -67,7 +61,6 @@ impl Adviser {
         }
     }
 
-    /// Runs one diagnosis after the other, as long as this replica leads.
     async fn passes(&self) {
         let mut journal = Journal::default();
         let (mut pause, mut gather) = (IDLE, GATHER);

@@ -35,13 +35,11 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates a writer that writes through `client`, creates namespaced objects in `namespace`, and updates `mirrors` with every
-    /// answer.
+    /// Creates a writer. It creates namespaced objects in `namespace`, and updates `mirrors` with every answer.
     pub fn new(client: Client, namespace: String, mirrors: Arc<Mirrors>) -> Self {
         Self { client, namespace, mirrors }
     }
 
-    /// Makes a write, and updates the mirrors from the answer.
     pub async fn write(&self, write: &Write) -> Result<(), Error> {
         let version = self.mirrors.planned_for(write).map_err(|_| Error::Outdated { what: write.to_string() })?;
         let answer = request(write.to_string(), self.make(write, version)).await?;

@@ -14,18 +14,15 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    admission::{Binding, Policy, State},
     error::{Error, request},
-    schema::{Crd, CrdMetadata},
+    installation::{AdmissionState, Binding, Crd, CrdMetadata, Policy},
     watch::Known,
 };
 
 /// The time in which faults may disappear: shortly after an installation, probes still start on the nodes that the detector has found.
 const WITHIN: Duration = Duration::from_mins(1);
-/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Returns the faults that remain for a minute.
 pub async fn lasting_faults(
     client: &Client,
     namespace: &str,
@@ -71,7 +68,7 @@ pub async fn faults(client: &Client, namespace: &str, admission_policies: &[Stri
     for name in admission_policies {
         let policy = known::<ValidatingAdmissionPolicy, Policy>(client, name).await?;
         let binding = known::<ValidatingAdmissionPolicyBinding, Binding>(client, name).await?;
-        faults.extend(State::of(policy, binding).fault(name));
+        faults.extend(AdmissionState::of(policy, binding).fault(name));
     }
     Ok(faults)
 }

@@ -19,12 +19,12 @@ use tokio::{net::TcpListener, signal::unix};
 
 use crate::{
     admin::Admin,
-    admission_watch,
     advise::Adviser,
     check,
     client::bounded,
     election::{Election, Leadership},
     error::Error as RequestError,
+    installation_watch,
     reconcile::Loop,
     uninstall::{Policies, Uninstall, UninstallError},
     watch::{self, Mirrors},
@@ -131,22 +131,16 @@ pub enum CliError {
     /// The built-in catalogue is invalid.
     #[error("failed to read the catalogue: {0}")]
     Catalogue(#[from] CatalogueError),
-    /// The address cannot be listened on, or a signal handler cannot be installed.
     #[error("failed to listen on {0}: {1}")]
     Listen(SocketAddr, #[source] std::io::Error),
-    /// The API server rejected a request of the check.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The check found faults.
     #[error("{}", .0.join("; "))]
     Faults(Vec<String>),
-    /// The operator cannot be removed yet.
     #[error(transparent)]
     Uninstall(#[from] UninstallError),
-    /// The images of policies cannot be listed.
     #[error(transparent)]
     Images(#[from] ImagesError),
-    /// It is not known what policies would do.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
@@ -223,7 +217,7 @@ impl Run {
         let (reconcile, mut tasks) =
             Loop::new(&client, settings, Catalogue::builtin()?, leadership, Arc::<Mirrors>::default());
         let Loop { leadership, mirrors, metrics, publisher, progress, .. } = &reconcile;
-        tasks.extend(admission_watch::follow_all(&client, admission_policies, metrics));
+        tasks.extend(installation_watch::watch_admission_policies(&client, admission_policies, metrics));
         if !no_pod_diagnosis {
             tasks.extend(watch::follow_pods(&client, &namespace, mirrors));
             let adviser = Adviser {

@@ -33,7 +33,6 @@ const MAX_LISTS: usize = 64;
 const LIMIT: &str = "limit";
 const CONTINUE: &str = "continue";
 
-/// Returns a client whose requests go through `inner`, and whose answers are bounded.
 pub fn bounded(inner: Client) -> Client {
     let namespace = inner.default_namespace().to_owned();
     let answers = Arc::new(Answers { inner, large: Semaphore::new(1), pages: Mutex::default() });
@@ -105,13 +104,11 @@ impl Answers {
         Ok(if whole { Text::Complete(text) } else { Text::TooLarge })
     }
 
-    /// Returns the number of objects to request.
     fn page(&self, list: &List) -> usize {
         let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         pages.get(&list.key).map_or(list.limit, |count| list.limit.min(*count))
     }
 
-    /// Sets the number of objects in the next page.
     fn set_page(&self, list: &List, count: usize) {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         if count >= list.limit {
@@ -126,7 +123,6 @@ impl Answers {
     }
 }
 
-/// A request for a page of a list.
 struct List {
     key: String,
     limit: usize,
@@ -143,7 +139,6 @@ impl List {
         limit.filter(|_| request.method() == Method::GET && !is_stream(uri)).map(|limit| Self { key, limit })
     }
 
-    /// Returns the request for a page of this many objects.
     fn page(&self, request: &Request<Body>, count: usize) -> kube::Result<Request<Body>> {
         let token = parameters(request.uri()).find(|parameter| is_named(parameter, CONTINUE));
         let token = token.map(|token| format!("&{token}")).unwrap_or_default();

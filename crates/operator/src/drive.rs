@@ -24,11 +24,9 @@ const MAX_REQUESTS: usize = 16;
 /// The time after which the answer to a write is no longer waited for before the next write is made.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// The result of one write.
 #[derive(Debug)]
 pub struct Written {
     pub write: Arc<Write>,
-    /// Whether the write succeeded.
     pub result: Result<(), Error>,
 }
 
@@ -41,24 +39,20 @@ pub struct Driver {
     started: Instant,
 }
 
-/// What a request has led to.
 enum Outcome<'d> {
-    /// Something was read.
     Read(Answer),
-    /// A write has ended.
     Written(Arc<Write>, Result<(), Error>),
     /// A write has not been answered within [`SLOW`].
     Slow(Arc<Write>, BoxFuture<'d, Result<(), Error>>),
 }
 
 impl Driver {
-    /// Creates a driver whose requests go through `client`, and which updates `mirrors` with the answers to its writes.
     pub fn new(settings: Settings, catalogue: Catalogue, client: Client, mirrors: Arc<Mirrors>) -> Self {
         let writer = Writer::new(client.clone(), settings.namespace.clone(), mirrors);
         Self { settings, catalogue, client, writer, started: Instant::now() }
     }
 
-    /// Returns the time since its creation, by which passes record what they carry over.
+    /// The time since its creation: the clock of what passes carry over.
     pub fn uptime(&self) -> Uptime {
         self.started.elapsed()
     }
@@ -68,8 +62,8 @@ impl Driver {
         Around { settings: &self.settings, catalogue: &self.catalogue, carry, uptime: self.uptime() }
     }
 
-    /// Carries out a pass, of which these are the first requests, and returns the result of each write. Makes no further request once
-    /// this replica leads no longer: a process may have been suspended at any point.
+    /// Carries out a pass, beginning with these requests, and returns the result of each write. Makes no further
+    /// request once this replica no longer leads: a process may have been suspended at any point.
     pub async fn drive(
         &self,
         pass: &mut Pass,
@@ -108,7 +102,6 @@ impl Driver {
         }
     }
 
-    /// Makes a request.
     async fn begin(&self, request: Request) -> Outcome<'_> {
         let namespace = &self.settings.namespace;
         match request {

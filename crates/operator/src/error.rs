@@ -14,22 +14,15 @@ pub const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 pub enum Error {
     #[error("failed to {what}: {}", words(source))]
     Failed {
-        /// The action, such as `label node gpu-1`.
+        /// Such as `label node gpu-1`.
         what: String,
-        /// The client's error.
         #[source]
         source: kube::Error,
     },
     #[error("failed to {what}: the object has changed in the meantime")]
-    Outdated {
-        /// The action.
-        what: String,
-    },
+    Outdated { what: String },
     #[error("failed to {what}: no answer in time")]
-    NoAnswer {
-        /// The action.
-        what: String,
-    },
+    NoAnswer { what: String },
 }
 
 /// Returns the API server's message without the rest of its answer.

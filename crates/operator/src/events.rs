@@ -23,7 +23,6 @@ const AT_ONCE: usize = 4;
 /// The time limit for one Event, with the client's own retries.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// An Event, and the object that it concerns.
 type Report = (Event, ObjectReference);
 
 /// Hands Events to a task of their own, so that nothing waits for them. Events that cannot be published are only counted: the status
@@ -35,8 +34,8 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Creates a publisher that writes through `client`, and the task that publishes, which ends with the last clone of the publisher.
-    /// There is one for the whole process, so that repeated Events are counted instead of listed.
+    /// Creates a publisher, and the task that publishes, which ends with the publisher's last clone. There is one for
+    /// the whole process, so that repeated Events are counted instead of listed.
     pub fn new(client: Client, metrics: Arc<Metrics>) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (waiting, queue) = mpsc::channel(WAITING);
         (Self { waiting, metrics: Arc::clone(&metrics) }, publish_all(client, metrics, queue))
@@ -47,7 +46,6 @@ impl Publisher {
         self.send(subject, is_warning(*reason), reason.as_str(), message, "Reconcile");
     }
 
-    /// Publishes a mistake in a pod.
     pub fn publish_finding(&self, finding: &Finding) {
         let Finding { subject, reason, message, .. } = finding;
         self.send(subject, reason.is_warning(), reason.as_str(), message, "Diagnose");

@@ -9,11 +9,9 @@
 //! [`watch`] mirrors facts and wakes the loop, which is [`reconcile`]. A [`gpu_operator_plan::pass::Pass`] decides what to read and
 //! what to write; [`drive`] carries out its requests: [`observe`] reads what no mirror holds, and [`apply`] writes. [`election`] decides
 //! which of several replicas does that. [`client`] and [`extract`] bound the memory of answers. Only this crate does I/O (`watch`, `observe`,
-//! `apply`, `events`, `advise`, `admission_watch`, `schema_watch`, `admin`, `check`, `uninstall`, `quiet`); time is an argument of the pass.
+//! `apply`, `events`, `advise`, `installation_watch`, `admin`, `check`, `uninstall`); time is an argument of the pass.
 
 pub mod admin;
-pub mod admission;
-pub mod admission_watch;
 pub mod advise;
 pub mod apply;
 pub mod check;
@@ -24,12 +22,10 @@ pub mod election;
 pub mod error;
 pub mod events;
 pub mod extract;
+pub mod installation;
+pub mod installation_watch;
 pub mod metrics;
 pub mod observe;
-pub mod progress;
-pub mod quiet;
 pub mod reconcile;
-pub mod schema;
-pub mod schema_watch;
 pub mod uninstall;
 pub mod watch;

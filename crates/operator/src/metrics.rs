@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError, atomic::AtomicU64},
 };
 
-use gpu_operator_common::build_info;
+use gpu_operator_common::version;
 use gpu_operator_crd::policy_status::{PoolStatus, RolloutStatus};
 use gpu_operator_diagnose::{Finding, Mistake};
 use gpu_operator_plan::Plan;
@@ -17,7 +17,10 @@ use prometheus_client::{
 
 use strum::IntoEnumIterator;
 
-use crate::{admission::State, drive::Written, schema::SchemaState};
+use crate::{
+    drive::Written,
+    installation::{AdmissionState, SchemaState},
+};
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
 struct ConditionLabels {
@@ -74,7 +77,6 @@ struct WriteLabels {
     result: &'static str,
 }
 
-/// All metrics of the operator.
 #[derive(Debug)]
 pub struct Metrics {
     /// It is locked while the series of the fleet are replaced, so that no scrape misses one: an alert on it would start over.
@@ -161,9 +163,8 @@ impl Metrics {
         registry.register("pod_findings", "Number of current mistakes in pods, by reason", self.pod_findings.clone());
     }
 
-    /// Registers the metrics of the operator itself.
     fn register_operator(&self, registry: &mut Registry) {
-        registry.register("build", "The version and the revision of the sources", Info::new(build_info::LABELS));
+        registry.register("build", "The version and the revision of the sources", Info::new(version::BUILD_LABELS));
         registry.register(
             "leader",
             "Whether this replica leads: only the leader writes, and has metrics of the fleet",
@@ -195,12 +196,10 @@ impl Metrics {
         );
     }
 
-    /// Sets whether this replica leads.
     pub fn show_leader(&self, leads: bool) {
         self.leader.set(leads.into());
     }
 
-    /// Sets the metrics of the fleet.
     pub fn show(&self, plan: &Plan) {
         let _no_scrape = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         // Series of deleted policies and pools, and of previous conditions, must not remain.
@@ -239,7 +238,6 @@ impl Metrics {
         }
     }
 
-    /// Sets the counts of a pool.
     fn show_pool(&self, pool: &PoolStatus, labels: &PoolLabels) {
         let PoolStatus { nodes, gpus, .. } = pool;
         self.expected_gpus.get_or_create(labels).set(gpus.expected.into());
@@ -257,7 +255,6 @@ impl Metrics {
         }
     }
 
-    /// Sets the number of current mistakes in pods.
     pub fn show_findings(&self, findings: &[Finding]) {
         for reason in Mistake::iter() {
             let standing = findings.iter().filter(|finding| finding.reason == reason).count();
@@ -266,13 +263,12 @@ impl Metrics {
         }
     }
 
-    /// Sets the state of a ValidatingAdmissionPolicy.
-    pub fn show_admission_policy(&self, name: &str, state: State) {
-        let labels = |state: State| AdmissionLabels { admission_policy: name.to_owned(), state: state.as_str() };
-        self.show_only(&self.admission_policies, &labels(state), State::ALL.map(labels));
+    pub fn show_admission_policy(&self, name: &str, state: AdmissionState) {
+        let labels =
+            |state: AdmissionState| AdmissionLabels { admission_policy: name.to_owned(), state: state.as_str() };
+        self.show_only(&self.admission_policies, &labels(state), AdmissionState::ALL.map(labels));
     }
 
-    /// Sets the version of a CRD, compared with this operator's.
     pub fn show_schema(&self, crd: &'static str, state: SchemaState) {
         let labels = |state: SchemaState| SchemaLabels { crd, state: state.into() };
         self.show_only(&self.schemas, &labels(state), SchemaState::iter().map(labels));
@@ -287,7 +283,6 @@ impl Metrics {
         family.get_or_create(shown).set(1);
     }
 
-    /// Counts writes by kind and result.
     pub fn count(&self, written: &[Written]) {
         for written in written {
             let result = written.result.as_ref().err().map_or("Written", |error| error.class().as_str());
@@ -307,7 +302,6 @@ impl Metrics {
         self.last_pass.set(now);
     }
 
-    /// Returns the metrics in the OpenMetrics text format.
     pub fn text(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner))?;
@@ -364,7 +358,7 @@ mod tests {
     #[test]
     fn an_admission_policy_is_one_series_with_its_current_state() {
         let metrics = Metrics::default();
-        for state in [State::Unknown, State::Enforced, State::NotBound] {
+        for state in [AdmissionState::Unknown, AdmissionState::Enforced, AdmissionState::NotBound] {
             metrics.show_admission_policy("a", state);
             let expected = format!(r#"{{admission_policy="a",state="{}"}} 1"#, state.as_str());
             assert_eq!(lines(&metrics, "admission_policy_state"), [expected]);

@@ -10,7 +10,7 @@ use futures::{
     future::{join_all, ready},
     stream,
 };
-use gpu_operator_common::bounds::clipped;
+use gpu_operator_common::text::clipped;
 use gpu_operator_crd::NodeName;
 use gpu_operator_plan::{
     container_names::VALIDATION,
@@ -29,7 +29,6 @@ use crate::{
     watch::MAX_ELEMENTS,
 };
 
-/// The maximum number of nodes whose pods are listed concurrently.
 const AT_ONCE: usize = 4;
 /// How long the pods of all these nodes are waited for: the operator reacts to nothing else in the meantime.
 const PODS_WITHIN: Duration = Duration::from_secs(5);
@@ -39,7 +38,6 @@ const LOG_WITHIN: Duration = Duration::from_secs(2);
 const NO_LOG: &str = "unable to retrieve container logs";
 /// The number of lines that are read from the end of a log.
 const LOG_LINES: i64 = 20;
-/// The maximum number of bytes of these lines.
 const LOG_BYTES: u16 = 4096;
 /// The number of pods in a page of the list of a node's pods. Kubelet runs 110 by default.
 const PAGE: u32 = 500;
@@ -59,8 +57,9 @@ impl Extract for NodePod {
     }
 }
 
-/// Returns the pods that use or offer GPUs, by node; a node whose pods cannot be listed in time is missing. They are listed only for
-/// nodes whose driver is about to be replaced or waits for them: pods of users are not cached. This operator's own are in `namespace`.
+/// Returns the pods that use or offer GPUs, by node. A node whose pods cannot be listed in time is missing. Only nodes
+/// are asked whose driver is about to be replaced or waits for its users: pods of users are not cached. This operator's
+/// own pods are in `namespace`.
 pub async fn gpu_pods(
     client: &Client,
     namespace: &str,
@@ -80,7 +79,6 @@ pub async fn gpu_pods(
     found
 }
 
-/// Lists the pods of one node, page by page.
 async fn gpu_pods_of(
     client: &Client,
     namespace: &str,

@@ -12,50 +12,42 @@ use tokio::{
 };
 
 use crate::{
+    admin::Progress,
     drive::Driver,
     election::Leadership,
     events::Publisher,
+    installation_watch,
     metrics::Metrics,
-    progress::Progress,
-    schema_watch,
     watch::{self, Mirrors},
 };
 
 /// Events within this time are handled by one pass.
 const GATHER: Duration = Duration::from_millis(200);
-/// The shortest time from the begin of a pass to that of the next, for each node of the fleet: each plan is made for the whole fleet, whose
-/// events never end while it is installed.
+/// The shortest time between the starts of two passes, for each node of the fleet: each plan is made for the whole
+/// fleet, whose events never end while it is installed.
 const SPACING: Duration = Duration::from_millis(1);
 /// The limit of [`SPACING`] for all nodes together. A node that becomes ready waits for the next pass.
 const MAX_SPACING: Duration = Duration::from_secs(1);
-/// The pause if there is nothing to wait for.
 const IDLE: Duration = Duration::from_hours(1);
 
-/// Returns the shortest time from the begin of a pass to that of the next, for a fleet of this number of nodes.
 fn spacing(nodes: usize) -> Duration {
     SPACING.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX)).min(MAX_SPACING)
 }
 
-/// The dependencies of the loop.
 pub struct Loop {
     /// Whether this replica may write.
     pub leadership: Leadership,
-    /// What carries out each pass.
     pub driver: Driver,
-    /// The source of facts.
     pub mirrors: Arc<Mirrors>,
     pub wake: Arc<Notify>,
-    /// The metrics to update.
     pub metrics: Arc<Metrics>,
-    /// The publisher of transitions.
     pub publisher: Publisher,
-    /// The progress to record.
     pub progress: Arc<Progress>,
 }
 
 impl Loop {
-    /// Creates the loop and the tasks that it depends on: the watches that fill `mirrors`, and the publisher of Events. They run until they
-    /// are dropped.
+    /// Creates the loop, and its tasks: the watches that fill `mirrors`, and the publisher of Events. They run until
+    /// they are dropped.
     pub fn new(
         client: &Client,
         settings: Settings,
@@ -66,7 +58,7 @@ impl Loop {
         let (metrics, wake, progress) = <(Arc<Metrics>, Arc<Notify>, Arc<Progress>)>::default();
         let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
         let mut tasks = watch::follow_all(client, &settings.namespace, &mirrors, &wake);
-        tasks.extend(schema_watch::follow_all(client, &mirrors, &metrics, &wake));
+        tasks.extend(installation_watch::watch_crds(client, &mirrors, &metrics, &wake));
         tasks.push(Box::pin(publishing));
         let driver = Driver::new(settings, catalogue, client.clone(), Arc::clone(&mirrors));
         (Self { leadership, driver, mirrors, wake, metrics, publisher, progress }, tasks)
@@ -100,7 +92,6 @@ impl Loop {
         }
     }
 
-    /// Runs one pass after the other; until there is nothing left to write, if they `settle`.
     async fn passes(&self, settle: bool) {
         let mut carry = LoopState::default();
         let (mut pause, mut next) = (IDLE, Instant::now());

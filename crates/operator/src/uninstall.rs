@@ -1,17 +1,22 @@
 //! Uninstall: what the chart's hook does before its objects are deleted.
 //!
 //! By default policies stay, and what runs on their nodes: the operator is removed, and what only an operator can undo is undone in this
-//! process ([`crate::quiet`]). If the policies must be deleted, or there are none, the operator leaves all nodes while it is still running; then
+//! process ([`quiet`]). If the policies must be deleted, or there are none, the operator leaves all nodes while it is still running; then
 //! it is removed, with the detector and the probe, and what only these could write again.
 
-use std::{fmt::Debug, time::Duration};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use clap::ValueEnum;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{
+    StreamExt, TryStreamExt,
+    stream::{self, FuturesUnordered},
+};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use gpu_operator_plan::{
     assess::pod_failure::{DETECTOR_DAEMON_SET, PROBE_DAEMON_SET},
     carry::Class,
+    catalogue::{Catalogue, CatalogueError},
+    settings::Settings,
 };
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment},
@@ -25,21 +30,20 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use thiserror::Error;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
+    election::Election,
     error::{self, request},
-    quiet::{QuietError, quiet},
+    reconcile::Loop,
+    watch::Mirrors,
 };
 
-/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The number of Nodes in a page.
 const PAGE: u32 = 500;
 /// The number of Nodes that are written at a time.
 const AT_ONCE: usize = 16;
 
-/// The operator could not be removed in time.
 #[derive(Debug, Error)]
 #[error(
     "the operator has not been removed within {} s: {left}. The next helm uninstall continues. With --no-hooks the chart is uninstalled now, \
@@ -47,24 +51,19 @@ const AT_ONCE: usize = 16;
 )]
 pub struct UninstallError {
     within: Duration,
-    /// What is left.
     #[source]
     pub left: Left,
 }
 
-/// A reason why the operator cannot be removed yet.
 #[derive(Debug, Error)]
 pub enum Left {
-    /// A request failed.
     #[error(transparent)]
     Request(#[from] error::Error),
-    /// The operator has not left all nodes: the policies, each with its message.
     #[error("policies are still being deleted: {}", .0.join("; "))]
     Policies(Vec<String>),
     /// Nodes may still have something that only an operator can undo.
     #[error(transparent)]
     Quiet(#[from] QuietError),
-    /// Pods of this workload are still terminating.
     #[error("pods of {0} are still terminating")]
     Pods(String),
 }
@@ -79,17 +78,13 @@ pub enum Policies {
     Delete,
 }
 
-/// The hook.
 pub struct Uninstall<'a> {
-    /// Its client.
     pub client: &'a Client,
-    /// The namespace of the operator.
     pub namespace: &'a str,
     /// The name of the operator's Deployment and of its Lease.
     pub operator: &'a str,
     /// The name of this process in the Lease.
     pub identity: &'a str,
-    /// What happens to policies.
     pub policies: Policies,
 }
 
@@ -193,7 +188,6 @@ fn is_deleted(object: &impl ResourceExt) -> bool {
     object.meta().deletion_timestamp.is_some()
 }
 
-/// Returns the name of a policy, with its message.
 fn message(policy: &ClusterGpuPolicy) -> String {
     let message = policy.status.as_ref().map(|status| status.summary.message.as_str()).filter(|text| !text.is_empty());
     format!("{} ({})", policy.name_any(), message.unwrap_or("no operator has observed it"))
@@ -210,7 +204,6 @@ where
     Ok(found(deleted)?.map(|_| what))
 }
 
-/// Removes the label of nodes with GPUs.
 async fn remove_labels(api: &Api<Node>) -> Result<(), error::Error> {
     let without = json!({"metadata": {"labels": {keys::PRESENT: null}}});
     loop {
@@ -236,4 +229,45 @@ fn found<T>(answer: Result<T, error::Error>) -> Result<Option<T>, error::Error> 
         Err(error) if error.class() == Class::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+#[derive(Debug, Error)]
+pub enum QuietError {
+    #[error("objects have not been listed: {}", .0.join(", "))]
+    Unread(Vec<&'static str>),
+    #[error("another operator holds Lease {0}")]
+    NotLeading(String),
+    #[error("writes to nodes and policies have failed; the log lines before this one contain the errors")]
+    Unwritten,
+    #[error("failed to read the catalogue: {0}")]
+    Catalogue(#[from] CatalogueError),
+}
+
+/// Makes passes as the replica `identity` of the operator, until nothing is left to write. `lease` is the name of the operator's Lease.
+pub async fn quiet(
+    client: &Client,
+    namespace: &str,
+    lease: &str,
+    identity: &str,
+    until: Instant,
+) -> Result<(), QuietError> {
+    let settings = Settings { namespace: namespace.to_owned(), quiets: true, ..Settings::default() };
+    let mut election = Election::new(client.clone(), namespace, lease, identity);
+    let leadership = election.leadership();
+    let mirrors = Arc::<Mirrors>::default();
+    let (passes, tasks) = Loop::new(client, settings, Catalogue::builtin()?, leadership.clone(), Arc::clone(&mirrors));
+    // None of the watches ends.
+    let followed = tasks.into_iter().collect::<FuturesUnordered<_>>().collect::<()>();
+    let followed_and_elected = async { tokio::join!(followed, election.run()) };
+    let outcome = tokio::select! {
+        () = passes.settle() => Ok(()),
+        _ = followed_and_elected => Err(QuietError::Unwritten),
+        () = sleep_until(until) => Err(match mirrors.missing() {
+            missing if !missing.is_empty() => QuietError::Unread(missing),
+            _ if !leadership.holds() => QuietError::NotLeading(lease.to_owned()),
+            _ => QuietError::Unwritten,
+        }),
+    };
+    election.release().await;
+    outcome
 }

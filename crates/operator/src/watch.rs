@@ -7,9 +7,6 @@ mod event_watch;
 mod fact;
 mod follow;
 mod mirrors;
-mod named;
-mod pods;
-mod schemas;
 
 use std::sync::Arc;
 
@@ -20,10 +17,10 @@ use gpu_operator_crd::keys;
 use kube::{Api, Client, runtime::watcher};
 use tokio::sync::Notify;
 
+pub use event_watch::follow_pods;
 pub use fact::MAX_ELEMENTS;
+pub use follow::{Known, watch_named};
 pub use mirrors::{Answer, Mirrors};
-pub use named::{Known, watch_named};
-pub use pods::follow_pods;
 
 /// Watches all kinds that the plan reads, until the returned futures are dropped.
 pub fn follow_all(

@@ -16,8 +16,8 @@ use gpu_operator::{
     advise::Adviser,
     election::Leadership,
     events::Publisher,
+    installation_watch,
     metrics::Metrics,
-    schema_watch,
     watch::{self, Mirrors},
 };
 use gpu_operator_diagnose::Mistake;
@@ -111,7 +111,7 @@ impl Scene {
         let (mirrors, metrics) = (Arc::<Mirrors>::default(), Arc::<Metrics>::default());
         let wake = Arc::<Notify>::default();
         let mut tasks = watch::follow_all(&client, "gpu-operator", &mirrors, &wake);
-        tasks.extend(schema_watch::follow_all(&client, &mirrors, &metrics, &wake));
+        tasks.extend(installation_watch::watch_crds(&client, &mirrors, &metrics, &wake));
         tasks.extend(watch::follow_pods(&client, "gpu-operator", &mirrors));
         let (publisher, publishing) = Publisher::new(client.clone(), Arc::clone(&metrics));
         let adviser =
@@ -251,7 +251,7 @@ async fn without_diagnosis_other_namespaces_show_only_foreign_drivers() {
     let wake = Arc::<Notify>::default();
     let client = Client::new(service, "default");
     let mut tasks = watch::follow_all(&client, "gpu-operator", &mirrors, &wake);
-    tasks.extend(schema_watch::follow_all(&client, &mirrors, &Arc::default(), &wake));
+    tasks.extend(installation_watch::watch_crds(&client, &mirrors, &Arc::default(), &wake));
     scene.tasks = tasks.into_iter().map(tokio::spawn).collect();
     while !mirrors.missing().is_empty() {
         tokio::time::timeout(PATIENCE, wake.notified()).await.expect("a list");

@@ -1,6 +1,6 @@
 //! Notes: what a node's status reports in addition to its verdict.
 
-use gpu_operator_common::{bounds::shorten, credentials::hide_in_urls};
+use gpu_operator_common::text::{hide_in_urls, shorten};
 use gpu_operator_crd::reason::Reason;
 
 /// The maximum length of a message, in characters; the schema rejects longer ones.

@@ -14,7 +14,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, Preconditions},
     core::PartialObjectMeta,
 };
-use nvml_probe::report::{announce::Announcer, gpu_node::GpuNodeView, publish::Publisher};
+use nvml_probe::report::gpu_node::{Announcer, GpuNodeView, Publisher};
 use serde_json::{Value, json};
 
 use super::{

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use cluster::standin::DriverMode;
-use gpu_operator_crd::{health::HealthState, keys, phase::Phase, policy::Stage, reason::Reason};
+use gpu_operator_crd::{health::HealthState, keys, policy::Stage, reason::Reason, stage::Phase};
 use harness::wait::eventually;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;

@@ -1,7 +1,7 @@
 //! `gpuPods.mode: Evict` on real nodes: real evictions of pods whose controllers create them again.
 
 use anyhow::{Context, Result, bail, ensure};
-use gpu_operator_cli::{objects::Objects, report::report};
+use gpu_operator_cli::{objects::Objects, plan::report};
 use gpu_operator_crd::{ClusterGpuPolicy, Phase, keys, reason::Reason};
 use gpu_operator_plan::forecast::Outcome;
 use harness::wait::eventually;

@@ -1,7 +1,7 @@
 //! A new revision on a real node: the driver is replaced only when no operand and no GPU pod uses it.
 
 use anyhow::ensure;
-use gpu_operator_crd::{Phase, policy::Stage, reason::Reason, validated::ValidationResult};
+use gpu_operator_crd::{Phase, gpunode::ValidationResult, policy::Stage, reason::Reason};
 use harness::wait::eventually;
 
 use crate::support::{DEFAULT_DRIVER, PLAIN_STAGES, READY, started, test};

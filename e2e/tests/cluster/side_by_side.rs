@@ -7,7 +7,7 @@ use cluster::{
     node::runtime::Runtime,
     standin::{DriverMode, Gpu},
 };
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys, phase::Phase, policy::Stage, reason::Reason};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys, policy::Stage, reason::Reason, stage::Phase};
 use harness::wait::eventually;
 use k8s_openapi::api::{
     apps::v1::DaemonSet,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use gpu_operator_crd::{Phase, keys, reason::Reason, validated::ValidationResult};
+use gpu_operator_crd::{Phase, gpunode::ValidationResult, keys, reason::Reason};
 use harness::wait::eventually;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;

@@ -8,12 +8,9 @@ use std::{
 };
 
 use node_tools::runtime::{
-    config_files::{ConfigFile, config_files},
-    entries::NvidiaEntries,
-    kind::RuntimeKind as Kind,
-    record::{AddedEntries, Record, move_version_1_to_main},
+    config_files::{AddedEntries, ConfigFile, Record, Texts, config_files, move_version_1_to_main},
+    entries::{NvidiaEntries, RuntimeKind as Kind},
     state,
-    texts::Texts,
 };
 use tempfile::TempDir;
 

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, fs, path::Path, process::Command};
 use gpu_host::{
     nvml::{
         supervisor::{Limits, NvmlStatus, Supervisor, child_command},
-        target::Target,
+        trusted::Target,
     },
     observe::driver::{CONTAINER_ROOT, all_libraries},
 };

@@ -1,4 +1,5 @@
-//! The archive of a support bundle: a `.tar.gz` of limited size that depends only on its contents.
+//! The contents of a support bundle, and the archive: a `.tar.gz` of limited size that depends only on its contents. Everything
+//! enters through [`Contents`], which removes credentials.
 
 use std::{
     collections::BTreeSet,
@@ -8,55 +9,45 @@ use std::{
 use flate2::{Compression, write::GzEncoder};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
 
-use super::{
-    contents::{Absence, Contents, Entry, Parts},
-    trim::sha256,
+use crate::{
+    bundle::redact::{object::object, text::text},
+    read::ReadError,
 };
 
 const FOLDER: &str = "gpu-fleet-support-bundle";
 /// What a file takes in the archive in addition to its content, in bytes: its header and its line in the manifest, both compressed.
 const PER_FILE: usize = 256;
 
-/// What is known about the bundle as a whole.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct About {
-    /// The time at which the command was started.
     pub collected_at: Timestamp,
-    /// The version of this command.
     pub cli_version: &'static str,
-    /// The version of the API server.
     pub server_version: Option<String>,
     pub operator_namespace: String,
-    /// The nodes of which the bundle contains pods, logs and metrics, the first of which need attention most.
+    /// The nodes whose pods, logs and metrics are in the bundle. Those that need attention come first.
     pub nodes: Vec<String>,
 }
 
-/// A table of contents.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
-    /// What is known about the bundle as a whole.
     #[serde(flatten)]
     pub about: About,
-    /// The files, by path.
     pub files: Vec<Listed>,
-    /// What is not in the bundle because of a limit.
     pub left_out: BTreeSet<Absence>,
-    /// What could not be read.
     pub not_read: BTreeSet<Absence>,
 }
 
-/// A file in the manifest.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Listed {
     /// The path below the folder of the bundle.
     pub path: String,
-    /// The size in bytes.
     pub size: usize,
-    /// The SHA-256 checksum in hexadecimal form.
     pub sha256: String,
 }
 
@@ -107,6 +98,11 @@ fn listed(entries: &[Entry]) -> Vec<Listed> {
     listed
 }
 
+pub fn sha256(content: &[u8]) -> String {
+    let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or_default();
+    Sha256::digest(content).iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
 fn written(manifest: &Manifest, entries: &[Entry]) -> io::Result<Vec<u8>> {
     let mut sorted: Vec<&Entry> = entries.iter().collect();
     sorted.sort_by(|a, b| a.path.cmp(&b.path));
@@ -128,4 +124,72 @@ fn append<W: Write>(archive: &mut tar::Builder<W>, path: &str, content: &[u8]) -
     header.set_gid(0);
     header.set_mtime(0);
     archive.append_data(&mut header, format!("{FOLDER}/{path}"), content)
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub path: String,
+    pub content: String,
+}
+
+/// What a bundle does not contain, although it was asked for.
+#[derive(Clone, Debug, Serialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase")]
+pub struct Absence {
+    /// The path of the file, or what it would contain.
+    pub what: String,
+    pub reason: String,
+}
+
+/// The contents of a bundle, the most important first.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    entries: Vec<Entry>,
+    left_out: BTreeSet<Absence>,
+    not_read: BTreeSet<Absence>,
+}
+
+#[derive(Debug)]
+pub struct Parts {
+    pub entries: Vec<Entry>,
+    /// What is not in the bundle because of a limit.
+    pub left_out: BTreeSet<Absence>,
+    pub not_read: BTreeSet<Absence>,
+}
+
+impl Contents {
+    /// Adds an object, or a list of objects, without its credentials.
+    pub fn add_object(&mut self, path: String, mut value: Value) {
+        object(&mut value);
+        self.entries.push(Entry { path, content: format!("{value:#}\n") });
+    }
+
+    pub fn add_text(&mut self, path: String, content: &str) {
+        self.entries.push(Entry { path, content: text(content) });
+    }
+
+    pub fn leave_out(&mut self, what: &str, reason: &str) {
+        self.left_out.insert(Absence { what: what.to_owned(), reason: reason.to_owned() });
+    }
+
+    /// Records what could not be read, for example because a right is missing.
+    pub fn add_unread(&mut self, what: &str, error: &ReadError) {
+        self.not_read.insert(Absence { what: what.to_owned(), reason: text(&error.to_string()) });
+    }
+
+    /// Returns the size of all files in a folder, in bytes.
+    pub fn size_of(&self, folder: &str) -> usize {
+        let in_folder = self.entries.iter().filter(|entry| entry.path.starts_with(folder));
+        in_folder.map(|entry| entry.content.len()).sum()
+    }
+
+    pub fn append(&mut self, mut other: Self) {
+        self.entries.append(&mut other.entries);
+        self.left_out.append(&mut other.left_out);
+        self.not_read.append(&mut other.not_read);
+    }
+
+    pub fn into_parts(self) -> Parts {
+        Parts { entries: self.entries, left_out: self.left_out, not_read: self.not_read }
+    }
 }

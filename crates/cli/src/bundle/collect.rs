@@ -1,6 +1,6 @@
 //! Reads what a support bundle contains. Neither Secrets nor ConfigMaps are read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use k8s_openapi::{
@@ -16,14 +16,12 @@ use kube::{
     Client, Resource,
     api::{ApiResource, DynamicObject, ListParams},
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
 use super::{
-    contents::Contents,
-    order::order,
+    archive::{Contents, sha256},
     pods::{LogOptions, is_own, pods},
-    trim,
 };
 use crate::read::{ReadError, each};
 
@@ -36,9 +34,8 @@ const CONCURRENT: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The number of nodes of which pods, logs and metrics are read.
+    /// The number of nodes whose pods, logs and metrics are read.
     pub nodes: usize,
-    /// Which logs are read.
     pub logs: LogOptions,
     /// The limit for all logs, in bytes.
     pub all_logs: usize,
@@ -46,12 +43,9 @@ pub struct Options {
     pub progress: fn(&str),
 }
 
-/// What has been collected.
 #[derive(Debug)]
 pub struct Collected {
-    /// The contents of the bundle.
     pub contents: Contents,
-    /// The nodes of which pods, logs and metrics were read.
     pub nodes: Vec<String>,
 }
 
@@ -69,7 +63,7 @@ pub async fn collect(client: &Client, namespace: &str, options: Options) -> Coll
         collector.events(namespace, params).await;
     }
     let gpu_nodes = by_name(collector.read::<GpuNode>("gpunodes", None, ListParams::default()).await);
-    let nodes = by_name(collector.read_each::<Node>("nodes", None, ListParams::default(), trim::node).await);
+    let nodes = by_name(collector.read_each::<Node>("nodes", None, ListParams::default(), node).await);
     let ordered = order(&policies, &gpu_nodes, &nodes);
     let (chosen, others) = ordered.split_at(options.nodes.min(ordered.len()));
     for chunk in chosen.chunks(CONCURRENT) {
@@ -101,7 +95,7 @@ impl Collector<'_> {
         self.read_each::<K>(what, namespace, params, Value::clone).await
     }
 
-    /// Reads all objects of a kind, of which `part` returns what is kept. What cannot be read is recorded.
+    /// Reads all objects of a kind, and keeps the `part` of each. Failures are recorded.
     async fn read_each<K>(
         &mut self,
         what: &str,
@@ -149,7 +143,7 @@ impl Collector<'_> {
         for name in [ClusterGpuPolicy::plural(&()), GpuNode::plural(&())] {
             let only = ListParams::default().fields(&format!("metadata.name={name}.{}", ClusterGpuPolicy::group(&())));
             let what = format!("customresourcedefinitions {name}");
-            let found = self.read_each::<CustomResourceDefinition>(&what, None, only, trim::definition).await;
+            let found = self.read_each::<CustomResourceDefinition>(&what, None, only, definition).await;
             self.add("customresourcedefinitions", &found);
         }
         let policies = self.read::<ValidatingAdmissionPolicy>("validatingadmissionpolicies", None, labelled()).await;
@@ -189,7 +183,6 @@ impl Collector<'_> {
         self.contents.add_object(format!("events/{namespace}.json"), list);
     }
 
-    /// Adds some nodes, with their pods, logs and metrics.
     async fn nodes(&mut self, names: &[String], gpu_nodes: &BTreeMap<String, Value>, nodes: &BTreeMap<String, Value>) {
         let mut logs = self.options.logs;
         let is_full = logs.enabled && self.contents.size_of("logs/") >= self.options.all_logs;
@@ -233,4 +226,113 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
 
 fn name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// Returns the names of all nodes: those that policies list in `status.attention`, then those with a GPU that are not ready, then the
+/// others with a GPU, then all others; each by name.
+pub fn order(policies: &[Value], gpu_nodes: &BTreeMap<String, Value>, nodes: &BTreeMap<String, Value>) -> Vec<String> {
+    let attention = policies.iter().flat_map(|policy| policy["status"]["attention"].as_array().into_iter().flatten());
+    let attention: BTreeSet<&str> = attention.filter_map(|entry| entry["node"].as_str()).collect();
+    let names: BTreeSet<&String> = gpu_nodes.keys().chain(nodes.keys()).collect();
+    let rank = |name: &str| {
+        let gpu_node = gpu_nodes.get(name);
+        let is_ready = gpu_node.is_none_or(|gpu_node| gpu_node["status"]["phase"] == "Ready")
+            && nodes.get(name).is_none_or(is_node_ready);
+        match (attention.contains(name), gpu_node.is_some(), is_ready) {
+            (true, _, _) => 0,
+            (false, true, false) => 1,
+            (false, true, true) => 2,
+            (false, false, _) => 3,
+        }
+    };
+    let mut ordered: Vec<String> = names.into_iter().cloned().collect();
+    ordered.sort_by_key(|name| rank(name));
+    ordered
+}
+
+fn is_node_ready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array();
+    let ready = conditions.into_iter().flatten().find(|condition| condition["type"] == "Ready");
+    ready.is_some_and(|condition| condition["status"] == "True")
+}
+
+/// Returns the part of a Node that is in the bundle: neither its addresses, its images nor other programs' annotations.
+pub fn node(node: &Value) -> Value {
+    let meta = &node["metadata"];
+    let mut metadata = picked(meta, &["name", "uid", "creationTimestamp", "deletionTimestamp", "labels"]);
+    let own = meta["annotations"].as_object().into_iter().flatten();
+    let own = own.filter(|(key, _)| key.starts_with(keys::PREFIX));
+    let own: Map<_, _> = own.map(|(key, value)| (key.clone(), value.clone())).collect();
+    metadata.insert("annotations".to_owned(), own.into());
+    let spec = picked(&node["spec"], &["taints", "unschedulable"]);
+    let status = picked(&node["status"], &["conditions", "nodeInfo", "allocatable", "capacity"]);
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status})
+}
+
+/// Returns the part of a CustomResourceDefinition that is in the bundle: of the schema of each version only a checksum.
+pub fn definition(definition: &Value) -> Value {
+    let version = |version: &Value| {
+        let mut shown = picked(version, &["name", "served", "storage", "deprecated"]);
+        shown.insert("schemaSha256".to_owned(), sha256(version["schema"].to_string().as_bytes()).into());
+        Value::from(shown)
+    };
+    let versions: Vec<Value> = definition["spec"]["versions"].as_array().into_iter().flatten().map(version).collect();
+    json!({
+        "apiVersion": definition["apiVersion"],
+        "kind": definition["kind"],
+        "metadata": picked(&definition["metadata"], &["name", "uid", "creationTimestamp", "labels", "annotations"]),
+        "spec": {"group": definition["spec"]["group"], "versions": versions},
+        "status": picked(&definition["status"], &["conditions", "storedVersions"]),
+    })
+}
+
+fn picked(value: &Value, fields: &[&str]) -> Map<String, Value> {
+    let of = value.as_object().into_iter().flatten();
+    of.filter(|(key, _)| fields.contains(&key.as_str())).map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn nodes_that_need_attention_come_first() {
+        let policy = json!({"status": {"attention": [{"node": "z"}, {"node": "gone"}]}});
+        let phase = |phase: &str| json!({"status": {"phase": phase}});
+        let of = |pairs: Vec<(&str, Value)>| pairs.into_iter().map(|(name, of)| (name.to_owned(), of)).collect();
+        let gpu_nodes = of(vec![("a", phase("Ready")), ("b", phase("Failed")), ("c", phase("Ready"))]);
+        let ready = |status| json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
+        let nodes =
+            of(vec![("0", ready("False")), ("c", ready("Unknown")), ("z", ready("True")), ("a", ready("True"))]);
+        assert_eq!(order(&[policy], &gpu_nodes, &nodes), ["z", "b", "c", "a", "0"]);
+        assert_eq!(order(&[], &BTreeMap::new(), &nodes), ["0", "a", "c", "z"]);
+    }
+
+    #[test]
+    fn nodes_have_only_what_support_needs() {
+        let found = node(&json!({
+            "metadata": {
+                "name": "a",
+                "annotations": {"gpu.nodestack.dev/cordon": "x", "example.com/b": "canary"},
+                "managedFields": ["canary"],
+            },
+            "spec": {"providerID": "canary", "unschedulable": true},
+            "status": {"addresses": ["canary"], "images": ["canary"], "capacity": {"nvidia.com/gpu": "8"}},
+        }));
+        let metadata = json!({"name": "a", "annotations": {"gpu.nodestack.dev/cordon": "x"}});
+        let (spec, status) = (json!({"unschedulable": true}), json!({"capacity": {"nvidia.com/gpu": "8"}}));
+        let shown = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status});
+        assert_eq!(found, shown);
+    }
+
+    #[test]
+    fn definitions_have_a_checksum_of_each_schema() {
+        let of = |schema: &str| definition(&json!({"spec": {"versions": [{"name": "v1", "schema": schema}]}}));
+        let (first, second) = (of("a"), of("b"));
+        let checksum = |found: &Value| found["spec"]["versions"][0]["schemaSha256"].as_str().map(str::len);
+        assert_eq!(checksum(&first), Some(64));
+        assert_ne!(first, second);
+    }
 }

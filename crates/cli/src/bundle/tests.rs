@@ -11,7 +11,7 @@ use super::{
     collect::{Options, collect},
     pods::LogOptions,
 };
-use crate::{context::Context, screen::Screen, testing::FakeApi};
+use crate::{context::Context, output::Screen, testing::FakeApi};
 
 const NAMESPACE: &str = "/namespaces/gpu-operator";
 /// Larger than every archive of these tests.
@@ -180,7 +180,7 @@ async fn bundles_of_one_cluster_are_equal() {
     assert_eq!(listed, found);
     for file in &manifest.files {
         let content = files[&file.path].as_bytes();
-        assert_eq!((file.size, &file.sha256), (content.len(), &super::trim::sha256(content)), "{}", file.path);
+        assert_eq!((file.size, &file.sha256), (content.len(), &super::archive::sha256(content)), "{}", file.path);
     }
     let in_archive: Value = serde_json::from_str(&files["manifest.json"]).expect("JSON");
     assert_eq!(in_archive, serde_json::to_value(&manifest).expect("JSON"));

@@ -7,91 +7,53 @@ use strum::{EnumIter, IntoStaticStr};
 #[derive(EnumIter, IntoStaticStr, Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Check {
     // The cluster.
-    /// The version of Kubernetes.
     KubernetesVersion,
-    /// The rights of the user who installs the chart.
     InstallRights,
-    /// The API of admission policies.
     AdmissionPolicyApi,
-    /// The number of installations.
     SingleInstallation,
-    /// CRDs that are there before the installation.
     LeftoverCrds,
-    /// A node for the operator's pod.
     OperatorPlacement,
 
     // Nodes.
-    /// The versions of kubelets.
     KubeletSkew,
-    /// The kinds of container runtimes.
     ContainerRuntime,
-    /// CDI in container runtimes.
     RuntimeCdi,
-    /// Driver images for operating systems.
     DriverImage,
 
     // The namespace of the operator.
-    /// The Pod Security standard.
     PodSecurity,
-    /// Quotas of processor time and memory.
     ComputeQuota,
-    /// Quotas of pods.
     PodQuota,
-    /// Limits that containers get by default.
     DefaultLimits,
-    /// Webhooks that can block pods.
     BlockingWebhooks,
 
     // Third-party GPU stacks.
-    /// NVIDIA's GPU Operator.
     NvidiaOperator,
-    /// GKE's add-on.
     GkeAddOn,
-    /// A DRA driver.
     DraDriver,
-    /// Other DaemonSets that install a part of a GPU stack.
     ThirdPartyStack,
 
     // The installation.
-    /// The CRDs exist and are served.
     CrdsInstalled,
-    /// The fields of the CRDs.
     CrdSchema,
-    /// The operator's Deployment.
     OperatorAvailable,
-    /// The version of the operator.
     OperatorVersion,
-    /// The versions of probes.
     ProbeVersion,
-    /// The detector's DaemonSet.
     DetectorReady,
-    /// The probe's DaemonSet.
     ProbeReady,
-    /// Pods that the API server rejects.
     PodsAdmitted,
-    /// Images that cannot be pulled.
     ImagesPulled,
-    /// The chart's admission policies.
     AdmissionPolicies,
 
     // The fleet.
-    /// Nodes with GPUs that are not Ready.
     NodesReady,
-    /// GpuNodes without a recent report.
     ProbesReport,
-    /// Nodes that no policy governs.
     NodesWithoutPolicy,
-    /// Policies with invalid settings.
     PoliciesAccepted,
-    /// Policies that cannot proceed.
     PoliciesProgress,
-    /// Policies that select the same nodes.
     PolicyOverlap,
-    /// Nodes that cannot proceed.
     NodesProgress,
-    /// RuntimeClasses that policies need.
     RuntimeClasses,
-    /// The health of GPUs.
     GpusHealthy,
 }
 
@@ -114,7 +76,6 @@ pub enum Category {
     Fleet,
 }
 
-/// How bad it is if a check does not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     /// Something does not work.
@@ -123,7 +84,6 @@ pub enum Severity {
     Warning,
 }
 
-/// When a check is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Only before the installation.
@@ -135,12 +95,10 @@ pub enum Stage {
 }
 
 impl Category {
-    /// Returns the name, as users write it.
     pub fn name(self) -> &'static str {
         self.into()
     }
 
-    /// Returns the heading.
     pub fn title(self) -> &'static str {
         match self {
             Self::Cluster => "Cluster",
@@ -154,7 +112,6 @@ impl Category {
 }
 
 impl Severity {
-    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -163,31 +120,25 @@ impl Severity {
     }
 }
 
-/// The properties of a check.
 struct Properties(Category, Severity, &'static str);
 
 impl Check {
-    /// Returns the code.
     pub fn code(self) -> &'static str {
         self.into()
     }
 
-    /// Returns the group.
     pub fn category(self) -> Category {
         self.properties().0
     }
 
-    /// Returns how bad it is if it does not pass.
     pub fn severity(self) -> Severity {
         self.properties().1
     }
 
-    /// Returns the title.
     pub fn title(self) -> &'static str {
         self.properties().2
     }
 
-    /// Returns when it is made.
     pub fn stage(self) -> Stage {
         match (self, self.category()) {
             (Self::InstallRights | Self::LeftoverCrds | Self::OperatorPlacement, _) => Stage::Before,

@@ -9,15 +9,11 @@ use gpu_operator_crd::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
-use crate::check::{
-    facts::Facts,
-    judgement::{Judged, bad, count, good, listed, messages, skipped},
-};
+use crate::check::facts::{Facts, Judged, bad, count, good, listed, messages, skipped};
 
 /// The name of NVIDIA's runtime, unless a policy sets another one.
 const RUNTIME_CLASS: &str = "nvidia";
 
-/// Checks the nodes with GPUs.
 pub fn nodes_ready(facts: &Facts) -> Judged<'_> {
     let hosts = facts.gpu_hosts()?;
     let down: Vec<&str> = hosts.iter().filter(|host| !host.facts.ready).map(|host| host.name()).collect();
@@ -30,7 +26,6 @@ pub fn nodes_ready(facts: &Facts) -> Judged<'_> {
     if hosts.is_empty() { skipped("no node has GPUs") } else { good(format!("{} Ready", count(hosts.len(), "node"))) }
 }
 
-/// Checks the reports of probes.
 pub fn probes_report(facts: &Facts) -> Judged<'_> {
     let (hosts, gpu_nodes) = (facts.gpu_hosts()?, facts.gpu_nodes.as_ref()?);
     let by_name: BTreeMap<String, &GpuNode> =
@@ -62,7 +57,6 @@ pub fn probes_report(facts: &Facts) -> Judged<'_> {
     if known == 0 { skipped("no node has GPUs") } else { good(format!("from {}", count(known, "node"))) }
 }
 
-/// Checks for nodes that no policy governs.
 pub fn nodes_without_policy(facts: &Facts) -> Judged<'_> {
     let (hosts, gpu_nodes, policies) = (facts.gpu_hosts()?, facts.gpu_nodes.as_ref()?, facts.policies.as_ref()?);
     let governed: BTreeSet<String> =
@@ -107,7 +101,6 @@ fn with_condition(policies: &[ClusterGpuPolicy], kind: ConditionType, status: &s
     found.collect()
 }
 
-/// Checks the settings of policies.
 pub fn policies_accepted(facts: &Facts) -> Judged<'_> {
     let policies = facts.policies.as_ref()?;
     let mut found = with_condition(&policies.items, ConditionType::Accepted, "False");
@@ -118,7 +111,6 @@ pub fn policies_accepted(facts: &Facts) -> Judged<'_> {
     if policies.items.is_empty() { skipped("no policy exists") } else { good("all are valid") }
 }
 
-/// Checks the progress of policies.
 pub fn policies_progress(facts: &Facts) -> Judged<'_> {
     let policies = &facts.policies.as_ref()?.items;
     let found = with_condition(policies, ConditionType::Stalled, "True");
@@ -128,7 +120,6 @@ pub fn policies_progress(facts: &Facts) -> Judged<'_> {
     if policies.is_empty() { skipped("no policy exists") } else { good("none is stalled") }
 }
 
-/// Checks for policies that select the same nodes.
 pub fn policy_overlap(facts: &Facts) -> Judged<'_> {
     let policies = &facts.policies.as_ref()?.items;
     let mut found = BTreeSet::new();
@@ -151,7 +142,6 @@ pub fn policy_overlap(facts: &Facts) -> Judged<'_> {
 const OTHERS: [Reason; 4] =
     [Reason::ProbeMissing, Reason::GpuNodeUnreadable, Reason::GpuUnhealthy, Reason::NoDriverImageForOS];
 
-/// Checks for nodes that cannot proceed.
 pub fn nodes_progress(facts: &Facts) -> Judged<'_> {
     let gpu_nodes = &facts.gpu_nodes.as_ref()?.items;
     let failed = gpu_nodes.iter().filter_map(|gpu_node| {
@@ -166,7 +156,6 @@ pub fn nodes_progress(facts: &Facts) -> Judged<'_> {
     if gpu_nodes.is_empty() { skipped("no GpuNode exists") } else { good("none has failed") }
 }
 
-/// Checks the RuntimeClasses that policies need.
 pub fn runtime_classes(facts: &Facts) -> Judged<'_> {
     let policies = &facts.policies.as_ref()?.items;
     let classes = facts.runtime_classes.as_ref()?;
@@ -206,7 +195,6 @@ fn class_of<'p>(defaults: &'p Toolkit, own: Option<&'p Toolkit>) -> Option<&'p s
     (injection == Some(Injection::Runtime)).then(|| class.unwrap_or(RUNTIME_CLASS))
 }
 
-/// Checks the health of GPUs.
 pub fn gpus_healthy(facts: &Facts) -> Judged<'_> {
     let gpu_nodes = &facts.gpu_nodes.as_ref()?.items;
     let mut found = Vec::new();

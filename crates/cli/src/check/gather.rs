@@ -1,6 +1,6 @@
 //! Reads what checks are made from.
 
-use gpu_operator_common::build_info;
+use gpu_operator_common::version;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use gpu_operator_plan::catalogue::Catalogue;
 use k8s_openapi::{
@@ -23,14 +23,10 @@ use kube::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    check::{
-        facts::{Facts, Read, Right, Webhook},
-        host::Host,
-    },
+    check::facts::{Facts, Host, Read, Right, Webhook},
     read::{self, Listed, ReadError},
 };
 
-/// The CRD of NVIDIA's GPU Operator.
 const NVIDIA_CRD: &str = "clusterpolicies.nvidia.com";
 /// The kinds of objects in the chart, as group and plural, and whether they are in its namespace.
 const IN_CHART: [(&str, &str, bool); 13] = [
@@ -73,7 +69,7 @@ pub async fn gather(client: &Client, namespace: &str, before: bool, catalogue: C
     let pending = ListParams::default().fields("status.phase=Pending");
     let rejected = ListParams::default().fields("reason=FailedCreate");
     Ok(Facts {
-        version: build_info::LABELS[0].1.to_owned(),
+        version: version::BUILD_LABELS[0].1.to_owned(),
         namespace: namespace.to_owned(),
         catalogue,
         kubernetes,
@@ -130,7 +126,7 @@ where
     Ok(listed.map(|listed| listed.items))
 }
 
-/// Reads the version of the API server. Every user may, so that any other answer means that the API server does not work.
+/// Every user may read it, so that any other answer means that the API server does not work.
 async fn version(client: &Client) -> Read<String> {
     match client.apiserver_version().await {
         Ok(version) => Ok(version.git_version),
@@ -171,7 +167,6 @@ async fn rights(client: &Client, namespace: &str, namespace_exists: bool) -> Rea
     Ok(rights)
 }
 
-/// Reads the CRDs of this operator that exist.
 async fn own_crds(client: &Client) -> Read<Vec<CustomResourceDefinition>> {
     let mut found = Vec::new();
     for name in [ClusterGpuPolicy::crd_name(), GpuNode::crd_name()] {

@@ -18,18 +18,13 @@ use k8s_openapi::{
 use kube::{CustomResourceExt, ResourceExt};
 
 use crate::{
-    check::{
-        facts::Facts,
-        judgement::{Judged, bad, count, good, listed, messages, skipped},
-        schema,
-    },
+    check::facts::{self, Facts, Judged, bad, count, good, listed, messages, skipped},
     read::ReadError,
 };
 
 /// The label of the chart's objects with their version.
 const VERSION_LABEL: &str = "app.kubernetes.io/version";
 
-/// Checks that the CRDs exist and are served.
 pub fn crds_installed(facts: &Facts) -> Judged<'_> {
     let found = facts.crds.as_ref()?;
     let mut faults = Vec::new();
@@ -54,7 +49,6 @@ fn is_established(crd: &CustomResourceDefinition) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Established" && condition.status == "True")
 }
 
-/// Checks the versions and the fields of the CRDs.
 pub fn crd_schema(facts: &Facts) -> Judged<'_> {
     let found = facts.crds.as_ref()?;
     let mut faults = Vec::new();
@@ -66,7 +60,7 @@ pub fn crd_schema(facts: &Facts) -> Judged<'_> {
             remedy = mismatch.remedy();
             faults.push(mismatch.to_string());
         }
-        let missing = schema::missing(&wanted, crd, VERSION);
+        let missing = facts::missing_fields(&wanted, crd, VERSION);
         if !missing.is_empty() {
             faults.push(format!("CRD {name} lacks {}", listed(&missing)));
         }
@@ -82,7 +76,6 @@ pub fn crd_schema(facts: &Facts) -> Judged<'_> {
     if found.is_empty() { skipped("no CRD exists") } else { good("as in this version") }
 }
 
-/// Checks the operator's Deployment.
 pub fn operator_available(facts: &Facts) -> Judged<'_> {
     let Some(operator) = facts.operator()? else {
         return bad(
@@ -102,12 +95,10 @@ pub fn operator_available(facts: &Facts) -> Judged<'_> {
     bad(format!("Deployment {name} has no available pod"), see_pods(facts, keys::OPERATOR_NAME))
 }
 
-/// Returns the version of the operator, if it is known.
 fn operator_release(facts: &Facts) -> Result<Option<&str>, &ReadError> {
     Ok(facts.operator()?.and_then(|operator| operator.labels().get(VERSION_LABEL)).map(String::as_str))
 }
 
-/// Checks the version of the operator.
 pub fn operator_version(facts: &Facts) -> Judged<'_> {
     let Some(version) = operator_release(facts)? else {
         return skipped(format!("no Deployment of the operator with the label {VERSION_LABEL}"));
@@ -121,7 +112,6 @@ pub fn operator_version(facts: &Facts) -> Judged<'_> {
     )
 }
 
-/// Checks the versions of probes.
 pub fn probe_version(facts: &Facts) -> Judged<'_> {
     let Some(version) = operator_release(facts)? else {
         return skipped(format!("no Deployment of the operator with the label {VERSION_LABEL}"));
@@ -151,7 +141,6 @@ pub fn probe_version(facts: &Facts) -> Judged<'_> {
     if known == 0 { skipped("no probe has reported") } else { good(version) }
 }
 
-/// Returns a DaemonSet of the operator's namespace.
 fn own_set<'f>(facts: &'f Facts, name: &str) -> Result<Option<&'f DaemonSet>, &'f ReadError> {
     Ok(facts.own_sets()?.into_iter().find(|set| set.name_any() == name))
 }
@@ -169,7 +158,6 @@ fn not_ready(facts: &Facts, is_of_kind: impl Fn(&NodeFacts) -> bool) -> usize {
     nodes.iter().filter(|node| !node.facts.ready && is_of_kind(&node.facts)).count()
 }
 
-/// Checks the detector's DaemonSet.
 pub fn detector_ready(facts: &Facts) -> Judged<'_> {
     let Some(set) = own_set(facts, DETECTOR_DAEMON_SET)? else {
         return no_set(facts, DETECTOR_DAEMON_SET);
@@ -187,7 +175,6 @@ pub fn detector_ready(facts: &Facts) -> Judged<'_> {
     good(format!("ready on {}", count(ready, "node")))
 }
 
-/// Checks the probe's DaemonSet.
 pub fn probe_ready(facts: &Facts) -> Judged<'_> {
     let Some(set) = own_set(facts, PROBE_DAEMON_SET)? else {
         return no_set(facts, PROBE_DAEMON_SET);
@@ -221,7 +208,6 @@ fn see_pods(facts: &Facts, name: &str) -> String {
     format!("kubectl describe pods --namespace {} --selector {}", facts.namespace, keys::selector(name))
 }
 
-/// Checks for pods that the API server rejects.
 pub fn pods_admitted(facts: &Facts) -> Judged<'_> {
     let (events, sets) = (facts.rejections.as_ref()?, facts.own_sets()?);
     let lacks_pods = |set: &&DaemonSet| {
@@ -245,7 +231,6 @@ pub fn pods_admitted(facts: &Facts) -> Judged<'_> {
     bad(messages(&found), "change what the messages name; the operator tries again by itself")
 }
 
-/// Checks for images that cannot be pulled.
 pub fn images_pulled(facts: &Facts) -> Judged<'_> {
     let waiting: Vec<String> = facts.pending.as_ref()?.iter().filter_map(image_of).collect();
     if waiting.is_empty() {
@@ -274,7 +259,6 @@ fn admission_names(operator: &Deployment) -> Vec<&str> {
     pairs.map(|pair| pair[1].as_str()).collect()
 }
 
-/// Checks the chart's admission policies.
 pub fn admission_policies(facts: &Facts) -> Judged<'_> {
     let names = facts.operator()?.map(admission_names).unwrap_or_default();
     if names.is_empty() {

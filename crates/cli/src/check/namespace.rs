@@ -16,19 +16,15 @@ use kube::{
     core::{Selector, SelectorExt},
 };
 
-use crate::check::{
-    facts::{Facts, Webhook},
-    judgement::{Judged, bad, count, good, listed},
-};
+use crate::check::facts::{Facts, Judged, Webhook, bad, count, good, listed};
 
 /// The label of the Pod Security standard that is enforced.
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 /// The label of every namespace with its name.
 const NAME: &str = "kubernetes.io/metadata.name";
-/// The resources of which pods must set a request or limit if a quota limits them.
+/// Pods must set requests or limits of these resources if a quota limits them.
 const COMPUTE: [&str; 6] = ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 
-/// Checks the Pod Security standard.
 pub fn pod_security(facts: &Facts) -> Judged<'_> {
     let Some(labels) = facts.labels.as_ref()? else {
         return good(format!("namespace {} does not exist yet", facts.namespace));
@@ -51,7 +47,6 @@ fn applies_to_all(quota: &ResourceQuota) -> bool {
     })
 }
 
-/// Checks quotas of processor time and memory.
 pub fn compute_quota(facts: &Facts) -> Judged<'_> {
     let (quotas, ranges) = (facts.quotas.as_ref()?, facts.limits.as_ref()?);
     let items = || ranges.iter().filter_map(|range| range.spec.as_ref()).flat_map(|spec| &spec.limits);
@@ -86,7 +81,6 @@ pub fn compute_quota(facts: &Facts) -> Judged<'_> {
     )
 }
 
-/// Checks quotas of pods.
 pub fn pod_quota(facts: &Facts) -> Judged<'_> {
     let mut found = Vec::new();
     for quota in facts.quotas.as_ref()? {
@@ -107,7 +101,6 @@ pub fn pod_quota(facts: &Facts) -> Judged<'_> {
     bad(found.join("; "), "raise the quota to ten pods for each node; the chart's own is set by resourceQuota.nodes")
 }
 
-/// Checks the limits that containers get by default.
 pub fn default_limits(facts: &Facts) -> Judged<'_> {
     let mut found = Vec::new();
     for range in facts.limits.as_ref()? {
@@ -135,7 +128,6 @@ fn limits(item: &LimitRangeItem) -> Vec<String> {
     [of("a default limit of", &item.default), of("a maximum of", &item.max)].into_iter().flatten().collect()
 }
 
-/// Checks webhooks that can block pods.
 pub fn blocking_webhooks(facts: &Facts) -> Judged<'_> {
     let webhooks = facts.webhooks.as_ref()?;
     let mut labels = facts.labels.as_ref()?.clone().unwrap_or_default();

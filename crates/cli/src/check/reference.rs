@@ -2,13 +2,10 @@
 
 use crate::check::code::Check;
 
-/// The explanation of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Explanation {
     pub looks_at: &'static str,
-    /// Why that matters.
     pub matters: &'static str,
-    /// What to do if it does not pass.
     pub remedy: &'static str,
 }
 

@@ -14,14 +14,12 @@ use crate::{
     check::{
         RunChecks,
         code::{Check, Severity, Stage},
-        facts::Facts,
+        facts::{Facts, Judgement},
         gather::gather,
-        judge::judge,
-        judgement::Judgement,
-        report::{CheckResult, report},
+        report::{CheckResult, judge, report},
     },
     context::{Context, Outcome},
-    screen::Screen,
+    output::Screen,
     testing::FakeApi,
 };
 
@@ -37,7 +35,6 @@ fn context() -> Context {
     Context { client, namespace, screen: Screen::default(), now: Timestamp::UNIX_EPOCH }
 }
 
-/// Returns what a check is made from in a healthy cluster.
 async fn healthy(before: bool) -> Facts {
     cluster::facts(&cluster::healthy(), before).await
 }

@@ -8,12 +8,8 @@ use gpu_operator_plan::{
 };
 use kube::ResourceExt;
 
-use super::{
-    checks::{Check, Evidence, State},
-    node_facts::{Facts, NodeState},
-};
+use super::node_facts::{Check, Evidence, Facts, NodeState, State};
 
-/// Returns the state of the Node.
 pub fn node(facts: &Facts) -> Check {
     let NodeState { facts: node, ready } = match &facts.node {
         Ok(Some(node)) => node,
@@ -50,7 +46,6 @@ pub fn node(facts: &Facts) -> Check {
         .with(taint.into_iter().map(Evidence::new).collect())
 }
 
-/// Returns which GPUs the node has, and how that is known.
 pub fn gpus(facts: &Facts, gpu_node: Option<&GpuNode>, catalogue: &Catalogue) -> Check {
     const NAME: &str = "GPUs";
     let Some(gpu_node) = gpu_node else { return undetected(facts) };
@@ -92,7 +87,6 @@ fn missing<'c>(counts: &'c GpuCounts, report: &Report) -> Vec<&'c str> {
     counts.seen_at.iter().filter(|address| !is_there(address)).map(String::as_str).collect()
 }
 
-/// Returns how the model of a node is known.
 fn source(catalogue: &Catalogue, node: Option<&NodeFacts>, report: &Report, model: &str) -> String {
     let signals = node.map(|node| node_labels::signals(catalogue, node)).unwrap_or_default();
     let ids: std::collections::BTreeSet<&str> = report.gpus.iter().map(|gpu| gpu.device_id.as_str()).collect();
@@ -165,7 +159,6 @@ fn unreported(facts: &Facts) -> (State, String) {
     }
 }
 
-/// Returns which policy governs the node.
 pub fn policy(facts: &Facts, gpu_node: &GpuNode) -> Check {
     const NAME: &str = "Policy";
     let status = gpu_node.status.as_ref();
@@ -202,7 +195,6 @@ pub fn policy(facts: &Facts, gpu_node: &GpuNode) -> Check {
     Check::new(NAME, state, detail).with(problem.into_iter().map(Evidence::new).collect())
 }
 
-/// Returns the problem that a policy reports about a pool.
 fn problem_of(policy: &ClusterGpuPolicy, pool: &str) -> Option<String> {
     let pool = policy.status.as_ref()?.pools.iter().find(|status| status.name.as_str() == pool)?;
     Some(format!("{}: {}", pool.reason()?, pool.message))

@@ -1,7 +1,8 @@
-//! What is read to explain a node: five requests.
+//! The facts that explain a node, read by five requests, and the checks made from them. Each check is one link of the chain from
+//! the Node to its GPUs.
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
-use gpu_operator_plan::world::{NodeFacts, PodFacts, TrimmedNode};
+use gpu_operator_plan::world::{ContainerFacts, ContainerState, NodeFacts, ObservedTime, PodFacts, TrimmedNode};
 use k8s_openapi::{
     api::core::v1::{Event, Node, NodeCondition, Pod},
     apimachinery::pkg::apis::meta::v1::Time,
@@ -10,7 +11,7 @@ use kube::{Client, ResourceExt, api::ListParams};
 use serde::Serialize;
 
 use crate::{
-    explain::error::ExplainError,
+    explain::target::ExplainError,
     read::{self, ReadError},
 };
 
@@ -18,24 +19,19 @@ use crate::{
 const COMPONENT: &str = "gpu-operator";
 /// The namespace of Events about objects without a namespace.
 const EVENTS_NAMESPACE: &str = "default";
-/// The maximum number of Events that are shown.
 const MAX_EVENTS: usize = 5;
 
 /// What is read, or why it is not known.
 pub type Known<T> = Result<T, String>;
 
-/// What is known about a node.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub name: String,
-    /// The namespace of the operator.
     pub namespace: String,
     pub node: Known<Option<NodeState>>,
     pub gpu_node: Known<Option<GpuNode>>,
     pub policies: Known<Vec<ClusterGpuPolicy>>,
-    /// The pods of the operator's namespace on the node.
     pub pods: Known<NodePods>,
-    /// The latest Events of the operator about the node.
     pub events: Known<Vec<NodeEvent>>,
 }
 
@@ -45,12 +41,10 @@ pub struct NodeState {
     pub ready: Option<NodeCondition>,
 }
 
-/// Pods of the operator's namespace on a node.
 #[derive(Clone, Debug, Default)]
 pub struct NodePods {
     /// The probe's pod, and those of the stages.
     pub own: Vec<PodFacts>,
-    /// The detector's pod and its phase.
     pub detector: Option<DetectorPod>,
 }
 
@@ -61,11 +55,9 @@ pub struct DetectorPod {
     pub phase: String,
 }
 
-/// An Event about a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeEvent {
-    /// When it was last reported.
     pub at: Option<Time>,
     /// `Normal` or `Warning`.
     #[serde(rename = "type")]
@@ -150,4 +142,126 @@ fn events(found: Vec<Event>) -> Vec<NodeEvent> {
     let mut events: Vec<NodeEvent> = found.into_iter().filter(of_node).map(event).collect();
     events.sort_by(|a, b| a.at.cmp(&b.at));
     events.split_off(events.len().saturating_sub(MAX_EVENTS))
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Check {
+    pub name: &'static str,
+    pub state: State,
+    /// The evidence in short.
+    pub detail: String,
+    /// The reason of the condition, unless the check is done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The time of the last change of the state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// The time at which it counts as failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Time>,
+    /// More evidence, one per line.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub evidence: Vec<Evidence>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Evidence {
+    pub text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum State {
+    Done,
+    /// It is in progress, or needs attention.
+    InProgress,
+    Failed,
+    /// It waits for an earlier one.
+    Pending,
+    Unknown,
+    NotNeeded,
+}
+
+impl Check {
+    pub fn new(name: &'static str, state: State, detail: impl Into<String>) -> Self {
+        let (reason, since, deadline, evidence) = (None, None, None, Vec::new());
+        Self { name, state, detail: detail.into(), reason, since, deadline, evidence }
+    }
+
+    pub fn since(self, since: Option<Time>) -> Self {
+        Self { since, ..self }
+    }
+
+    pub fn with(self, evidence: Vec<Evidence>) -> Self {
+        Self { evidence, ..self }
+    }
+}
+
+impl Evidence {
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), since: None }
+    }
+
+    pub fn of_pod(pod: &PodFacts) -> Self {
+        let time = |at: ObservedTime| Time(at.reported());
+        let (state, since) = pod_state(pod);
+        Self { text: format!("pod {}: {state}", pod.name), since: since.map(time) }
+    }
+}
+
+/// Returns the state of a pod, with the container that is not as it should be, and its time.
+fn pod_state(pod: &PodFacts) -> (String, Option<ObservedTime>) {
+    if let Some(deletion) = &pod.deletion {
+        return ("being deleted".to_owned(), Some(deletion.since));
+    }
+    if let Some(end) = &pod.end {
+        let how = if end.succeeded { "ended successfully" } else { "failed" };
+        return (
+            [how, &end.reason, &end.message]
+                .iter()
+                .copied()
+                .filter(|part| !part.is_empty())
+                .collect::<Vec<_>>()
+                .join(": "),
+            end.at,
+        );
+    }
+    if let Some(why) = &pod.unschedulable {
+        return (format!("not scheduled: {why}"), pod.created);
+    }
+    let is_running = |container: &ContainerFacts| matches!(container.state, ContainerState::Running(_));
+    if pod.running() {
+        let restarted =
+            pod.containers.iter().find_map(|container| Some((&container.name, container.last_failure.as_ref()?)));
+        let restarted = restarted.map(|(name, exit)| format!(", after container {name} exited with {}", exit.code));
+        return (format!("running{}", restarted.unwrap_or_default()), pod.running_since());
+    }
+    let is_unfinished = |container: &&ContainerFacts| match &container.state {
+        ContainerState::Ended(exit) => exit.code != 0,
+        ContainerState::Waiting { .. } | ContainerState::Running(_) => true,
+    };
+    let of_init = pod.init.iter().find(is_unfinished);
+    match of_init.or_else(|| pod.containers.iter().find(|container| !(is_running(container) && container.ready))) {
+        Some(container) => (container_state(container), container.running_since().or(pod.created)),
+        None => ("starting".to_owned(), pod.created),
+    }
+}
+
+fn container_state(container: &ContainerFacts) -> String {
+    let name = &container.name;
+    let last = container.last_failure.as_ref().filter(|exit| !exit.message.is_empty());
+    let last = last.map(|exit| format!("; it exited with {}: {}", exit.code, exit.message)).unwrap_or_default();
+    match &container.state {
+        ContainerState::Waiting { reason, message } => {
+            let parts = [reason.as_str(), message.as_str()];
+            let why = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ");
+            let why = if why.is_empty() { "waiting".to_owned() } else { why };
+            format!("container {name}: {why}{last}")
+        }
+        ContainerState::Running(_) => format!("container {name} runs and is not ready{last}"),
+        ContainerState::Ended(exit) => format!("container {name} exited with {}: {}", exit.code, exit.message),
+    }
 }

@@ -1,50 +1,45 @@
-//! Why a pod does not get its GPUs, by the operator's diagnosis, or where it runs.
+//! Why a pod does not get its GPUs, by the operator's diagnosis, or where it runs. Read are the pod, its Events, and its node, or
+//! all nodes if it has none.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::{GpuNodeStatus, Phase};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase};
 use gpu_operator_diagnose::{Finding, Mistake, PendingPod, PodEvent, RefusedPods, Symptoms, diagnose};
 use gpu_operator_plan::{
     inventory::report as reports,
-    world::{NodeFacts, Placement, World, is_gpu},
+    world::{NodeFacts, Placement, TrimmedNode, World, is_gpu},
 };
 use k8s_openapi::{
-    api::core::v1::{Container, ContainerStatus, Pod},
+    api::core::v1::{Container, ContainerStatus, Event, Pod},
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::Timestamp,
 };
-use kube::ResourceExt;
+use kube::{Client, ResourceExt, api::ListParams};
 use serde::Serialize;
 
-use super::{
-    pod_facts::Facts,
-    reasons::{Topic, plain},
+use super::reasons::{Topic, plain};
+use crate::{
+    context::Outcome,
+    explain::target::ExplainError,
+    read::{self, Listed, ReadError},
 };
 
-/// The prefix of NVIDIA's resources.
 const NVIDIA: &str = "nvidia.com/";
 /// The resource name of GPUs before Kubernetes 1.10.
 const LEGACY: &str = "alpha.kubernetes.io/nvidia-gpu";
-/// The maximum number of nodes that are listed.
 const MAX_NODES: usize = 10;
 
-/// Why a pod does not get its GPUs, or where it runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodReport {
     pub namespace: String,
-    /// The name of the pod.
     pub pod: String,
-    /// Its phase, such as `Pending`.
     pub phase: String,
-    /// When it was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// The node that it is assigned to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// The GPU resources that it requests, with their amounts.
     pub requests: BTreeMap<String, String>,
     /// Whether it has resource claims, which may be for GPUs.
     pub claims: bool,
@@ -54,7 +49,6 @@ pub struct PodReport {
     /// What Kubernetes reports: why the pod is not scheduled, and containers that do not run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reported: Vec<String>,
-    /// What is wrong with it.
     pub findings: Vec<Found>,
     /// The number of nodes that its node selector and affinity match and that have GPUs.
     pub matching_nodes: usize,
@@ -66,12 +60,16 @@ pub struct PodReport {
     pub notes: Vec<String>,
 }
 
-/// A finding about a pod.
+impl PodReport {
+    pub fn outcome(&self) -> Outcome {
+        if self.findings.is_empty() { Outcome::Good } else { Outcome::Bad }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Found {
     pub reason: &'static str,
-    /// Whether it needs a user.
     pub warning: bool,
     /// The explanation, with the values of this pod.
     pub message: String,
@@ -83,21 +81,17 @@ pub struct Found {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Candidate {
-    /// The name of the node.
     pub node: String,
-    /// The model of its GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// What it offers, by resource, whether or not other pods use it.
     pub allocatable: BTreeMap<String, u32>,
-    /// Whether it offers all that the pod requests.
     pub offers_enough: bool,
     /// Why the pod cannot be placed on it now. Empty if it can.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub obstacle: String,
 }
 
-/// Returns why a pod does not get its GPUs, or where it runs.
 pub fn report(facts: &Facts, now: Timestamp) -> PodReport {
     let Facts { pod, events, world, missing } = facts;
     let spec = pod.spec.clone().unwrap_or_default();
@@ -145,7 +139,7 @@ pub fn report(facts: &Facts, now: Timestamp) -> PodReport {
     }
 }
 
-/// Returns the findings of the operator's diagnosis that are certain with what is known.
+/// Returns the certain findings of the operator's diagnosis.
 fn findings(facts: &Facts, now: Timestamp, notes: &mut Vec<String>) -> Vec<Found> {
     let Facts { pod, events, world, missing } = facts;
     let mut symptoms = Symptoms::default();
@@ -258,7 +252,6 @@ fn candidates(
     found
 }
 
-/// Returns why a pod cannot be placed on a node that it matches.
 fn obstacle(placement: &Placement, node: &NodeFacts, status: Option<&GpuNodeStatus>) -> String {
     if !node.ready {
         return "NotReady".to_owned();
@@ -275,7 +268,6 @@ fn obstacle(placement: &Placement, node: &NodeFacts, status: Option<&GpuNodeStat
     not_ready.map(|status| format!("phase {}{}", status.phase.as_str(), reason(status))).unwrap_or_default()
 }
 
-/// Returns why a container does not run.
 fn not_running(status: &ContainerStatus) -> Option<String> {
     let state = status.state.as_ref()?;
     let (why, message) = match (&state.waiting, &state.terminated) {
@@ -296,4 +288,70 @@ fn devices(status: &ContainerStatus) -> Vec<String> {
     let of_gpus =
         status.allocated_resources_status.iter().flatten().filter(|resource| resource.name.starts_with(NVIDIA));
     of_gpus.flat_map(|resource| resource.resources.iter().flatten()).map(|device| device.resource_id.clone()).collect()
+}
+
+#[derive(Clone, Debug)]
+pub struct Facts {
+    pub pod: Pod,
+    /// Its Events, or why they are not known.
+    pub events: Result<Vec<Event>, String>,
+    /// The policies, and the node of the pod or all nodes.
+    pub world: World,
+    /// Why the world is incomplete.
+    pub missing: Vec<String>,
+}
+
+pub async fn read(client: &Client, namespace: &str, name: &str) -> Result<Facts, ExplainError> {
+    let Some(pod) = read::get::<Pod>(client, Some(namespace), name).await? else {
+        let list = format!("kubectl get pods --namespace {namespace}");
+        return Err(ExplainError::NotFound { what: format!("pod {namespace}/{name}"), list });
+    };
+    let params = ListParams::default().fields(&format!("involvedObject.uid={}", pod.uid().unwrap_or_default()));
+    let events = read::list::<Event>(client, Some(namespace), params).await;
+    let events = events.map(|listed| listed.items).map_err(|error| error.to_string());
+    let mut facts = Facts { pod, events, world: World::default(), missing: Vec::new() };
+    let node = facts.pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+    let policies = read::list::<ClusterGpuPolicy>(client, None, ListParams::default()).await;
+    for policy in facts.known(policies).unwrap_or_default() {
+        facts.world.policies.insert(policy.name_any().into(), Arc::new(policy));
+    }
+    let gpu_nodes = objects::<GpuNode>(client, node.as_deref()).await;
+    if let Some(listed) = facts.checked(gpu_nodes) {
+        facts.world.unreadable_gpu_nodes.extend(listed.unreadable.iter().map(|name| name.as_str().into()));
+        for gpu_node in listed.items {
+            facts.world.gpu_nodes.insert(gpu_node.name_any().into(), Arc::new(gpu_node));
+        }
+    }
+    let nodes = objects::<TrimmedNode>(client, node.as_deref()).await;
+    for node in facts.known(nodes).unwrap_or_default() {
+        let node = NodeFacts::of(&node);
+        facts.world.nodes.insert(node.name.clone(), Arc::new(node));
+    }
+    Ok(facts)
+}
+
+async fn objects<K>(client: &Client, name: Option<&str>) -> Result<Listed<K>, ReadError>
+where
+    K: kube::Resource<DynamicType = ()> + serde::de::DeserializeOwned + Clone + std::fmt::Debug,
+{
+    match name {
+        Some(name) => {
+            let items = read::get::<K>(client, None, name).await?.into_iter().collect();
+            Ok(Listed { items, unreadable: Vec::new() })
+        }
+        None => read::list::<K>(client, None, ListParams::default()).await,
+    }
+}
+
+impl Facts {
+    /// Returns the objects that could be read, and records why others could not.
+    fn known<K>(&mut self, read: Result<Listed<K>, ReadError>) -> Option<Vec<K>> {
+        let listed = self.checked(read)?;
+        self.missing.extend(listed.unreadable.iter().map(|name| format!("object {name} cannot be parsed")));
+        Some(listed.items)
+    }
+
+    fn checked<K>(&mut self, read: Result<Listed<K>, ReadError>) -> Option<Listed<K>> {
+        read.map_err(|error| self.missing.push(error.to_string())).ok()
+    }
 }

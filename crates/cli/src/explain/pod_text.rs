@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::jiff::Timestamp;
 
 use super::pod_report::{Candidate, PodReport};
-use crate::screen::{Screen, Tone, age, wrap};
+use crate::output::{Screen, Tone, age, wrap};
 
-/// Returns the explanation of a pod as text.
-pub fn of(report: &PodReport, screen: Screen, now: Timestamp) -> String {
+pub fn text(report: &PodReport, screen: Screen, now: Timestamp) -> String {
     let PodReport { namespace, pod, phase, since, findings, notes, reported, .. } = report;
     let lasted = since.as_ref().map(|since| format!(", created {} ago", age(since.0, now))).unwrap_or_default();
     let title = screen.paint(Tone::Strong, &format!("{namespace}/{pod}"));
@@ -34,7 +33,6 @@ pub fn of(report: &PodReport, screen: Screen, now: Timestamp) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns what the pod requests, as a sentence.
 fn requested(report: &PodReport) -> String {
     let amounts: Vec<_> = report.requests.iter().map(|(name, amount)| format!("{amount} {name}")).collect();
     match (amounts.is_empty(), report.claims) {
@@ -73,7 +71,6 @@ fn without_finding(report: &PodReport, screen: Screen) -> Vec<String> {
     wrap(&text, &format!("{} ", screen.mark(tone)), 2)
 }
 
-/// Returns the nodes on which the pod may run, or runs.
 fn nodes(report: &PodReport, screen: Screen) -> Vec<String> {
     let PodReport { nodes, matching_nodes, node, .. } = report;
     if nodes.is_empty() {

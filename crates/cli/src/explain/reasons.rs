@@ -1,16 +1,16 @@
 //! The explanations of all reasons: the source of the lists in the reference, and of `explain`.
 
-mod driver;
 mod entry;
 mod failure;
 mod node;
-mod pod;
 mod policy;
-mod warning;
 
 use gpu_operator_crd::Reason;
 use gpu_operator_diagnose::Mistake;
+use serde::Serialize;
 use strum::IntoEnumIterator;
+
+use crate::output::{Screen, Tone, wrap};
 
 pub use entry::{Entry, List, plain};
 
@@ -87,28 +87,28 @@ fn of_status(reason: Reason) -> &'static [Entry] {
         Reason::ReleasingGpus => &[node::RELEASING_GPUS],
         Reason::NodeNotReady => &[node::NODE_NOT_READY],
         Reason::NodeDeleting => &[node::NODE_DELETING],
-        Reason::StagePending => &[warning::STAGE_PENDING],
-        Reason::StageProven => &[warning::STAGE_PROVEN],
+        Reason::StagePending => &[node::STAGE_PENDING],
+        Reason::StageProven => &[node::STAGE_PROVEN],
         Reason::ProbeMissing => &[failure::PROBE_MISSING],
         Reason::GpuNodeUnreadable => &[failure::GPU_NODE_UNREADABLE],
-        Reason::DriverInUse => &[driver::DRIVER_IN_USE],
-        Reason::DriverDown => &[driver::DRIVER_DOWN],
-        Reason::DriverRootIncomplete => &[driver::DRIVER_ROOT_INCOMPLETE],
-        Reason::DriverVersionMismatch => &[driver::DRIVER_VERSION_MISMATCH],
-        Reason::RebootNeeded => &[driver::REBOOT_NEEDED],
-        Reason::KernelHeadersUnavailable => &[driver::KERNEL_HEADERS_UNAVAILABLE],
-        Reason::DriverImageNotFound => &[driver::DRIVER_IMAGE_NOT_FOUND],
-        Reason::DownloadFailed => &[driver::DOWNLOAD_FAILED],
-        Reason::ChecksumMissing => &[driver::CHECKSUM_MISSING],
-        Reason::ChecksumMismatch => &[driver::CHECKSUM_MISMATCH],
-        Reason::DriverNotLoaded => &[driver::DRIVER_NOT_LOADED],
-        Reason::DriverNotInstalled => &[driver::DRIVER_NOT_INSTALLED],
-        Reason::DriverLibraryNotFound => &[driver::DRIVER_LIBRARY_NOT_FOUND],
-        Reason::NouveauLoaded => &[driver::NOUVEAU_LOADED],
-        Reason::NvmlFailed => &[driver::NVML_FAILED],
-        Reason::NoDriverImageForOS => &[driver::NO_DRIVER_IMAGE_FOR_OS],
-        Reason::DriverUnsupported => &[driver::DRIVER_UNSUPPORTED],
-        Reason::UnknownGpu => &[driver::UNKNOWN_GPU],
+        Reason::DriverInUse => &[failure::DRIVER_IN_USE],
+        Reason::DriverDown => &[failure::DRIVER_DOWN],
+        Reason::DriverRootIncomplete => &[failure::DRIVER_ROOT_INCOMPLETE],
+        Reason::DriverVersionMismatch => &[failure::DRIVER_VERSION_MISMATCH],
+        Reason::RebootNeeded => &[failure::REBOOT_NEEDED],
+        Reason::KernelHeadersUnavailable => &[failure::KERNEL_HEADERS_UNAVAILABLE],
+        Reason::DriverImageNotFound => &[failure::DRIVER_IMAGE_NOT_FOUND],
+        Reason::DownloadFailed => &[failure::DOWNLOAD_FAILED],
+        Reason::ChecksumMissing => &[failure::CHECKSUM_MISSING],
+        Reason::ChecksumMismatch => &[failure::CHECKSUM_MISMATCH],
+        Reason::DriverNotLoaded => &[failure::DRIVER_NOT_LOADED],
+        Reason::DriverNotInstalled => &[failure::DRIVER_NOT_INSTALLED],
+        Reason::DriverLibraryNotFound => &[failure::DRIVER_LIBRARY_NOT_FOUND],
+        Reason::NouveauLoaded => &[failure::NOUVEAU_LOADED],
+        Reason::NvmlFailed => &[failure::NVML_FAILED],
+        Reason::NoDriverImageForOS => &[failure::NO_DRIVER_IMAGE_FOR_OS],
+        Reason::DriverUnsupported => &[failure::DRIVER_UNSUPPORTED],
+        Reason::UnknownGpu => &[failure::UNKNOWN_GPU],
         Reason::ImagePullFailed => &[failure::IMAGE_PULL_FAILED],
         Reason::ContainerCrashed => &[failure::CONTAINER_CRASHED],
         Reason::UntoleratedTaint => &[failure::UNTOLERATED_TAINT],
@@ -146,32 +146,117 @@ fn of_status(reason: Reason) -> &'static [Entry] {
         Reason::UnknownModel => &[policy::UNKNOWN_MODEL],
         Reason::PoolShadowed => &[policy::POOL_SHADOWED],
         Reason::PoolMatchesOwnLabel => &[policy::POOL_MATCHES_OWN_LABEL],
-        Reason::GpuDegraded => &[warning::GPU_DEGRADED],
-        Reason::HealthUnknown => &[warning::HEALTH_UNKNOWN],
-        Reason::ManagerConflict => &[warning::MANAGER_CONFLICT, policy::MANAGER_CONFLICT],
-        Reason::LabelConflict => &[warning::LABEL_CONFLICT],
-        Reason::LabelMismatch => &[warning::LABEL_MISMATCH],
-        Reason::MigLayoutDiffers => &[warning::MIG_LAYOUT_DIFFERS],
-        Reason::PrecompiledImageMissing => &[warning::PRECOMPILED_IMAGE_MISSING],
-        Reason::MixedModels => &[warning::MIXED_MODELS],
-        Reason::StackConflict => &[warning::STACK_CONFLICT],
-        Reason::PolicyOverlap => &[warning::POLICY_OVERLAP, policy::POLICY_OVERLAP],
-        Reason::InvalidAnnotation => &[warning::INVALID_ANNOTATION],
+        Reason::GpuDegraded => &[node::GPU_DEGRADED],
+        Reason::HealthUnknown => &[node::HEALTH_UNKNOWN],
+        Reason::ManagerConflict => &[node::MANAGER_CONFLICT, policy::MANAGER_CONFLICT],
+        Reason::LabelConflict => &[node::LABEL_CONFLICT],
+        Reason::LabelMismatch => &[node::LABEL_MISMATCH],
+        Reason::MigLayoutDiffers => &[node::MIG_LAYOUT_DIFFERS],
+        Reason::PrecompiledImageMissing => &[node::PRECOMPILED_IMAGE_MISSING],
+        Reason::MixedModels => &[node::MIXED_MODELS],
+        Reason::StackConflict => &[node::STACK_CONFLICT],
+        Reason::PolicyOverlap => &[node::POLICY_OVERLAP, policy::POLICY_OVERLAP],
+        Reason::InvalidAnnotation => &[node::INVALID_ANNOTATION],
     }
 }
 
 /// Returns the explanation of a finding.
 fn of_pod(mistake: Mistake) -> &'static Entry {
     match mistake {
-        Mistake::LegacyGpuResource => &pod::LEGACY_GPU_RESOURCE,
-        Mistake::HostDriverMounted => &pod::HOST_DRIVER_MOUNTED,
-        Mistake::GpuNotRequested => &pod::GPU_NOT_REQUESTED,
-        Mistake::GpuRequestWithoutLimit => &pod::GPU_REQUEST_WITHOUT_LIMIT,
-        Mistake::RuntimeClassMissing => &pod::RUNTIME_CLASS_MISSING,
-        Mistake::RuntimeClassNotNamed => &pod::RUNTIME_CLASS_NOT_NAMED,
-        Mistake::RuntimeHandlerMissing => &pod::RUNTIME_HANDLER_MISSING,
-        Mistake::CudaTooNew => &pod::CUDA_TOO_NEW,
-        Mistake::NoNodeFits => &pod::NO_NODE_FITS,
-        Mistake::GpuNodesNotReady => &pod::GPU_NODES_NOT_READY,
+        Mistake::LegacyGpuResource => &policy::LEGACY_GPU_RESOURCE,
+        Mistake::HostDriverMounted => &policy::HOST_DRIVER_MOUNTED,
+        Mistake::GpuNotRequested => &policy::GPU_NOT_REQUESTED,
+        Mistake::GpuRequestWithoutLimit => &policy::GPU_REQUEST_WITHOUT_LIMIT,
+        Mistake::RuntimeClassMissing => &policy::RUNTIME_CLASS_MISSING,
+        Mistake::RuntimeClassNotNamed => &policy::RUNTIME_CLASS_NOT_NAMED,
+        Mistake::RuntimeHandlerMissing => &policy::RUNTIME_HANDLER_MISSING,
+        Mistake::CudaTooNew => &policy::CUDA_TOO_NEW,
+        Mistake::NoNodeFits => &policy::NO_NODE_FITS,
+        Mistake::GpuNodesNotReady => &policy::GPU_NODES_NOT_READY,
+    }
+}
+
+/// The explanation of a reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReasonReport {
+    pub reason: &'static str,
+    /// What it means: one entry for each kind of objects that have it.
+    pub meanings: Vec<Meaning>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Meaning {
+    /// What the reason is, such as `a failure of a node`.
+    pub kind: &'static str,
+    /// The conditions that have it, or the type of its Event.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub context: &'static str,
+    pub text: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub action: String,
+    /// The title of the page of the documentation that lists it.
+    pub page: &'static str,
+}
+
+/// Returns the explanation of a reason.
+pub fn report(topic: Topic) -> ReasonReport {
+    let meanings = topic.entries().iter().map(|entry| Meaning {
+        kind: entry.list.title(),
+        context: topic.context(entry),
+        text: plain(entry.meaning),
+        action: plain(entry.action),
+        page: entry.list.page(),
+    });
+    ReasonReport { reason: topic.name(), meanings: meanings.collect() }
+}
+
+/// Returns an explanation as text.
+pub fn text(report: &ReasonReport, screen: Screen) -> String {
+    let mut lines = Vec::new();
+    for Meaning { kind, context, text, action, page } in &report.meanings {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        let context = if context.is_empty() { String::new() } else { format!(" ({context})") };
+        let title = screen.paint(Tone::Strong, report.reason);
+        lines.extend(wrap(&format!("{title}: {kind}{context}"), "", 2));
+        lines.extend(wrap(text, "  ", 2));
+        lines.push(String::new());
+        let action = if action.is_empty() { "Nothing." } else { action };
+        lines.extend(wrap(action, "Do: ", 4));
+        lines.push(format!("See: {page}"));
+    }
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_operator_crd::Reason;
+    use gpu_operator_diagnose::Mistake;
+
+    use super::*;
+    use crate::output::{WIDTH, columns};
+
+    #[test]
+    fn every_reason_is_explained_in_short_lines_without_links() {
+        for topic in Topic::all() {
+            let text = text(&report(topic), Screen::default());
+            assert!(!text.contains("]("), "{text}");
+            assert!(text.lines().count() >= 4 && text.contains("\nDo: ") && text.contains("\nSee: "), "{text}");
+            // Who has the program need not have a checkout.
+            assert!(!text.contains("docs/") && !text.contains(".md"), "{text}");
+            let long = |line: &&str| columns(line) > WIDTH && line.trim_start().contains(' ');
+            assert_eq!(text.lines().find(long), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_reason_of_nodes_and_policies_has_both_meanings() {
+        let print = |topic| text(&report(topic), Screen::default());
+        insta::assert_snapshot!(print(Topic::Status(Reason::PolicyOverlap)));
+        insta::assert_snapshot!(print(Topic::Status(Reason::DriverInUse)));
+        insta::assert_snapshot!(print(Topic::Pod(Mistake::CudaTooNew)));
     }
 }

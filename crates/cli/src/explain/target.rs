@@ -1,37 +1,29 @@
-//! What `explain` is asked to explain.
+//! The objects and reasons that `explain` can be asked for, and the errors.
 
+use std::io;
+
+use gpu_operator_plan::catalogue::CatalogueError;
 use thiserror::Error;
 
 use super::reasons::Topic;
+use crate::read::ReadError;
 
 /// The number of similar names in an error.
 const NAMES: usize = 3;
 
-/// What is explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A node, by its name.
     Node(String),
-    Pod {
-        /// Its namespace, if it is given with the name.
-        namespace: Option<String>,
-        name: String,
-    },
-    /// A reason, by its name.
+    Pod { namespace: Option<String>, name: String },
     Reason(String),
 }
 
-/// A reason why the arguments name nothing that can be explained.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum TargetError {
     #[error("cannot explain {0:?}; write node NAME, pod [NAMESPACE/]NAME or reason REASON")]
     Form(String),
     #[error("there is no reason {name:?}; similar ones are {}", similar.join(", "))]
-    Reason {
-        name: String,
-        /// The names that are most similar.
-        similar: Vec<&'static str>,
-    },
+    Reason { name: String, similar: Vec<&'static str> },
 }
 
 impl Target {
@@ -61,7 +53,6 @@ impl Target {
     }
 }
 
-/// Returns the topic of a reason's name.
 pub fn topic(name: &str) -> Result<Topic, TargetError> {
     Topic::named(name).ok_or_else(|| {
         let wanted = name.to_ascii_lowercase();
@@ -71,6 +62,24 @@ pub fn topic(name: &str) -> Result<Topic, TargetError> {
         similar.truncate(NAMES);
         TargetError::Reason { name: name.to_owned(), similar }
     })
+}
+
+#[derive(Debug, Error)]
+pub enum ExplainError {
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    #[error("there is no {what}; to list what exists: {list}")]
+    NotFound {
+        what: String,
+        /// The command that lists the existing ones.
+        list: String,
+    },
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("failed to read the catalogue: {0}")]
+    Catalogue(#[from] CatalogueError),
+    #[error("cannot write the output: {0}")]
+    Write(#[from] io::Error),
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use serde::Serialize;
 
 use crate::status::facts::{Facts, Operator};
 
-/// The state of the fleet.
 #[derive(Serialize, Clone, Debug)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -33,7 +32,6 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
-/// The state of a policy.
 #[derive(Serialize, Clone, Debug)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyReport {
@@ -45,12 +43,9 @@ pub struct PolicyReport {
     /// The reason of the condition behind `status`.
     pub reason: String,
     pub message: String,
-    /// The time since which it has its status.
     pub since: Option<Timestamp>,
-    /// Whether rollouts are paused.
     pub is_paused: bool,
     pub nodes: NodeCounts,
-    /// Counts of the GPUs.
     pub gpus: GpuTotals,
     /// The pools; those that need attention come first.
     pub pools: Vec<PoolReport>,
@@ -58,28 +53,24 @@ pub struct PolicyReport {
     pub overlaps: Vec<Overlap>,
 }
 
-/// The state of a pool.
 #[derive(Serialize, Clone, Debug)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolReport {
     pub name: PoolName,
-    /// How much it needs attention.
     pub state: PoolState,
     /// The version of the driver, if the operator installs it.
     pub driver_version: Option<String>,
     pub nodes: NodeCounts,
-    /// Counts of the GPUs.
     pub gpus: GpuTotals,
     /// The reason why the pool cannot proceed, with the message.
     pub reason: Option<String>,
     pub message: String,
     /// The nodes that are being updated, with the time since which each is.
     pub updating: Vec<(NodeName, Option<Timestamp>)>,
-    /// The nodes whose update has failed.
     pub failed_updates: Vec<NodeName>,
     /// Why the pool returns to its previous revision, if it does.
     pub rolled_back: String,
-    /// The nodes of the pool among those of the policy that most need attention.
+    /// The pool's nodes among the policy's nodes that most need attention.
     pub attention: Vec<Attention>,
 }
 
@@ -90,21 +81,17 @@ pub enum PoolState {
     Failed,
     /// Nodes are not ready, or are at another revision.
     Progressing,
-    /// All nodes are ready.
     Ready,
 }
 
-/// A node that is not ready.
 #[derive(Serialize, Clone, Debug)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReport {
     pub name: String,
     pub phase: Phase,
     pub reason: String,
-    /// Whether it cannot proceed.
     pub is_failed: bool,
     pub message: String,
-    /// The time since which it has its state.
     pub since: Option<Timestamp>,
     /// The time at which its state becomes a failure.
     pub deadline: Option<Timestamp>,
@@ -115,13 +102,11 @@ pub struct NodeReport {
 pub enum Progress {
     /// All policies are ready, and their rollouts are complete.
     Ready,
-    /// Some are not.
     Moving,
     /// One cannot become ready until a user changes something.
     Stuck,
 }
 
-/// Returns the state of the fleet.
 pub fn report(facts: &Facts) -> Report {
     let mut policies: Vec<_> = facts.policies.iter().map(policy).collect();
     policies.sort_by_cached_key(|policy| (urgency(policy.status), policy.name.clone()));
@@ -223,7 +208,6 @@ fn pool(pool: &PoolStatus, status: &ClusterGpuPolicyStatus) -> PoolReport {
     }
 }
 
-/// Returns the report on a node that is not ready.
 fn node(node: &GpuNode) -> Option<NodeReport> {
     let status = node.status.clone().unwrap_or_default();
     (!status.is_ready()).then(|| NodeReport {

@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 use test_support::sim::{Faults, Sim};
 
 use crate::{
+    output::{Screen, columns},
     read::ReadError,
-    screen::{Screen, WIDTH, columns},
     status::{
         facts::{Facts, Operator, nodes, read},
         report::report,
         text,
     },
-    testing::FakeApi,
+    testing::{FakeApi, SCREEN, assert_narrow},
 };
 
 /// Another driver for a fleet that has the default one.
@@ -41,7 +41,6 @@ fn available(status: &str) -> Deployment {
     deployment
 }
 
-/// Returns a cluster with the policies and GpuNodes of a fleet, and an operator.
 fn cluster(sim: &Sim) -> FakeApi {
     let api = FakeApi::default();
     api.add(&available("True"));
@@ -202,16 +201,13 @@ fn fleets() -> Vec<(&'static str, Sim, FakeApi)> {
     fleets
 }
 
-const SCREEN: Screen = Screen { colour: false, unicode: true };
-
 #[tokio::test]
 async fn each_fleet_has_its_screen() {
     for (name, sim, api) in fleets() {
         let facts = read(&api.client(), "gpu-operator", None).await.expect("facts");
         let now = sim.now + SignedDuration::from_mins(10);
         let shown = text::of(&report(&facts), SCREEN, now);
-        let wide = shown.lines().find(|line| columns(line) > WIDTH);
-        assert_eq!(wide, None, "{name}");
+        assert_narrow(&shown);
         assert!(api.requests().len() <= 2, "{name}: {:?}", api.requests());
         if name == "documented" {
             let page = include_str!("../../../../docs/guides/kubectl.md");

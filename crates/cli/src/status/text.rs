@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     context::COMMAND,
-    screen::{Screen, Tone, WIDTH, age, columns, wrap},
+    output::{Screen, Tone, WIDTH, age, columns, wrap},
     status::{
         facts::Operator,
         report::{NodeReport, PolicyReport, PoolReport, PoolState, Report},
@@ -52,7 +52,6 @@ pub fn of(report: &Report, screen: Screen, now: Timestamp) -> String {
     lines.join("\n") + "\n"
 }
 
-/// How the text is written.
 #[derive(Clone, Copy)]
 struct Text {
     screen: Screen,
@@ -236,7 +235,6 @@ fn gpus(totals: &GpuTotals) -> Vec<String> {
     cells
 }
 
-/// Returns the first lines of a message.
 fn clipped(mut lines: Vec<String>) -> Vec<String> {
     if lines.len() > MESSAGE_LINES {
         lines.truncate(MESSAGE_LINES);
@@ -253,7 +251,6 @@ fn clipped(mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
-/// Returns the width of each of the first columns.
 fn widths(rows: &[Vec<String>]) -> Vec<usize> {
     // What follows is not the same in all rows.
     (0..4)

@@ -1,11 +1,11 @@
-//! The device plugin, which advertises GPUs to kubelet, and the sharing of GPUs between pods.
+//! The device plugin, which advertises GPUs to kubelet, its flags, and the sharing of GPUs between pods.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{mig::Mig, operand::Operand, plugin_flags::PluginFlags};
-use crate::{schema::ResourceName, skip::is_default};
+use super::{mig::Mig, operand::Operand};
+use crate::{open::is_default, schema::ResourceName};
 
 /// The device plugin, which advertises a node's GPUs to kubelet.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -172,4 +172,42 @@ pub struct ContainerMetrics {
     /// The port of the pod on which metrics are served, such as 2112.
     #[schemars(range(min = 1024, max = 65535))]
     pub port: u16,
+}
+
+/// Flags of NVIDIA's device plugin, named as in its configuration file. Flags that are not set have the plugin's own
+/// default.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase")]
+pub struct PluginFlags {
+    /// Whether the plugin exits with an error if it cannot start; with `false` it waits. The plugin's default is
+    /// `true`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fail_on_init_error: Option<bool>,
+    /// Whether the plugin also passes device nodes to kubelet. Without them, kubelet's static CPU manager revokes the
+    /// GPU access of containers that get their GPUs from NVIDIA's runtime. The plugin's default is `false`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pass_device_specs: Option<bool>,
+    /// How GPUs are identified to containers. The plugin's default is `UUID`.
+    #[serde(default, rename = "deviceIDStrategy", skip_serializing_if = "Option::is_none")]
+    pub device_id_strategy: Option<DeviceIdStrategy>,
+}
+
+/// How GPUs are identified to containers.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DeviceIdStrategy {
+    /// By UUID.
+    #[serde(rename = "UUID")]
+    Uuid,
+    /// By index, which may change when the node reboots.
+    Index,
+}
+
+impl DeviceIdStrategy {
+    /// Returns the strategy's name in the plugin's configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Uuid => "uuid",
+            Self::Index => "index",
+        }
+    }
 }

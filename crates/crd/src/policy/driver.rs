@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::operand::Operand;
 use crate::{
+    open::is_default,
     schema::{FileName, HostFolder, ObjectName},
-    skip::is_default,
 };
 
 /// The installation of the NVIDIA driver on nodes.

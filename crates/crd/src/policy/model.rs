@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumIter, EnumString, IntoStaticStr};
 
-use crate::{open::Open, skip::is_default};
+use crate::open::{Open, is_default};
 
 /// A GPU model that the built-in catalogue lacks. It applies to all policies.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]

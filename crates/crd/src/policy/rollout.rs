@@ -5,7 +5,7 @@ use kube::{KubeSchema, core::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{selector::Selector, skip::is_default};
+use crate::{open::is_default, selector::Selector};
 
 /// How nodes move to a new revision. The limits of a policy apply to all of its nodes together, those of a pool to the
 /// pool's nodes in addition. All other fields of a pool replace those of the policy.

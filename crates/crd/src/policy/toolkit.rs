@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::operand::Operand;
 use crate::{
+    open::is_default,
     schema::{HostFolder, HostPath, RuntimeClassName},
-    skip::is_default,
 };
 
 /// The container toolkit, which gives containers access to their node's driver.

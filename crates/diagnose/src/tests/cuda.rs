@@ -1,10 +1,19 @@
 //! CUDA versions of images and drivers.
 
 use super::{
-    super::cuda::{fails, falls_short, image_cuda},
+    super::cuda::{self, Version, cuda_of},
     *,
 };
 use gpu_operator_plan::output::gpu_node::owner;
+
+fn falls_short(required: &str, served: &str, branch: u32, consumer: bool) -> bool {
+    let version = |text| Version::parse(text).unwrap();
+    cuda::falls_short(version(required), version(served), branch, consumer)
+}
+
+pub fn fails(required: &str, cuda: &str, driver: &str) -> bool {
+    cuda::fails(required, Version::parse(cuda).unwrap(), driver)
+}
 
 #[test]
 fn an_images_cuda_version_is_read_but_never_guessed() {
@@ -36,7 +45,7 @@ fn an_images_cuda_version_is_read_but_never_guessed() {
         ("example.com/cuda11.8/app:1", None),
         ("nvcr.io/nvidia/pytorch:24.01-py3", None),
     ] {
-        assert_eq!(image_cuda(image).map(|version| version.to_string()).as_deref(), expected, "{image}");
+        assert_eq!(cuda_of(image).map(|version| version.to_string()).as_deref(), expected, "{image}");
     }
 }
 

@@ -4,8 +4,9 @@ use k8s_openapi::api::core::v1::Event;
 use proptest::prelude::*;
 use test_support::{damaged, random::config};
 
+use super::cuda::fails;
 use super::*;
-use crate::cuda::{fails, image_cuda};
+use crate::cuda::cuda_of;
 
 fn samples(kind: &str) -> Vec<Vec<u8>> {
     damaged::corpus(env!("CARGO_MANIFEST_DIR"), kind)
@@ -17,7 +18,7 @@ proptest! {
     #[test]
     fn references_and_requirements_of_images(text in damaged::text(samples("image"))) {
         for line in text.lines().chain([text.as_str()]) {
-            let _ = image_cuda(line);
+            let _ = cuda_of(line);
             let failing = fails(line, "12.8", "580.173.02");
             prop_assert!(!failing || line.contains(['<', '>', '=', '!']), "{}", line);
             prop_assert!(!fails("cuda>=12.8 driver>=0", "12.9", line), "{}", line);

@@ -151,7 +151,7 @@ fn messages_of_findings_are_bounded() {
     let mount = format!("volumeMounts: [{{name: v, mountPath: /m}}], name: c{}", "ä".repeat(3000));
     let spec = format!("{{containers: [{{{mount}}}], volumes: [{{name: v, hostPath: {{path: /dev/nvidia0}}}}]}}");
     let (_, pod) = PendingPod::of(&pod("p", &spec)).unwrap();
-    let finding = pod.finding(Mistake::HostDriverMounted, host_driver::find(&pod).unwrap());
+    let finding = pod.finding(Mistake::HostDriverMounted, mistakes::host_driver_mounted(&pod).unwrap());
     assert_eq!(finding.message.chars().count(), 1000);
 }
 

@@ -27,9 +27,7 @@ use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_
 
 use self::xids::XidListener;
 use super::{
-    inventory::{Inventory, NvmlGpu, RefusedGpu},
-    mig::MigStep,
-    protocol::{Request, Response},
+    protocol::{Inventory, MigStep, NvmlGpu, RefusedGpu, Request, Response},
     trusted::{LibraryRoot, TrustedLibrary},
 };
 use crate::observe::pci;
@@ -56,19 +54,14 @@ pub struct ChildOptions {
     pub library: PathBuf,
 }
 
-/// The child could not work at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
-    /// The probe has exited, or the parent is another process.
     #[error("the parent process is not {0}")]
     Orphaned(u32),
-    /// The kernel refused the request to die with the parent.
     #[error("cannot tie the process to its parent")]
     Tie(#[source] nix::Error),
-    /// The pipe to the probe broke.
     #[error("cannot exchange data with the probe")]
     Pipe(#[from] io::Error),
-    /// A request or response is not valid JSON.
     #[error("cannot parse a request or encode a response")]
     Json(#[from] serde_json::Error),
 }
@@ -87,7 +80,6 @@ pub fn run(options: &ChildOptions) -> Result<(), ChildError> {
     answer(find, io::stdin().lock(), io::stdout().lock())
 }
 
-/// Writes one line for each line read.
 fn answer(
     find: impl Fn() -> Result<TrustedLibrary, String>,
     input: impl BufRead,
@@ -136,7 +128,6 @@ fn answer(
     Ok(())
 }
 
-/// NVML while it is initialised.
 struct Session<'scope, 'nvml> {
     nvml: &'nvml Nvml,
     listener: XidListener<'scope, 'nvml>,
@@ -234,7 +225,6 @@ fn cuda_version(version: i32) -> String {
     format!("{}.{}", cuda_driver_version_major(version), cuda_driver_version_minor(version))
 }
 
-/// Returns the error with a hint on how to resolve it.
 fn failure(error: &NvmlError) -> String {
     let hint = match error {
         NvmlError::NoPermission => "; the probe's container must be privileged to open the GPU's device nodes",

@@ -3,11 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One reading of a GPU.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Readings {
-    /// Temperatures and their limits.
     pub thermal: Thermal,
     /// Current power, in mW.
     pub power_milliwatts: Option<u32>,
@@ -32,7 +30,6 @@ pub struct Readings {
     /// Memory that the driver reserves for itself, in bytes; drivers before R510 do not report it.
     pub memory_reserved_bytes: Option<u64>,
     pub memory_total_bytes: Option<u64>,
-    /// Memory errors.
     pub ecc: Ecc,
     /// Retired memory pages, on GPUs before Ampere.
     pub pages: Option<RetiredPages>,
@@ -40,11 +37,8 @@ pub struct Readings {
     pub rows: Option<RemappedRows>,
     /// Whether each NVLink is active, in order of link number. Empty if the GPU has none.
     pub nvlinks: Vec<bool>,
-    /// The GPU's membership in an NVLink fabric.
     pub fabric: Option<Fabric>,
-    /// The link to the host.
     pub pcie: Pcie,
-    /// Whether MIG is enabled.
     pub mig: Option<bool>,
     /// Who may use the GPU: 0 anyone, 2 no one, 3 one process.
     pub compute_mode: Option<u32>,
@@ -62,13 +56,9 @@ pub struct Readings {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Thermal {
-    /// The GPU's temperature.
     pub gpu: Option<i64>,
-    /// The memory's temperature.
     pub memory: Option<i64>,
-    /// The temperature at which the GPU slows down.
     pub slowdown_at: Option<i64>,
-    /// The temperature at which the GPU shuts down.
     pub shutdown_at: Option<i64>,
     /// Degrees left until the GPU slows down. Newer cards report this instead of temperatures.
     pub margin: Option<i64>,
@@ -78,12 +68,10 @@ pub struct Thermal {
 
 /// Newer cards report margins, older ones temperatures.
 impl Thermal {
-    /// Returns how many degrees are left until the GPU slows down.
     pub fn until_slowdown(&self) -> Option<i64> {
         self.margin.or(difference(self.slowdown_at, self.gpu))
     }
 
-    /// Returns how many degrees are left until the GPU shuts down.
     pub fn until_shutdown(&self) -> Option<i64> {
         difference(self.margin, self.shutdown_margin).or(difference(self.shutdown_at, self.gpu))
     }
@@ -97,27 +85,20 @@ fn difference(high: Option<i64>, low: Option<i64>) -> Option<i64> {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ecc {
-    /// Whether errors are corrected at all.
     pub enabled: Option<bool>,
-    /// Corrected since the driver was loaded.
     pub volatile_corrected: Option<u64>,
-    /// Not corrected since the driver was loaded.
     pub volatile_uncorrected: Option<u64>,
-    /// Corrected over the GPU's lifetime.
     pub aggregate_corrected: Option<u64>,
-    /// Not corrected over the GPU's lifetime.
     pub aggregate_uncorrected: Option<u64>,
     /// Whether the SRAM had more uncorrectable errors than NVIDIA allows.
     pub sram_threshold_exceeded: Option<bool>,
 }
 
-/// Retired memory pages.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RetiredPages {
     /// Pages retired for several correctable errors.
     pub correctable: u64,
-    /// Pages retired for an uncorrectable error.
     pub uncorrectable: u64,
     /// Whether a page is retired at the next reboot; absent if not reported.
     pub pending: Option<bool>,
@@ -127,9 +108,7 @@ pub struct RetiredPages {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RemappedRows {
-    /// Rows replaced for correctable errors.
     pub correctable: u64,
-    /// Rows replaced for uncorrectable errors.
     pub uncorrectable: u64,
     /// Whether a row is replaced at the next reset.
     pub pending: bool,
@@ -149,11 +128,9 @@ pub struct Fabric {
     pub health: Option<u32>,
 }
 
-/// The PCIe link to the host.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Pcie {
-    /// Current generation.
     pub generation: Option<u32>,
     /// Highest generation that GPU and slot support.
     pub max_generation: Option<u32>,
@@ -167,7 +144,6 @@ pub struct Pcie {
 
 /// NVML's bits for the reasons of the current clocks.
 pub mod clocks {
-    /// The GPU is idle.
     pub const IDLE: u64 = 0x1;
     /// The hardware slows the GPU down.
     pub const HARDWARE_SLOWDOWN: u64 = 0x8;

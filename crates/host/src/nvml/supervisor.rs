@@ -15,14 +15,11 @@ use tokio::{
 };
 
 use super::{
-    inventory::Inventory,
-    mig::MigStep,
-    protocol::{Request, Response},
-    target::Target,
+    protocol::{Inventory, MigStep, Request, Response},
+    trusted::Target,
 };
 use crate::process::Backoff;
 
-/// The time limits of the child.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// One response of the child, including its start and loading the library.
@@ -33,7 +30,6 @@ pub struct Limits {
     pub kill: Duration,
     /// The pause after the first failure; it doubles up to `longest_pause`.
     pub first_pause: Duration,
-    /// The longest pause between attempts.
     pub longest_pause: Duration,
 }
 
@@ -49,7 +45,6 @@ impl Default for Limits {
     }
 }
 
-/// The outcome of a query to NVML.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NvmlStatus {
     /// There is no driver to query; the text gives the reason where it is worth reporting.
@@ -62,7 +57,6 @@ pub enum NvmlStatus {
 }
 
 impl NvmlStatus {
-    /// Returns the inventory if NVML answers.
     pub fn inventory(&self) -> Option<&Inventory> {
         match self {
             Self::Answering(inventory) => Some(inventory),
@@ -81,19 +75,15 @@ impl NvmlStatus {
     }
 }
 
-/// Why a step of a GPU's MIG layout failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepError {
-    /// The GPU is in use.
     InUse(String),
-    /// Any other failure.
     Failed(String),
 }
 
-/// The maximum length of a response, in bytes: many times that of the readings of sixteen GPUs.
+/// In bytes: many times the readings of sixteen GPUs.
 const MAX_RESPONSE: u64 = 4 * 1024 * 1024;
 
-/// Builds the command that starts the child.
 pub type ChildCommand = Box<dyn Fn(&Target) -> Command + Send>;
 
 /// The only owner of the NVML child. There is never more than one child, including a stuck one.
@@ -117,7 +107,6 @@ struct Running {
     killed: bool,
 }
 
-/// Why the child did not respond.
 #[derive(Debug, thiserror::Error)]
 enum ChildFailure {
     #[error("cannot start the NVML process: {0}")]
@@ -139,7 +128,6 @@ enum ChildFailure {
 }
 
 impl Supervisor {
-    /// Creates a supervisor without starting a child.
     pub fn new(command: ChildCommand, limits: Limits) -> Self {
         let backoff = Backoff::new(limits.first_pause, limits.longest_pause);
         Self { command, limits, running: None, target: None, backoff, failure: String::new() }
@@ -217,7 +205,6 @@ impl Supervisor {
         }
     }
 
-    /// Has the child that answered the query apply one step of a GPU's MIG layout.
     pub async fn apply_mig_step(&mut self, pci_address: &str, step: &MigStep) -> Result<(), StepError> {
         let target = self.target.clone().ok_or_else(|| StepError::Failed("there is no driver to query".to_owned()))?;
         let request = Request::ApplyMigStep { pci_address: pci_address.to_owned(), step: step.clone() };
@@ -324,7 +311,6 @@ fn exit_description(status: ExitStatus) -> String {
     }
 }
 
-/// Returns a command that starts this program again as the child.
 pub fn child_command(program: PathBuf) -> ChildCommand {
     Box::new(move |target| {
         let mut command = Command::new(&program);

@@ -1,9 +1,9 @@
-//! Finds a library or program of the driver, and rejects one that another user than root could have written or could replace: the
-//! process that loads it is root on the node.
+//! Selects the driver whose library the NVML child loads, and finds that library or another file of the driver. What another user
+//! than root could have written or could replace is rejected: the process that loads it is root on the node.
 //!
-//! Each component of the path is opened without following links, checked, and held open. A folder that only root may write to is one
-//! in which only root can replace the next component, so a path whose components all pass still leads to the same file when the
-//! library is loaded.
+//! Each component of the path is opened without following links, checked, and held open. A folder that only root may write to is
+//! one in which only root can replace the next component, so a path whose components all pass still leads to the same file when
+//! the library is loaded.
 
 use std::{
     io,
@@ -16,37 +16,28 @@ use rustix::{
     process::{chroot, fchdir, geteuid},
 };
 
-use crate::root::{Found, file_type_name, open_root, walk};
+use crate::{
+    observe::driver::{CONTAINER_ROOT, HOST_ROOT, Library},
+    root::{Found, HostRoot, file_type_name, open_root, walk},
+};
 
 /// The permissions of others than the owner to write. A sticky folder is no exception: others can create what does not exist yet.
 const WRITABLE: u32 = 0o022;
 
-/// NixOS keeps all software here, in folders of root. The group that builds packages may create others beside them, which the sticky
-/// bit keeps from replacing those of root.
+/// NixOS keeps all software here, in folders of root. The group that builds packages may create others beside them; the
+/// sticky bit keeps it from replacing root's.
 const NIX_STORE: (&str, u32) = ("/nix/store", 0o1775);
 
-/// Why no library is loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     #[error("{} is not below {}", path.display(), root.display())]
     Outside { path: PathBuf, root: PathBuf },
     #[error("cannot load {}: {source}", path.display())]
-    Refused {
-        /// The path on the host.
-        path: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
+    Refused { path: PathBuf, source: io::Error },
     #[error("cannot change root into {}: {source}", path.display())]
-    Enter {
-        /// The root.
-        path: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
+    Enter { path: PathBuf, source: io::Error },
 }
 
-/// The root below which a library is searched.
 #[derive(Debug)]
 pub struct LibraryRoot {
     root: OwnedFd,
@@ -65,7 +56,6 @@ pub struct TrustedLibrary {
 }
 
 impl LibraryRoot {
-    /// Opens the host's root and, if a root to enter is given, enters that.
     pub fn open(host: &Path, enter: Option<&Path>) -> Result<Self, LibraryError> {
         let refused = |source| LibraryError::Refused { path: host.to_owned(), source };
         let root = open_root(host).map_err(refused)?;
@@ -83,7 +73,6 @@ impl LibraryRoot {
         Ok(Self { root: file, path: PathBuf::from("/"), on_host: found })
     }
 
-    /// Finds a library below this root.
     pub fn find(&self, library: &Path) -> Result<TrustedLibrary, LibraryError> {
         let outside = |_| LibraryError::Outside { path: library.to_owned(), root: self.path.clone() };
         let inside = library.strip_prefix(&self.path).map_err(outside)?;
@@ -101,8 +90,8 @@ impl LibraryRoot {
     }
 }
 
-/// Returns an error if another user could have created a component of a path or could replace what is in it. A user that is not root
-/// may load its own libraries: that gives it nothing.
+/// Fails if another user could have created a component of the path, or could replace its content. A user that is not
+/// root may load its own libraries: that gives it nothing.
 fn check(path: &Path, on_host: &Path, found: &Stat) -> io::Result<()> {
     let shown = on_host.display();
     let owner = found.st_uid;
@@ -118,6 +107,64 @@ fn check(path: &Path, on_host: &Path, found: &Stat) -> io::Result<()> {
     Err(io::Error::other(format!(
         "users other than root may write to {shown} (mode {permissions:o}); remove that permission with chmod go-w"
     )))
+}
+
+/// The driver that is queried. A child serves one target; if any field changes, it is replaced by another child.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Where the host's root is for this process.
+    pub host_root: PathBuf,
+    /// The root that the child changes into; `None` if the library is loaded from its place on the host.
+    pub chroot: Option<PathBuf>,
+    /// The library's path inside that root.
+    pub library: PathBuf,
+    /// Of the loaded module and of the library.
+    pub version: String,
+    pub boot_id: String,
+}
+
+impl Target {
+    /// Returns the driver to query, if a module is loaded and one of the libraries, given in order of preference, has
+    /// its version.
+    ///
+    /// If `chroot` is false, the library is loaded from under the host root without changing root, so that it uses this
+    /// process' own /dev.
+    pub fn choose(
+        host: &HostRoot,
+        chroot: bool,
+        boot_id: &str,
+        loaded: Option<&str>,
+        libraries: &[Library],
+    ) -> Result<Self, Option<String>> {
+        let loaded = loaded.ok_or(None)?;
+        let library = libraries.iter().find(|library| library.version == loaded).ok_or_else(|| {
+            Some(format!("the module of version {loaded} is loaded; no libnvidia-ml.so.{loaded} is on the host"))
+        })?;
+        let root = host.resolve(&library.root).map_err(|error| Some(format!("{}: {error}", library.root)))?;
+        // An installer's directory is not a root file system. Its library works from the host's root, where /dev is.
+        let (root, path) = if library.root != HOST_ROOT && library.root != CONTAINER_ROOT {
+            (
+                host.as_path().to_owned(),
+                Path::new(&library.root).join(library.path.strip_prefix(HOST_ROOT).unwrap_or(&library.path)),
+            )
+        } else {
+            (root, library.path.clone())
+        };
+        let (chroot, library) = if chroot && root != Path::new(HOST_ROOT) {
+            (Some(root), path)
+        } else {
+            let real =
+                HostRoot::new(root).resolve(&path).map_err(|error| Some(format!("{}: {error}", path.display())))?;
+            (None, real)
+        };
+        Ok(Self {
+            host_root: host.as_path().to_owned(),
+            chroot,
+            library,
+            version: loaded.to_owned(),
+            boot_id: boot_id.to_owned(),
+        })
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use toml_edit::{Document, Item, Table};
 
 use crate::root::HostRoot;
 
-/// Docker's configuration.
 const DOCKER: &str = "/etc/docker/daemon.json";
 /// The main configuration files of containerd as installed by packages, k3s and RKE2. `MicroK8s` configures a runtime
 /// of that name whether or not it exists, and k0s manages its main file itself.
@@ -27,20 +26,17 @@ const PROGRAM: &str = "nvidia-container-runtime";
 const OF_A_CONTAINER: &str = "toolkit";
 /// The folders that are searched for a program without a path.
 const SEARCHED: [&str; 4] = ["/usr/bin", "/usr/local/bin", "/usr/sbin", "/bin"];
-/// The most files that are read for one configuration.
 const MAX_FILES: usize = 64;
 /// The bounds of the API type.
 const MAX_RUNTIMES: usize = 8;
 const MAX_HANDLER: usize = 63;
 
-/// An NVIDIA runtime as configured.
 #[derive(Debug, PartialEq, Eq)]
 struct ConfiguredRuntime {
     name: String,
     program: String,
 }
 
-/// The combined content of some configuration files.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct RuntimeConfig {
     runtimes: Vec<ConfiguredRuntime>,
@@ -78,7 +74,6 @@ fn is_on_host(host: &HostRoot, program: &str) -> bool {
     SEARCHED.into_iter().any(|folder| host.metadata(Path::new(folder).join(path)).is_ok())
 }
 
-/// Returns whether a program is one of NVIDIA's runtimes, by its name.
 fn is_nvidias(program: &str) -> bool {
     Path::new(program).file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PROGRAM))
 }
@@ -93,7 +88,6 @@ fn docker(text: &str) -> RuntimeConfig {
     RuntimeConfig { runtimes, default: whole["default-runtime"].as_str().map(str::to_owned) }
 }
 
-/// Reads the main file and the files that it imports.
 fn containerd(host: &HostRoot, file: &str) -> RuntimeConfig {
     let mut configured = RuntimeConfig::default();
     let Ok(text) = host.read(file) else { return configured };

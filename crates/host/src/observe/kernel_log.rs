@@ -8,10 +8,7 @@
 //! The log covers the current boot only, and entries from before the driver was last loaded are dropped. Within that,
 //! the first reading returns what was logged before this process started, and later ones what is new.
 
-pub mod message;
 pub mod record;
-#[cfg(test)]
-mod tests;
 
 use std::{
     collections::BTreeMap,
@@ -24,14 +21,14 @@ use std::{
 
 use k8s_openapi::jiff::Timestamp;
 use nix::libc;
+use record::Message;
 use tokio::{
     net::unix::pipe,
     task::yield_now,
     time::{Instant, sleep_until},
 };
 
-use self::{message::Message, record::Record};
-use super::xids::{NewEvents, XidCount, XidSource, XidsByGpu};
+use self::record::Record;
 
 /// The longest record that the kernel writes; it rejects readers with a smaller buffer.
 const LONGEST_RECORD: usize = 8192;
@@ -44,7 +41,6 @@ const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// The most combinations of GPU and number that are counted; there are some 150 numbers.
 const MAX_KEPT: usize = 1024;
 
-/// A reader that continues where it stopped.
 #[derive(Debug, Default)]
 pub struct KernelLog {
     /// `None` if there is no log to read.
@@ -72,11 +68,9 @@ struct Pending {
     loaded: Option<When>,
     /// By address, number, and whether it was logged since the log was opened.
     xids: BTreeMap<(String, u16, bool), Entry>,
-    /// How many XIDs were counted.
     counted: u64,
 }
 
-/// When something was logged.
 #[derive(Clone, Copy, Debug)]
 enum When {
     /// Before this process started, by the log's clock.
@@ -154,7 +148,6 @@ impl KernelLog {
         false
     }
 
-    /// Returns whether the log shows that the driver was loaded.
     pub fn driver_was_loaded(&self) -> bool {
         self.pending.loaded.is_some()
     }
@@ -250,3 +243,36 @@ impl When {
         }
     }
 }
+
+/// XIDs of one number that occurred since the previous look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XidCount {
+    pub xid: u16,
+    pub count: u64,
+    pub source: XidSource,
+    /// The driver's message; may be empty.
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XidSource {
+    Nvml,
+    /// Logged by the kernel since the previous look; the time of the last one.
+    KernelLog(Timestamp),
+    /// Logged by the kernel before this process started. The previous report may already include it.
+    EarlierKernelLog(Timestamp),
+}
+
+/// XIDs by the PCI address of their GPU.
+pub type XidsByGpu = BTreeMap<String, Vec<XidCount>>;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewEvents {
+    /// New XIDs. If the driver was loaded in the meantime, only those after that.
+    pub xids: XidsByGpu,
+    /// When the driver was loaded, if the kernel log shows it.
+    pub driver_loaded: Option<Timestamp>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,6 @@ use crate::root::HostRoot;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The machine's product name, from its firmware.
 const PRODUCT_NAME: &str = "/sys/class/dmi/id/product_name";
-/// The longest name that is read.
 const MAX_PRODUCT_NAME: u64 = 1024;
 const UPTIME: &str = "/proc/uptime";
 /// The possible error of the kernel log's clock, as a fraction of the time since the boot: unlike other clocks, it is

@@ -17,14 +17,13 @@ const VFIO: &str = "vfio-pci";
 /// The name of NVIDIA's kernel driver on the bus.
 const NVIDIAS_DRIVER: &str = "nvidia";
 
-/// A GPU on the bus.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PciGpu {
-    /// Its address, as sysfs writes it: `0000:06:00.0`.
+    /// As sysfs writes it: `0000:06:00.0`.
     pub address: String,
-    /// Its device id without the vendor: four lower-case hex digits.
+    /// Without the vendor: four lower-case hex digits.
     pub device_id: String,
-    /// Its class: six lower-case hex digits.
+    /// Six lower-case hex digits.
     pub class: String,
 }
 
@@ -34,22 +33,15 @@ pub enum PciError {
     #[error("no sysfs under {0}: mount the host's / or its /sys there")]
     NoSysfs(String),
     #[error("cannot read {path}")]
-    Read {
-        /// The path on the host.
-        path: String,
-        /// The cause.
-        source: io::Error,
-    },
+    Read { path: String, source: io::Error },
 }
 
-/// The NVIDIA GPUs on the bus.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bus {
     /// Those that are not bound to vfio-pci, by address.
     pub gpus: Vec<PciGpu>,
     /// Kernel drivers other than NVIDIA's that hold some of those GPUs, by the GPU's address.
     pub held_by: BTreeMap<String, String>,
-    /// The addresses of the GPUs bound to vfio-pci.
     pub passed_through: Vec<String>,
     /// Whether NVIDIA's devices include virtual GPUs; `None` if the configuration of one of them cannot be read.
     pub vgpu: Option<VirtualGpus>,
@@ -92,7 +84,6 @@ pub fn bus(host: &HostRoot) -> Result<Bus, PciError> {
     Ok(bus)
 }
 
-/// Returns whether a device is from NVIDIA.
 fn is_nvidias(host: &HostRoot, path: &str) -> io::Result<bool> {
     let vendor = host.read_if_present(format!("{path}/vendor"))?;
     Ok(vendor.is_some_and(|vendor| vendor.eq_ignore_ascii_case(NVIDIA)))
@@ -113,7 +104,7 @@ fn gpu(host: &HostRoot, path: &str, address: &str) -> io::Result<Option<(PciGpu,
     Ok(Some((PciGpu { address: address.to_ascii_lowercase(), device_id, class }, bound_to(host, path)?)))
 }
 
-/// Returns the driver that a device is bound to: the name of the link's target, which may itself be outside the mount.
+/// Returns the name of the link's target, which may itself be outside the mount.
 fn bound_to(host: &HostRoot, path: &str) -> io::Result<Option<String>> {
     let Some(device) = present(host.resolve(path))? else {
         return Ok(None);

@@ -24,7 +24,6 @@ const DEADLINE: Duration = Duration::from_secs(2);
 /// The largest response, in bytes. One pod takes some hundred bytes.
 const MAX_RESPONSE: usize = 16 * 1024 * 1024;
 
-/// The assignments are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum PodResourcesError {
     #[error("cannot find kubelet's socket")]
@@ -37,17 +36,13 @@ pub enum PodResourcesError {
     Decode(#[from] prost::DecodeError),
 }
 
-/// Devices that are assigned to a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Assignment {
     pub namespace: String,
-    /// The pod's name.
     pub pod: String,
-    /// The container's name.
     pub container: String,
-    /// What the devices were requested by.
     pub source: Source,
-    /// The devices' ids as their plugin or driver calls them, such as `GPU-…`, `MIG-…`, `GPU-…::2` for a replica, or `nvidia0/gi1`.
+    /// As their plugin or driver calls them, such as `GPU-…`, `MIG-…`, `GPU-…::2` for a replica, or `nvidia0/gi1`.
     pub devices: Vec<String>,
 }
 

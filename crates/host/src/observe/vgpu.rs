@@ -8,12 +8,11 @@ use gpu_operator_crd::report::VirtualGpus;
 /// The bytes of a device's configuration that are read. Without privileges, the kernel returns only the first 64.
 pub const CONFIG_BYTES: u64 = 256;
 
-/// The status byte. Its bit [`HAS_CAPABILITIES`] is set if there is a list of capabilities, …
+/// The position of the status byte. Its bit [`HAS_CAPABILITIES`] is set if there is a list of capabilities.
 const STATUS: usize = 0x06;
 const HAS_CAPABILITIES: u8 = 0x10;
-/// … and the byte with the position of the first capability.
+/// The position of the byte with the first capability's position.
 const FIRST_CAPABILITY: usize = 0x34;
-/// The id of vendor-specific capabilities.
 const VENDOR_SPECIFIC: u8 = 0x09;
 /// The signature of a virtual GPU's capability, after id, next and length.
 const SIGNATURE: [u8; 2] = *b"VF";
@@ -22,7 +21,7 @@ const RECORDS: usize = 5;
 const DRIVER_RECORD: u8 = 0;
 const FIELD_LENGTH: usize = 10;
 
-/// Adds the configuration of another device to what is known of virtual GPUs; `None` if it is incomplete.
+/// Adds the configuration of another device; `None` if it is incomplete.
 pub fn add_device(known: VirtualGpus, config: &[u8]) -> Option<VirtualGpus> {
     let config: &[u8; 256] = config.get(..256)?.try_into().ok()?;
     let Some(capability) = vendor_specific(config).filter(|capability| capability.get(3..5) == Some(&SIGNATURE)) else {
@@ -36,7 +35,6 @@ pub fn add_device(known: VirtualGpus, config: &[u8]) -> Option<VirtualGpus> {
     })
 }
 
-/// Returns the first vendor-specific capability.
 fn vendor_specific(config: &[u8; 256]) -> Option<&[u8]> {
     let mut at = config[FIRST_CAPABILITY];
     if config[STATUS] & HAS_CAPABILITIES == 0 {

@@ -8,10 +8,7 @@ use std::{
 
 use nix::{sys::stat::Mode, unistd::mkfifo};
 
-use super::{
-    open::{Resolver, find_by, read_regular},
-    *,
-};
+use super::{Resolver, find_by, read_regular, *};
 
 fn root() -> (tempfile::TempDir, HostRoot) {
     let directory = tempfile::tempdir().unwrap();
@@ -136,7 +133,7 @@ fn a_folder_that_is_replaced_after_its_check_is_not_entered() {
         fs::create_dir(at(folder)).unwrap();
         fs::write(at(folder).join("library"), content).unwrap();
     }
-    let swap = |path: &Path, _: &rustix::fs::Stat| {
+    let swap = |path: &Path, _: &Stat| {
         if path == Path::new("/driver") {
             fs::rename(at("driver"), at("before"))?;
             symlink("/tmp", at("driver"))?;

@@ -1,20 +1,25 @@
-//! `wait` and `guard`: the gates before the containers of a stage's pod.
+//! `wait` and `guard`: the gates before the containers of a stage's pod; and the errors of all subcommands.
 
 use std::{fs, io, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, Subcommand};
 use gpu_host::{
     observe::driver::CONTAINER_ROOT,
-    process::{EXIT_TERMINATED, Shutdown, become_program, error_chain, parse_duration, write_termination_log},
+    process::{
+        EXIT_TERMINATED, ExecError, Shutdown, become_program, error_chain, parse_duration, write_termination_log,
+    },
     root::HostRoot,
 };
 
-use super::error::ToolError;
-use crate::gates::{
-    guard::Takeover,
-    nouveau, previous_container, shown_root,
-    status::GateStatus,
-    wait::{Gate, RuntimeRequirement},
+use crate::{
+    gates::{
+        nouveau,
+        wait::{self, Gate, GateStatus, MountError, RuntimeRequirement, Takeover},
+    },
+    operands::{
+        files::{UnpackError, WriteFileError},
+        inject::InjectError,
+    },
 };
 
 #[derive(Debug, Subcommand)]
@@ -140,13 +145,13 @@ impl Guard {
         };
         if let Some(file) = &pid_file {
             tokio::select! {
-                () = previous_container::wait_until_unlocked(file, gate.interval) => {}
+                () = wait::wait_until_unlocked(file, gate.interval) => {}
                 () = shutdown.requested() => return Ok(ExitCode::from(EXIT_TERMINATED)),
             }
         }
         if let Some(place) = &unmount {
-            shown_root::unmount_all(place)?;
-            let excluded = place.parent().map_or(Ok(()), shown_root::exclude_from_binds);
+            wait::unmount_all(place)?;
+            let excluded = place.parent().map_or(Ok(()), wait::exclude_from_binds);
             // The driver is more important than the mounts that a later restart of its container would remove.
             if let Err(error) = excluded {
                 tracing::warn!(
@@ -221,4 +226,20 @@ async fn pass(gate: &Gate, options: &GateArgs, shutdown: &mut Shutdown, on_chang
         () = gate.wait(&host, options.interval, notify) => ExitCode::SUCCESS,
         () = shutdown.requested() => ExitCode::from(EXIT_TERMINATED),
     }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ToolError {
+    #[error("cannot start")]
+    Start(#[from] io::Error),
+    #[error(transparent)]
+    Prepare(#[from] WriteFileError),
+    #[error(transparent)]
+    Unpack(#[from] UnpackError),
+    #[error(transparent)]
+    Inject(#[from] InjectError),
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    #[error(transparent)]
+    Exec(#[from] ExecError),
 }

@@ -12,14 +12,11 @@ use gpu_host::process::{Shutdown, error_chain, parse_duration, write_termination
 use crate::runtime::{
     config_files::config_files,
     daemon::{self, Daemon},
-    entries::NvidiaEntries,
-    kind::RuntimeKind,
+    entries::{NvidiaEntries, RuntimeKind},
     restart::WaitLimits,
     steps::{self, Setup, StepError},
-    unit,
 };
 
-/// Pause between two checks of a runtime that is restarting.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A step of a toolkit pod.
@@ -126,7 +123,7 @@ impl RuntimeStep {
             }
             Self::Revert(options) => steps::revert(&options.setup()).await,
             Self::Systemctl { host_root, unit } => {
-                Err(StepError::NotRestarted(unit::become_systemctl(&host_root, &unit).to_string()))
+                Err(StepError::NotRestarted(daemon::become_systemctl(&host_root, &unit).to_string()))
             }
         }
     }

@@ -9,7 +9,7 @@ use nix::{
 };
 use tokio::time::sleep;
 
-use super::status::GateStatus;
+use super::wait::GateStatus;
 
 const MODULE: &str = "/sys/module/nouveau";
 /// The driver on the PCI bus, with a link for each device that is bound to it.

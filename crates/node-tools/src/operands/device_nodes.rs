@@ -11,8 +11,10 @@ use std::{
 };
 
 use gpu_host::{
-    observe::device_nodes::{Device, wanted},
-    observe::driver::{self, CONTAINER_ROOT},
+    observe::{
+        device_nodes::{Device, wanted},
+        driver::{self, CONTAINER_ROOT},
+    },
     process::error_chain,
     root::HostRoot,
 };
@@ -22,7 +24,6 @@ use tokio::time::sleep;
 /// Where systemd looks up a device by its numbers when a container is given access to it.
 const BY_NUMBER: &str = "/dev/char";
 
-/// A device node could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot create {path}")]
 pub struct DeviceError {
@@ -92,7 +93,6 @@ fn node(dev: &Path, device: &Device) -> Result<bool, DeviceError> {
     }
 }
 
-/// Creates the node of a character device with exactly these permissions.
 pub(crate) fn create(path: &Path, number: u64, permissions: Permissions) -> io::Result<()> {
     mknod(path, SFlag::S_IFCHR, Mode::empty(), number)?;
     // The umask restricts the mode that mknod is given, and clients open the node as other users.

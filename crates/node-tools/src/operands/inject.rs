@@ -39,7 +39,6 @@ const C_LIBRARY: &str = "libc.so.6";
 /// The prefix of a driver's device nodes and of the folder with those of MIG.
 const NODES: &str = "nvidia";
 
-/// What a container needs of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// NVML. CUDA's libraries beside it are made available too.
@@ -64,7 +63,6 @@ impl Needs {
     }
 }
 
-/// The driver could not be made available in this container.
 #[derive(Debug, thiserror::Error)]
 pub enum InjectError {
     #[error("cannot read the driver's folders under {0}")]
@@ -114,7 +112,6 @@ pub fn inject(root: &Path, own: &Path, needs: Needs) -> Result<(), InjectError> 
     make_nodes(&root.join("dev"), &own.join("dev"))
 }
 
-/// The driver's files.
 struct Driver<'a> {
     root: &'a Path,
     trusted: LibraryRoot,

@@ -1,19 +1,23 @@
-//! The container runtime's process: which one it is, when it started, and how to have it read its configuration.
+//! The container runtime's process: which one it is, when it started, whether it serves the CRI, and how to have it read its
+//! configuration.
 
 use std::{
     fs, io,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
+    process::Command as Program,
     time::{Duration, SystemTime},
 };
 
+use gpu_host::grpc::{self, GrpcError};
 use nix::{
     sys::signal::{Signal, kill},
-    unistd::Pid,
+    unistd::{Pid, chdir, chroot},
 };
 use serde::{Deserialize, Serialize};
-use tokio::net::UnixStream;
+use tokio::{net::UnixStream, process::Command};
 
-use super::{cri, kind::RuntimeKind, unit};
+use super::entries::RuntimeKind;
 
 /// Ticks per second of process times: fixed by the kernel for programs on every supported architecture.
 const TICKS: u64 = 100;
@@ -27,13 +31,12 @@ pub struct ProcessIdentity {
     pub start: u64,
 }
 
-/// Why the runtime cannot be found or restarted.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     #[error("{} does not answer", .0.display())]
     Socket(PathBuf, #[source] io::Error),
     #[error("{} does not serve the CRI", .0.display())]
-    Cri(PathBuf, #[source] cri::CriError),
+    Cri(PathBuf, #[source] CriError),
     #[error("found no process {0}, or more than one")]
     NoProcess(&'static str),
     #[error("cannot read {}", .0.display())]
@@ -43,7 +46,7 @@ pub enum DaemonError {
     #[error("process {0} keeps running and does not reload its configuration")]
     Unmoved(i32),
     #[error("cannot restart it")]
-    Unit(#[source] unit::UnitError),
+    Unit(#[source] UnitError),
 }
 
 /// A container runtime: its socket and its process.
@@ -63,13 +66,11 @@ pub trait Runtime {
     /// Returns the process that serves requests.
     fn answering(&self) -> impl Future<Output = Result<ProcessIdentity, DaemonError>>;
 
-    /// Has the runtime reload its configuration, by whatever means it supports.
     fn reload(&self, process: ProcessIdentity) -> impl Future<Output = Result<(), DaemonError>>;
 
     /// Returns whether reloading the configuration replaces the process.
     fn is_replaced(&self) -> bool;
 
-    /// Returns when a process started.
     fn started(&self, process: ProcessIdentity) -> Result<SystemTime, DaemonError>;
 }
 
@@ -83,7 +84,7 @@ impl Runtime for Daemon {
         let process = self.peer(&stream)?;
         // Docker serves requests as soon as it listens; the others listen before they can run containers.
         if self.kind != RuntimeKind::Docker {
-            cri::check(stream).await.map_err(|error| DaemonError::Cri(self.socket.clone(), error))?;
+            check_cri(stream).await.map_err(|error| DaemonError::Cri(self.socket.clone(), error))?;
         }
         Ok(process)
     }
@@ -93,7 +94,7 @@ impl Runtime for Daemon {
             // containerd exits on SIGHUP and is restarted by its supervisor; Docker rereads its file and keeps running.
             RuntimeKind::Containerd | RuntimeKind::Docker => kill(Pid::from_raw(process.pid), Signal::SIGHUP)
                 .map_err(|error| DaemonError::Signal(process.pid, error)),
-            RuntimeKind::CriO => unit::restart(&self.proc, "crio.service").await.map_err(DaemonError::Unit),
+            RuntimeKind::CriO => restart_unit(&self.proc, "crio.service").await.map_err(DaemonError::Unit),
         }
     }
 
@@ -115,7 +116,6 @@ impl Daemon {
         UnixStream::connect(&self.socket).await.map_err(|error| DaemonError::Socket(self.socket.clone(), error))
     }
 
-    /// Returns the process at the other end of a connection.
     fn peer(&self, stream: &UnixStream) -> Result<ProcessIdentity, DaemonError> {
         let peer = stream.peer_cred().map_err(|error| DaemonError::Socket(self.socket.clone(), error))?;
         match peer.pid() {
@@ -125,7 +125,6 @@ impl Daemon {
         }
     }
 
-    /// Returns the identity of the process with this id.
     fn identity(&self, pid: i32) -> Result<ProcessIdentity, DaemonError> {
         let path = self.proc.join(pid.to_string()).join("stat");
         let text = fs::read_to_string(&path).map_err(|error| DaemonError::Proc(path.clone(), error))?;
@@ -167,4 +166,71 @@ fn fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
 /// Returns the host's `/proc`, which a container in the host's PID namespace sees as its own.
 pub fn proc() -> PathBuf {
     Path::new("/proc").to_owned()
+}
+
+const CRI_PATIENCE: Duration = Duration::from_secs(5);
+/// The largest response, in bytes. A version takes less than a hundred.
+const MAX_CRI_RESPONSE: usize = 64 * 1024;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CriError {
+    #[error("it does not serve the CRI: its configuration may be invalid")]
+    Unknown,
+    #[error(transparent)]
+    Request(GrpcError),
+}
+
+/// Requests the runtime's version, the simplest of all requests.
+async fn check_cri(stream: UnixStream) -> Result<(), CriError> {
+    match grpc::call(stream, "/runtime.v1.RuntimeService/Version", MAX_CRI_RESPONSE, CRI_PATIENCE).await {
+        Ok(version) if !version.is_empty() => Ok(()),
+        Ok(_) => Err(CriError::Unknown),
+        Err(error) if error.is_unimplemented() => Err(CriError::Unknown),
+        Err(error) => Err(CriError::Request(error)),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum UnitError {
+    #[error("cannot start systemctl")]
+    Start(#[source] io::Error),
+    #[error("systemctl restart {unit}: {output}")]
+    Failed {
+        unit: String,
+        /// Of `systemctl`.
+        output: String,
+    },
+}
+
+/// Restarts a service. The host's root is reached through its first process, so it does not have to be mounted.
+async fn restart_unit(proc: &Path, unit: &str) -> Result<(), UnitError> {
+    let own = std::env::current_exe().map_err(UnitError::Start)?;
+    let mut command = Command::new(own);
+    command.args(["runtime", "systemctl", "--host-root"]).arg(proc.join("1/root")).arg(unit).kill_on_drop(true);
+    let result = command.output().await.map_err(UnitError::Start)?;
+    if result.status.success() {
+        return Ok(());
+    }
+    let output = String::from_utf8_lossy(&result.stderr).trim().to_owned();
+    Err(UnitError::Failed { unit: unit.to_owned(), output })
+}
+
+/// Becomes the host's `systemctl restart`. This is a process of its own because it leaves this root permanently.
+/// Returns only on failure, with the error.
+pub fn become_systemctl(host_root: &Path, unit: &str) -> io::Error {
+    if let Err(error) = chroot(host_root).and_then(|()| chdir("/")) {
+        return error.into();
+    }
+    Program::new("systemctl").args(["restart", unit]).exec()
+}
+
+/// The name of the file with this record, in the folder for state that does not survive a reboot.
+pub const LOADED_FILE: &str = "loaded.json";
+
+/// The configuration that the runtime is known to have loaded.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct LoadedConfig {
+    pub process: ProcessIdentity,
+    /// The digest of the files at that time.
+    pub digest: String,
 }

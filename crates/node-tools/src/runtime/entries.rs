@@ -1,5 +1,6 @@
-//! Recognises NVIDIA's entries in a container runtime's configuration.
+//! The supported container runtimes, and NVIDIA's entries in their configuration.
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// Identifies NVIDIA's entries of this installer among those of others.
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct NvidiaEntries {
     /// The name under which NVIDIA's runtime is configured.
     pub handler: String,
-    /// The folder of NVIDIA's programs on the host.
+    /// On the host.
     pub install_dir: String,
 }
 
@@ -24,7 +25,6 @@ impl NvidiaEntries {
     }
 }
 
-/// Why a file cannot be edited.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     #[error("is not a text file")]
@@ -33,4 +33,16 @@ pub enum FormatError {
     Json(#[source] serde_json::Error),
     #[error("is not valid TOML")]
     Toml(#[source] toml_edit::TomlError),
+}
+
+/// A container runtime.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuntimeKind {
+    /// containerd.
+    Containerd,
+    /// Docker, behind cri-dockerd.
+    Docker,
+    /// CRI-O.
+    #[value(name = "crio")]
+    CriO,
 }

@@ -14,10 +14,7 @@ use rustix::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{
-    config_files::ConfigFile,
-    texts::{Text, Texts},
-};
+use super::config_files::{ConfigFile, Text, Texts};
 
 /// The extended attribute with a file's SELinux label, without which the runtime may be denied its own configuration.
 const LABEL: &str = "security.selinux";
@@ -40,13 +37,10 @@ impl Readers {
     }
 }
 
-/// The mode of a folder that only root may enter.
 const PRIVATE_FOLDER: u32 = 0o700;
 
-/// The longest label that is read.
 const LONGEST_LABEL: usize = 4096;
 
-/// A file that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     #[error("cannot read {}", .0.display())]
@@ -57,7 +51,7 @@ pub enum StateError {
     Parse(PathBuf, #[source] serde_json::Error),
 }
 
-/// Reads a file; `None` if it does not exist.
+/// `None` if it does not exist.
 pub fn read(path: &Path) -> Result<Text, StateError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -66,7 +60,6 @@ pub fn read(path: &Path) -> Result<Text, StateError> {
     }
 }
 
-/// Reads all files.
 pub fn read_all<'p>(paths: impl IntoIterator<Item = &'p PathBuf>) -> Result<Texts, StateError> {
     paths.into_iter().map(|path| Ok((path.clone(), read(path)?))).collect()
 }
@@ -87,7 +80,6 @@ pub fn replace(path: &Path, text: &str, replaced: &Path) -> Result<(), StateErro
     delete(replaced)
 }
 
-/// Removes a file, if it exists.
 fn delete(path: &Path) -> Result<(), StateError> {
     unlink(path).map_err(|error| StateError::Write(path.to_owned(), error))
 }
@@ -149,7 +141,6 @@ fn copy_label(new: &Path, old: &Path, label: &str) -> io::Result<()> {
     }
 }
 
-/// Loads a stored value, if there is one.
 pub fn load<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>, StateError> {
     let path = folder.join(name);
     let text = read(&path)?;
@@ -178,7 +169,6 @@ fn make_private(folder: &Path) -> io::Result<()> {
     fs::set_permissions(folder, Permissions::from_mode(PRIVATE_FOLDER))
 }
 
-/// Removes a stored value.
 pub fn remove(folder: &Path, name: &str) -> Result<(), StateError> {
     delete(&folder.join(name))
 }

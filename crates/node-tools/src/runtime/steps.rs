@@ -6,16 +6,11 @@ use gpu_host::process::error_chain;
 use tokio::time::sleep;
 
 use super::{
-    config_files::ConfigFile,
-    daemon::Daemon,
-    docker::{self, DockerError},
-    entries::NvidiaEntries,
-    kind::RuntimeKind,
-    loaded::{self, LoadedConfig},
-    record::{self, AddedEntries, ConfigFileError, Record},
-    restart::{self, OnDisk, RestartError, WaitLimits},
+    config_files::{self, AddedEntries, ConfigFile, ConfigFileError, Record, Texts},
+    daemon::{self, Daemon, LoadedConfig},
+    entries::{NvidiaEntries, RuntimeKind},
+    restart::{self, DockerError, OnDisk, RestartError, WaitLimits},
     state::{self, Readers, StateError},
-    texts::{self, Texts},
 };
 
 /// The record of the configuration, below [`Setup::state`].
@@ -23,14 +18,10 @@ const RECORD: &str = "record.json";
 /// Why the runtime rejected the configuration, below [`Setup::loaded`].
 const REJECTED: &str = "rejected.json";
 
-/// How a runtime is configured.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The configuration files.
     pub files: Vec<ConfigFile>,
-    /// Identifies NVIDIA's entries in them.
     pub entries: NvidiaEntries,
-    /// The runtime.
     pub daemon: Daemon,
     /// Whether NVIDIA's runtime is the default.
     pub default: bool,
@@ -38,11 +29,9 @@ pub struct Setup {
     pub state: PathBuf,
     /// Folder for state that does not survive a reboot.
     pub loaded: PathBuf,
-    /// How long to wait for the runtime.
     pub limits: WaitLimits,
 }
 
-/// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     #[error(transparent)]
@@ -55,7 +44,6 @@ pub enum StepError {
     Rejected(String),
     #[error("NVIDIA's installer has not added runtime {handler} to {files}")]
     NotAdded {
-        /// The name of the runtime.
         handler: String,
         /// The files that should have it.
         files: String,
@@ -64,7 +52,6 @@ pub enum StepError {
         "RuntimeConfigRejected: the container runtime rewrote {files} on start, without runtime {handler}; set toolkit.hostPaths.config to the file from which it generates them"
     )]
     Overwritten {
-        /// The name of the runtime.
         handler: String,
         /// The files that should have it.
         files: String,
@@ -95,7 +82,7 @@ pub fn snapshot(setup: &Setup) -> Result<(), StepError> {
 
 /// After the installer: has the runtime load the new configuration unless it already has.
 pub async fn apply(setup: &Setup) -> Result<(), StepError> {
-    if let Some(moved) = record::move_version_1_to_main(&setup.files, &read(setup)?) {
+    if let Some(moved) = config_files::move_version_1_to_main(&setup.files, &read(setup)?) {
         state::replace(moved.main, &moved.text, moved.drop_in)?;
     }
     let now = read(setup)?;
@@ -110,7 +97,7 @@ pub async fn apply(setup: &Setup) -> Result<(), StepError> {
     let record = record.settle(&now);
     state::store(&setup.state, RECORD, &record, Readers::Root)?;
     let disk = OnDisk { digest: digest(&now), written: state::newest(&setup.files) };
-    let known: Option<LoadedConfig> = state::load(&setup.loaded, loaded::FILE_NAME)?;
+    let known: Option<LoadedConfig> = state::load(&setup.loaded, daemon::LOADED_FILE)?;
     let roll_back = || remove_entries(setup, &record).map_err(|error| error_chain(&error));
     match restart::load(&setup.daemon, &disk, known.as_ref(), setup.limits, roll_back).await {
         Ok(process) => {
@@ -127,7 +114,7 @@ pub async fn apply(setup: &Setup) -> Result<(), StepError> {
             }
             state::store(
                 &setup.loaded,
-                loaded::FILE_NAME,
+                daemon::LOADED_FILE,
                 &LoadedConfig { process, digest: digest(&now) },
                 Readers::Everyone,
             )?;
@@ -165,7 +152,7 @@ fn look(setup: &Setup) -> Result<(), StepError> {
         let handler = &setup.entries.handler;
         return Err(StepError::Drifted(format!("runtime {handler} is no longer in {}", names(setup))));
     }
-    let loaded: Option<LoadedConfig> = state::load(&setup.loaded, loaded::FILE_NAME)?;
+    let loaded: Option<LoadedConfig> = state::load(&setup.loaded, daemon::LOADED_FILE)?;
     // Before version 2.1, containerd replaces a whole section of the main file by that of the drop-in, so the
     // installer's copy hides later changes of the main file.
     let copied = setup.daemon.kind == RuntimeKind::Containerd;
@@ -192,7 +179,7 @@ pub async fn revert(setup: &Setup) -> Result<(), StepError> {
         drop_default(setup).await?;
         state::store(
             &setup.loaded,
-            loaded::FILE_NAME,
+            daemon::LOADED_FILE,
             &LoadedConfig { process, digest: digest(&read(setup)?) },
             Readers::Everyone,
         )?;
@@ -203,7 +190,7 @@ pub async fn revert(setup: &Setup) -> Result<(), StepError> {
 /// Has Docker drop a default runtime that its file does not have any more. Other runtimes are started again, and keep none.
 async fn drop_default(setup: &Setup) -> Result<(), StepError> {
     if let (RuntimeKind::Docker, Some(file)) = (setup.daemon.kind, setup.files.first()) {
-        docker::drop_default(&setup.daemon, &file.path, &setup.entries, setup.limits).await?;
+        restart::drop_default(&setup.daemon, &file.path, &setup.entries, setup.limits).await?;
     }
     Ok(())
 }
@@ -231,7 +218,7 @@ fn is_configured(setup: &Setup, now: &Texts) -> bool {
 }
 
 fn digest(now: &Texts) -> String {
-    texts::digest(now.iter().map(|(path, text)| (path.as_path(), text)))
+    config_files::digest(now.iter().map(|(path, text)| (path.as_path(), text)))
 }
 
 fn names(setup: &Setup) -> String {

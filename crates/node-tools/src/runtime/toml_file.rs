@@ -33,9 +33,8 @@ pub fn version(text: &str) -> i64 {
     document.and_then(|document| document.as_table().get("version")?.as_integer()).unwrap_or(1)
 }
 
-/// Returns a version 1 configuration with `enable_cdi` in the table of the CRI, from which containerd reads it, if the
-/// installer has set it: it sets it one table below (nvidia-container-toolkit v1.20.1,
-/// `pkg/config/engine/containerd/config_v1.go`).
+/// Returns a version 1 configuration with `enable_cdi` in the table of the CRI, from which containerd reads it. The
+/// installer sets it one table below (nvidia-container-toolkit v1.20.1, `pkg/config/engine/containerd/config_v1.go`).
 pub fn with_cdi_in_cri_table(text: &str) -> Option<String> {
     let document = Document::parse(text).ok()?;
     let cri = document.as_table().get("plugins")?.get("cri")?.as_table()?;
@@ -45,7 +44,6 @@ pub fn with_cdi_in_cri_table(text: &str) -> Option<String> {
     Some(apply(text, vec![(below_header..below_header, moved), (line, String::new())]))
 }
 
-/// Returns the line of a table that enables CDI.
 fn cdi_line(text: &str, table: &Table) -> Option<Range<usize>> {
     let (key, value) = table.get_key_value(CDI)?;
     Some(whole_lines(text, key.span()?.start..value.span()?.end))

@@ -3,11 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use node_tools::runtime::{
-    config_files::{ConfigFile, Role, config_files},
+    config_files::{ConfigFile, Record, Role, Texts, config_files, move_version_1_to_main},
     daemon_json,
-    kind::RuntimeKind,
-    record::{Record, move_version_1_to_main},
-    texts::Texts,
+    entries::RuntimeKind,
     toml_file,
 };
 use proptest::prelude::*;

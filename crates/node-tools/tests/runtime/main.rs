@@ -6,7 +6,7 @@ mod foreign_input;
 mod steps;
 mod toml;
 
-use node_tools::runtime::{entries::NvidiaEntries, record::AddedEntries};
+use node_tools::runtime::{config_files::AddedEntries, entries::NvidiaEntries};
 
 /// The folder of NVIDIA's programs.
 const BIN: &str = "/usr/local/nvidia/toolkit";

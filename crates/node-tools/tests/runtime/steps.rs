@@ -12,8 +12,7 @@ use std::{
 use node_tools::runtime::{
     config_files::config_files,
     daemon::{Daemon, Runtime},
-    entries::NvidiaEntries,
-    kind::RuntimeKind,
+    entries::{NvidiaEntries, RuntimeKind},
     restart::WaitLimits,
     steps::{self, Setup, StepError},
 };

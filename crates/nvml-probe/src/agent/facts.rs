@@ -4,9 +4,8 @@ use std::io;
 
 use gpu_host::{
     observe::{
-        device_nodes,
+        device_nodes::{self, HoldersError, holders},
         driver::{self, DriverError, Library},
-        holders::{HoldersError, holders},
         host_runtimes, os,
         pci::{Bus, PciError},
         pod_resources::{self, Assignment, PodResourcesError},
@@ -34,7 +33,6 @@ pub enum FactError {
     Boot(#[source] io::Error),
 }
 
-/// Returns the current start of the driver.
 pub(super) fn driver_start(host: &HostRoot) -> Result<DriverStart, FactError> {
     Ok(DriverStart {
         boot_id: os::boot_id(host).map_err(FactError::Boot)?,
@@ -89,8 +87,7 @@ pub(super) async fn assignments(
     }
 }
 
-/// Returns a driver with what its root lacks. Device nodes are checked only in a container's root: a host creates its
-/// own when they are first opened.
+/// Device nodes are checked only in a container's root: a host creates its own when they are first opened.
 fn installed(host: &HostRoot, library: &Library) -> InstalledDriver {
     let missing_devices = if library.root == CONTAINER_ROOT {
         device_nodes::missing(host, &HostRoot::new("/"), CONTAINER_ROOT)

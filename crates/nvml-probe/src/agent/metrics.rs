@@ -14,9 +14,9 @@ use std::{
 
 use gpu_host::{
     nvml::supervisor::NvmlStatus,
-    observe::{pci::PciGpu, pod_resources::Assignment, xids::XidsByGpu},
+    observe::{kernel_log::XidsByGpu, pci::PciGpu, pod_resources::Assignment},
 };
-use gpu_operator_common::build_info;
+use gpu_operator_common::version;
 use prometheus_client::{
     collector::Collector,
     encoding::{
@@ -46,7 +46,6 @@ struct DriverLabels {
     cuda_version: Option<String>,
 }
 
-/// All metrics of the probe.
 #[derive(Debug)]
 pub struct Metrics {
     /// It is locked while series are replaced, so that no scrape misses one: an alert on it would start over.
@@ -79,7 +78,7 @@ impl Metrics {
             registry: Mutex::default(),
             dcgm: Registry::default(),
         };
-        registry.register("build", "The version and the revision of the sources", Info::new(build_info::LABELS));
+        registry.register("build", "The version and the revision of the sources", Info::new(version::BUILD_LABELS));
         registry.register("looks", "Looks at the node by result", metrics.looks.clone());
         registry.register("report_writes", "Writes of the report by result", metrics.writes.clone());
         registry.register("nvml_state", "The state of NVML, as label. Always 1", metrics.nvml.clone());
@@ -137,12 +136,10 @@ impl Metrics {
         self.looks.get_or_create(if succeeded { &DONE } else { &FAILED }).inc();
     }
 
-    /// Counts a write of the report.
     pub fn count_write(&self, succeeded: bool) {
         self.writes.get_or_create(if succeeded { &WRITTEN } else { &FAILED }).inc();
     }
 
-    /// Returns the metrics in the format of Prometheus (OpenMetrics text).
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,8 +12,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{
     findings::Finding,
-    kind::{ACCESS_KINDS, Cure, defaults},
-    rules::Rules,
+    rules::{ACCESS_KINDS, Cure, Rules, defaults},
 };
 
 /// The bound of the API type.
@@ -21,10 +20,8 @@ const MAX_EVIDENCE: usize = 256;
 /// The greatest number that the API server reads exactly.
 pub(super) const MAX_NUMBER: u64 = i64::MAX.unsigned_abs();
 
-/// A finding and its development over time.
 #[derive(Clone, Debug)]
 pub(super) struct TrackedCause {
-    /// The latest finding.
     pub(super) finding: Finding,
     /// Whether it was found since the last reading.
     pub(super) is_fresh: bool,
@@ -84,17 +81,14 @@ impl TrackedCause {
         })
     }
 
-    /// Returns whether the finding is about the same thing.
     pub(super) fn is(&self, finding: &Finding) -> bool {
         self.finding.kind == finding.kind && self.finding.xid == finding.xid
     }
 
-    /// Returns whether the cause is active.
     pub(super) fn stands(&self) -> bool {
         matches!(self.phase, Phase::Standing(_))
     }
 
-    /// Returns whether the cause has been dealt with.
     pub(super) fn recovers(&self) -> bool {
         matches!(self.phase, Phase::Recovering { .. })
     }

@@ -7,28 +7,22 @@ use gpu_host::nvml::readings::{Fabric, Pcie, Readings, RemappedRows, RetiredPage
 use gpu_operator_crd::health::{Action, CauseKind, Severity};
 
 use super::{
-    kind::{Cure, KindDefaults, defaults},
-    rules::Rules,
+    rules::{Cure, KindDefaults, Rules, defaults},
     xid::Class,
 };
 
-/// Something that is wrong with a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What is wrong.
     pub kind: CauseKind,
     /// The XID, for that kind only.
     pub xid: Option<u16>,
     pub severity: Severity,
-    /// The recommended action.
     pub action: Action,
-    /// How it ends.
     pub cure: Cure,
     /// Whether one reading is not enough.
     pub confirm: bool,
     /// The number of occurrences, if it can be counted.
     pub count: Option<u64>,
-    /// The evidence, for people to read.
     pub evidence: String,
 }
 
@@ -75,7 +69,6 @@ impl Finding {
     }
 }
 
-/// The values that a reading is compared with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Baseline {
     /// The PCIe replay counter at the previous reading, and how long ago that was.
@@ -88,13 +81,11 @@ pub struct Baseline {
 /// The result of evaluating a reading. A kind in neither list could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// What is wrong.
     pub found: Vec<Finding>,
     /// What is proven not to be wrong.
     pub clear: Vec<CauseKind>,
 }
 
-/// Evaluates a reading.
 pub fn findings(rules: &Rules, now: &Readings, baseline: &Baseline) -> Findings {
     let mut evaluation = Evaluation { rules, findings: Findings::default() };
     heat(&mut evaluation, &now.thermal);
@@ -124,7 +115,6 @@ struct Evaluation<'a> {
 }
 
 impl Evaluation<'_> {
-    /// Evaluates a value if it was read.
     fn at<T>(&mut self, kind: CauseKind, value: Option<T>, wrong: impl FnOnce(T) -> Option<String>) {
         if let Some(value) = value {
             let finding = wrong(value).and_then(|evidence| Finding::of(self.rules, kind, evidence));
@@ -140,7 +130,6 @@ impl Evaluation<'_> {
         }
     }
 
-    /// Adds the finding, or marks the kind as clear.
     fn note(&mut self, kind: CauseKind, found: Option<Finding>) {
         match found {
             Some(finding) => self.findings.found.push(finding),

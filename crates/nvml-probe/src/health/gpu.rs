@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gpu_host::{
     nvml::readings::Readings,
-    observe::xids::{XidCount, XidSource},
+    observe::kernel_log::{XidCount, XidSource},
 };
 use gpu_operator_crd::health::{Action, CauseKind, GpuHealth, HealthState, Severity};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
@@ -15,8 +15,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use super::{
     cause::{MAX_NUMBER, TrackedCause},
     findings::{Baseline, Finding, findings},
-    kind::{ACCESS_KINDS, Cure, proves_restart},
-    rules::Rules,
+    rules::{ACCESS_KINDS, Cure, Rules, proves_restart},
 };
 
 /// The bound of the API type.
@@ -29,7 +28,6 @@ const MAX_XIDS: usize = 1024;
 /// What one look shows of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuObservation<'a> {
-    /// It was read.
     Read {
         readings: &'a Readings,
         /// Its UUID: a different one means another GPU at the same address.
@@ -45,7 +43,6 @@ pub enum GpuObservation<'a> {
     NotQueried,
 }
 
-/// One GPU over time.
 #[derive(Clone, Debug, Default)]
 pub struct Gpu {
     state: HealthState,
@@ -53,7 +50,6 @@ pub struct Gpu {
     causes: Vec<TrackedCause>,
     /// Consecutive looks that could not read it.
     failed_reads: u32,
-    /// Whether it was ever read.
     known: bool,
     uuid: Option<String>,
     /// The latest reading in persistence mode.
@@ -65,7 +61,6 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Restores the state reported before this process started.
     pub fn restore(rules: &Rules, reported: &GpuHealth, uuid: Option<&str>) -> Self {
         Self {
             state: reported.state,
@@ -79,7 +74,6 @@ impl Gpu {
         }
     }
 
-    /// Returns the state to report.
     pub fn health(&self) -> GpuHealth {
         let standing = self.causes.iter().filter(|cause| cause.stands());
         GpuHealth {
@@ -222,7 +216,6 @@ impl Gpu {
         self.causes.retain_mut(|cause| cause.finding.kind != kind || cause.unseen(rules, true));
     }
 
-    /// Applies rules that may have changed.
     fn apply_rules(&mut self, rules: &Rules) {
         self.causes.retain_mut(|cause| {
             let finding = &mut cause.finding;

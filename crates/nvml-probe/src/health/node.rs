@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use gpu_host::{
     nvml::{
-        inventory::{Inventory, NvmlGpu},
+        protocol::{Inventory, NvmlGpu},
         supervisor::NvmlStatus,
     },
     observe::{
+        kernel_log::{NewEvents, XidsByGpu},
         pci::PciGpu,
-        xids::{NewEvents, XidsByGpu},
     },
 };
 use gpu_operator_crd::{
@@ -26,9 +26,7 @@ use super::{
 /// One start of the driver: if any field changes, every GPU was restarted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriverStart {
-    /// The kernel's boot id.
     pub boot_id: String,
-    /// Version of the loaded module.
     pub loaded: Option<String>,
     /// Identifies one load of the module.
     pub load_id: Option<u64>,
@@ -36,12 +34,9 @@ pub struct DriverStart {
 
 #[derive(Clone, Copy, Debug)]
 pub struct NodeLook<'a> {
-    /// The start of the driver that is loaded.
     pub start: &'a DriverStart,
     pub on_bus: &'a [PciGpu],
-    /// The outcome of the query to NVML.
     pub nvml: &'a NvmlStatus,
-    /// What happened since the previous look.
     pub events: &'a NewEvents,
 }
 
@@ -56,7 +51,6 @@ pub struct NodeHealth {
 }
 
 impl NodeHealth {
-    /// Restores the state reported before this process started.
     pub fn restore(rules: &Rules, report: &Report) -> Self {
         let gpus = report
             .gpus
@@ -93,7 +87,6 @@ impl NodeHealth {
         }
     }
 
-    /// Evaluates XIDs that occurred between two looks.
     pub fn add_xids(&mut self, rules: &Rules, xids: &XidsByGpu, now: Timestamp) {
         for (address, xids) in xids {
             if let Some(gpu) = self.gpus.get_mut(address) {

@@ -1,13 +1,10 @@
-//! A GpuNode's health rules, with defaults.
+//! A GpuNode's health rules, with the defaults of each kind of cause: its severity, the recommended action and how it ends.
 
 use std::time::Duration;
 
 use gpu_operator_crd::health::{Action, CauseKind, HealthRules, Severity, Thresholds};
 
-use super::{
-    kind::defaults,
-    xid::{self, Class, Meaning},
-};
+use super::xid::{self, Class, Meaning};
 
 /// GPUd reads once a minute, NVIDIA's device plugin receives XIDs within 5 s; this is in between.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -15,7 +12,6 @@ const INTERVAL: Duration = Duration::from_secs(30);
 const CONFIRM_INTERVALS: u32 = 2;
 /// Five minutes at the default interval: half of the period over which GPUd averages slowdowns.
 const CLEAN_INTERVALS: u32 = 10;
-/// The temperature at which the GPU slows down.
 const BELOW_SLOWDOWN: u32 = 0;
 /// The last degrees before the GPU shuts down; not taken from another tool. Slowdown and shutdown are three (T4) to
 /// five (H100) degrees apart, and the range between is a warning.
@@ -29,7 +25,6 @@ const RETIRED_PAGES: u64 = 63;
 /// DCGM's limit of replays per thousand minutes and lane, by generation from 1 on.
 const REPLAYS_PER_LANE: [u64; 6] = [150, 300, 480, 960, 1920, 3840];
 
-/// The rules by which a node's GPUs are evaluated.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules(HealthRules);
 
@@ -46,18 +41,16 @@ impl Rules {
         given.filter(|interval| !interval.is_zero()).unwrap_or(INTERVAL)
     }
 
-    /// Returns how many readings in a row turn an intermittent finding into a cause.
     pub fn confirm_intervals(&self) -> u32 {
         self.0.confirm_intervals.unwrap_or(CONFIRM_INTERVALS).max(1)
     }
 
-    /// Returns how many clean readings in a row end a cause.
     pub fn clean_intervals(&self) -> u32 {
         self.0.clean_intervals.unwrap_or(CLEAN_INTERVALS).max(1)
     }
 
-    /// Returns after how many clean readings in a row a passing cause counts as dealt with: half of those that end it,
-    /// so that an intermittent condition does not change the report every minute.
+    /// How many clean readings in a row deal with a passing cause: half of those that end it, so that an intermittent
+    /// condition does not change the report every minute.
     pub fn calm_intervals(&self) -> u32 {
         self.clean_intervals().div_ceil(2).max(self.confirm_intervals())
     }
@@ -103,27 +96,22 @@ impl Rules {
         }
     }
 
-    /// Returns how many degrees below the slowdown temperature a GPU counts as too hot.
     pub fn below_slowdown(&self) -> i64 {
         self.thresholds().below_slowdown_celsius.unwrap_or(BELOW_SLOWDOWN).into()
     }
 
-    /// Returns how many degrees below the shutdown temperature that is fatal.
     pub fn below_shutdown(&self) -> i64 {
         self.thresholds().below_shutdown_celsius.unwrap_or(BELOW_SHUTDOWN).into()
     }
 
-    /// Returns how many uncorrectable memory errors are a cause.
     pub fn uncorrectable_ecc(&self) -> u64 {
         self.thresholds().uncorrectable_ecc_errors.unwrap_or(UNCORRECTABLE_ECC)
     }
 
-    /// Returns how many replaced rows are a cause.
     pub fn remapped_rows(&self) -> u64 {
         self.thresholds().remapped_rows.unwrap_or(REMAPPED_ROWS)
     }
 
-    /// Returns how many retired pages are a cause.
     pub fn retired_pages(&self) -> u64 {
         self.thresholds().retired_pages.unwrap_or(RETIRED_PAGES)
     }
@@ -141,6 +129,81 @@ impl Rules {
         &self.0.thresholds
     }
 }
+
+/// How a cause ends. In every case it is over only after the GPU has stayed healthy for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cure {
+    /// By itself, as heat does: when several readings in a row no longer show it.
+    Passing,
+    /// By a restart of the GPU: a reset, a driver reload or a node reboot. A reading that no longer shows it proves
+    /// that as well.
+    Restart,
+    /// Only when a reading no longer shows it. Such failures do not heal: the GPU has to be replaced.
+    Replacement,
+}
+
+/// The defaults of a kind of cause, which rules can override.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KindDefaults {
+    pub severity: Severity,
+    pub action: Action,
+    pub cure: Cure,
+    /// Whether one reading is not enough, because the condition is intermittent.
+    pub confirm: bool,
+}
+
+/// Returns the defaults of a kind. Those of [`CauseKind::Xid`] depend on the number: see [`super::xid`].
+pub fn defaults(kind: CauseKind) -> KindDefaults {
+    use Action::{CheckHardware, DrainAndReset, None, RebootNode, ReplaceGpu, ResetGpu};
+    use CauseKind as Kind;
+    use Cure::{Passing, Replacement, Restart};
+    use Severity::{Fatal, Warning};
+
+    let (severity, action, cure, confirm) = match kind {
+        Kind::Xid | Kind::ResetRequired | Kind::UncorrectableEcc | Kind::RecoveryActionNeeded => {
+            (Fatal, ResetGpu, Restart, false)
+        }
+        Kind::GpuLost => (Fatal, RebootNode, Restart, false),
+        Kind::InsufficientPower => (Fatal, CheckHardware, Restart, false),
+        // While a driver is being loaded, GPUs appear one by one.
+        Kind::CannotOpen => (Fatal, RebootNode, Restart, true),
+        Kind::NotListed | Kind::FabricNotReady => (Fatal, RebootNode, Passing, true),
+        // These are about the probe and the driver; the GPU may be healthy.
+        Kind::NoPermission => (Warning, None, Passing, true),
+        Kind::NotAnswering => (Warning, RebootNode, Passing, true),
+        Kind::InforomCorrupt | Kind::SramThresholdExceeded | Kind::RowRemapFailed | Kind::TooManyRetiredPages => {
+            (Fatal, ReplaceGpu, Replacement, false)
+        }
+        Kind::TooManyRemappedRows => (Warning, ReplaceGpu, Replacement, false),
+        // The GPU continues to work with the memory that it has.
+        Kind::RowRemapPending => (Warning, DrainAndReset, Restart, false),
+        Kind::PageRetirementPending => (Warning, RebootNode, Restart, false),
+        Kind::Overheating
+        | Kind::ThermalSlowdown
+        | Kind::HardwareSlowdown
+        | Kind::PowerBrake
+        | Kind::PcieLinkDegraded
+        | Kind::PcieReplays => (Warning, CheckHardware, Passing, true),
+        Kind::NvLinkDown | Kind::FabricUnhealthy => (Fatal, ResetGpu, Passing, true),
+    };
+    KindDefaults { severity, action, cure, confirm }
+}
+
+/// Returns whether the end of such a cause proves that the GPU was restarted, because nothing else ends it.
+pub fn proves_restart(kind: CauseKind) -> bool {
+    matches!(kind, CauseKind::GpuLost | CauseKind::ResetRequired | CauseKind::RecoveryActionNeeded)
+}
+
+/// The kinds that explain why a GPU could not be read. A GPU that answers has none of them.
+pub const ACCESS_KINDS: [CauseKind; 7] = [
+    CauseKind::GpuLost,
+    CauseKind::ResetRequired,
+    CauseKind::InsufficientPower,
+    CauseKind::CannotOpen,
+    CauseKind::NoPermission,
+    CauseKind::NotListed,
+    CauseKind::NotAnswering,
+];
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gpu_host::{
     nvml::readings::{Ecc, Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal},
-    observe::xids::{XidCount, XidSource},
+    observe::kernel_log::{XidCount, XidSource},
 };
 use gpu_operator_crd::health::{Action, CauseKind, GpuHealth, HealthState};
 use k8s_openapi::jiff::Timestamp;

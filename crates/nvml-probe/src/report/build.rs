@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 
 use gpu_host::{
-    nvml::{inventory::Inventory, supervisor::NvmlStatus},
-    observe::pci::{Bus, PciGpu},
+    nvml::{protocol::Inventory, supervisor::NvmlStatus},
+    observe::{
+        pci::{Bus, PciGpu},
+        pod_resources::{Assignment, Source},
+    },
 };
 use gpu_operator_crd::report::{
     DriverFacts, Gpu, GpuPods, Holder, HostRuntime, InstalledDriver, MigAttributes, MigDevices, NvmlFacts, OsRelease,
@@ -16,15 +19,10 @@ use crate::health::node::NodeHealth;
 /// Facts read from the host, without NVML.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The kernel's boot id.
     pub boot_id: String,
-    /// The host's operating system.
     pub os: OsRelease,
-    /// The machine's product name.
     pub machine: Option<String>,
-    /// The GPUs on the bus.
     pub bus: Bus,
-    /// Version of the loaded module.
     pub loaded: Option<String>,
     /// Identifies one load of the module.
     pub load_id: Option<u64>,
@@ -32,15 +30,12 @@ pub struct Facts {
     pub container_ran: bool,
     /// The digest of the configuration with which that container has loaded the module.
     pub config_digest: Option<String>,
-    /// Whether that module is in use.
     pub in_use: bool,
     /// The programs that hold the GPUs, if they are requested.
     pub holders: Option<Vec<Holder>>,
-    /// The user-space drivers found.
     pub installed: Vec<InstalledDriver>,
     /// What the driver's container waits for before it starts.
     pub waits: Option<String>,
-    /// The host's own NVIDIA runtimes.
     pub runtimes: Vec<HostRuntime>,
 }
 
@@ -95,7 +90,6 @@ pub fn build_report(facts: &Facts, look: &NvmlStatus, health: &NodeHealth) -> Re
     }
 }
 
-/// Returns the report with the current health of its GPUs.
 pub fn with_health(mut report: Report, health: &NodeHealth) -> Report {
     for gpu in &mut report.gpus {
         gpu.health = health.of(&gpu.pci_address);
@@ -190,12 +184,30 @@ fn bounded(text: &str, characters: usize) -> String {
     text.chars().take(characters).collect()
 }
 
+/// The prefix of the resources of NVIDIA's and Google's device plugins.
+const RESOURCE_PREFIX: &str = "nvidia.com/";
+const DRA_DRIVER: &str = "gpu.nvidia.com";
+
+/// Returns the pods with GPUs as `<namespace>/<name>`. `offered` lists the node's GPU resources in addition to those with NVIDIA's prefix.
+pub fn gpu_pods(assignments: &[Assignment], offered: &[String]) -> BTreeSet<String> {
+    let with_gpus = assignments.iter().filter(|assignment| is_gpu(assignment, offered));
+    with_gpus.map(|Assignment { namespace, pod, .. }| format!("{namespace}/{pod}")).collect()
+}
+
+fn is_gpu(assignment: &Assignment, offered: &[String]) -> bool {
+    match &assignment.source {
+        _ if assignment.devices.is_empty() => false,
+        Source::Resource(name) => name.starts_with(RESOURCE_PREFIX) || offered.contains(name),
+        Source::Claim(driver) => driver == DRA_DRIVER,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use gpu_host::nvml::protocol::{NvmlGpu, RefusedGpu};
     use gpu_operator_crd::{health::CauseKind, report::NvmlState};
 
     use super::*;
-    use gpu_host::nvml::inventory::{NvmlGpu, RefusedGpu};
 
     fn facts(addresses: &[&str]) -> Facts {
         let gpus = addresses
@@ -311,5 +323,31 @@ mod tests {
         assert_eq!(report.driver.installed.len(), 8);
         assert_eq!(report.driver.installed[0].version.len(), 64);
         assert_eq!(report.nvml.message.unwrap().chars().count(), 1024);
+    }
+
+    #[test]
+    fn a_pod_counts_once_and_only_with_gpus() {
+        let of = |pod: &str, source, devices: &[&str]| Assignment {
+            namespace: "team".into(),
+            pod: pod.into(),
+            container: "main".into(),
+            source,
+            devices: devices.iter().map(|id| (*id).to_owned()).collect(),
+        };
+        let resource = |name: &str| Source::Resource(name.into());
+        let assignments = [
+            of("two", resource("nvidia.com/gpu"), &["GPU-1", "GPU-2"]),
+            of("two", resource("nvidia.com/gpu"), &["GPU-3"]),
+            of("mig", resource("nvidia.com/mig-1g.10gb"), &["MIG-1"]),
+            of("renamed", resource("team.example/h100"), &["GPU-4"]),
+            of("claims", Source::Claim("gpu.nvidia.com".into()), &["gpu-0"]),
+            of("nic", resource("vendor.example/nic"), &["nic0"]),
+            of("channel", Source::Claim("compute-domain.nvidia.com".into()), &["channel-0"]),
+            of("none", resource("nvidia.com/gpu"), &[]),
+        ];
+        let names = |offered: &[String]| gpu_pods(&assignments, offered).into_iter().collect::<Vec<_>>();
+        assert_eq!(names(&[]), ["team/claims", "team/mig", "team/two"]);
+        let renamed = names(&["team.example/h100".to_owned()]);
+        assert_eq!(renamed, ["team/claims", "team/mig", "team/renamed", "team/two"]);
     }
 }

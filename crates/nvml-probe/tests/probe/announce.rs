@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use nvml_probe::report::{announce::Announcer, create::Created};
+use nvml_probe::report::gpu_node::{Announcer, Created};
 use serde_json::json;
 
 use crate::api_server::Server;

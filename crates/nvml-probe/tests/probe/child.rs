@@ -11,9 +11,9 @@ use std::{
 
 use gpu_host::{
     nvml::{
-        inventory::Inventory,
+        protocol::Inventory,
         supervisor::{ChildCommand, Limits, NvmlStatus, Supervisor, child_command},
-        target::Target,
+        trusted::Target,
     },
     observe::driver::{CONTAINER_ROOT, GKE_ROOT, HOST_ROOT, all_libraries},
 };

@@ -10,7 +10,7 @@ use std::{
 use gpu_host::{
     nvml::{
         supervisor::{Limits, NvmlStatus, Supervisor, child_command},
-        target::Target,
+        trusted::Target,
     },
     observe::driver::{CONTAINER_ROOT, all_libraries},
 };

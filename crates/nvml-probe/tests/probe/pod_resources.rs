@@ -5,20 +5,20 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use gpu_host::{
     grpc::GrpcError,
     nvml::{
-        inventory::{Inventory, NvmlGpu},
+        protocol::{Inventory, NvmlGpu},
         supervisor::NvmlStatus,
     },
     observe::{
+        kernel_log::XidsByGpu,
         pci::PciGpu,
         pod_resources::{Assignment, KUBELET_ROOTS, PodResourcesError, Source, decode, list, socket},
-        xids::XidsByGpu,
     },
 };
 use gpu_operator_crd::Report;
 use nvml_probe::{
-    agent::{metrics::Metrics, pod_metrics::follow},
+    agent::{metrics::Metrics, telemetry::follow_pods},
     health::node::NodeHealth,
-    report::{build::with_gpu_pods, gpu_pods::gpu_pods},
+    report::build::{gpu_pods, with_gpu_pods},
 };
 use proptest::prelude::*;
 use prost::Message;
@@ -102,7 +102,7 @@ async fn pods_are_in_the_metrics_until_they_end() {
     let known = NvmlGpu { pci_address: gpu.address.clone(), uuid: Some("GPU-six".into()), ..NvmlGpu::default() };
     let answer = NvmlStatus::Answering(Inventory { gpus: vec![known], ..Inventory::default() });
     metrics.show(&[gpu], &answer, &NodeHealth::default(), &XidsByGpu::new());
-    let follower = tokio::spawn(follow(host.root(), None, Arc::clone(&metrics)));
+    let follower = tokio::spawn(follow_pods(host.root(), None, Arc::clone(&metrics)));
     let shows = async |count| {
         soon(async {
             while metrics.text().unwrap().matches("nvml_probe_gpu_pod_info{").count() != count {

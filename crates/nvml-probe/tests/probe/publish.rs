@@ -6,9 +6,8 @@ use std::{
 };
 
 use gpu_operator_crd::report::{Gpu, NvmlFacts, NvmlState, Report};
-use nvml_probe::report::{
-    gpu_node::{GpuNodeFields, GpuNodeView, Requests, watch_gpu_node},
-    publish::{PublishError, Published, Publisher},
+use nvml_probe::report::gpu_node::{
+    GpuNodeFields, GpuNodeView, PublishError, Published, Publisher, Requests, watch_gpu_node,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;

@@ -8,10 +8,10 @@ use std::{
 
 use gpu_host::{
     nvml::{
-        inventory::{Inventory, NvmlXid},
+        protocol::{Inventory, NvmlXid},
         readings::Readings,
         supervisor::{Limits, NvmlStatus, Supervisor, child_command},
-        target::Target,
+        trusted::Target,
     },
     observe::driver::{CONTAINER_ROOT, all_libraries},
 };

@@ -11,11 +11,12 @@ use gpu_operator_crd::{
     report::Report,
 };
 use nvml_probe::{
-    agent::{Agent, Settings, endpoints::Telemetry, heartbeat::Heartbeat, metrics::Metrics},
-    report::{
-        gpu_node::{GpuNodeFields, GpuNodeView, Requests},
-        publish::Publisher,
+    agent::{
+        Agent, Settings,
+        metrics::Metrics,
+        telemetry::{Heartbeat, Telemetry},
     },
+    report::gpu_node::{GpuNodeFields, GpuNodeView, Publisher, Requests},
 };
 use serde_json::{Value, json};
 use test_support::host::Host;

@@ -24,13 +24,12 @@ struct Seen {
     since: Instant,
 }
 
-/// A replica in an election.
 #[derive(Debug)]
 pub struct Candidate {
     lease: String,
     identity: String,
     seen: Option<Seen>,
-    /// When it asked for what was its last successful claim, unless another replica has held the Lease since.
+    /// The time of its last successful claim, unless another replica has held the Lease since.
     claimed: Option<Instant>,
     /// Whether what was seen is its own last write.
     is_certain: bool,
@@ -42,7 +41,6 @@ impl Candidate {
         Self { lease: lease.to_owned(), identity: identity.to_owned(), seen: None, claimed: None, is_certain: false }
     }
 
-    /// Returns the name of the Lease.
     pub fn lease(&self) -> &str {
         &self.lease
     }
@@ -64,7 +62,7 @@ impl Candidate {
         self.is_certain = false;
     }
 
-    /// Returns whether what it knows of the Lease is its own last write, so that it need not be read.
+    /// Whether the known Lease is its own last write, so that it need not be read.
     pub const fn is_certain(&self) -> bool {
         self.is_certain
     }
@@ -103,7 +101,6 @@ impl Candidate {
         Some(self.with(spec))
     }
 
-    /// Returns whether another replica holds the Lease.
     fn is_taken(&self, now: Instant) -> bool {
         let Some(seen) = &self.seen else { return false };
         let Some(spec) = &seen.lease.spec else { return false };
@@ -120,7 +117,7 @@ impl Candidate {
         self.is_certain = true;
     }
 
-    /// Returns the Lease without its holder, if it is that, and holds it no longer.
+    /// Returns the Lease without a holder, if this replica holds it, and holds it no longer.
     pub fn release(&mut self, clock: Timestamp) -> Option<Lease> {
         self.claimed.take()?;
         let spec = LeaseSpec {
@@ -132,7 +129,7 @@ impl Candidate {
         Some(self.with(spec))
     }
 
-    /// Returns the Lease with another spec, to be written only if it is still as it was seen.
+    /// Returns the Lease with another spec. The write fails if the Lease has changed since it was seen.
     fn with(&self, spec: LeaseSpec) -> Lease {
         let metadata = self.seen.as_ref().map(|seen| seen.lease.metadata.clone());
         // By the label it is found when the operator is removed.

@@ -13,13 +13,9 @@ use serde::{
 /// The field of the entries of `metadata.managedFields` with the fields of a manager.
 const FIELDS: &str = "fieldsV1";
 
-/// The elements of an object.
 pub struct Elements {
-    /// How many more are kept.
     left: Cell<usize>,
-    /// Whether some were skipped.
     skipped: Cell<bool>,
-    /// Whether the values of [`FIELDS`] are kept.
     keeps_fields: bool,
     /// Whether the value that follows is one.
     at_fields: Cell<bool>,
@@ -40,7 +36,6 @@ impl Elements {
         Counted { inner: deserializer, elements: self, is_struct: false }
     }
 
-    /// Returns whether none was skipped.
     pub fn are_complete(&self) -> bool {
         !self.skipped.get()
     }

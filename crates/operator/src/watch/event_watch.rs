@@ -4,24 +4,30 @@
 //! A watch without a version begins with the existing Events. This costs as much as a list, but replaces it. The API server
 //! does not signal the end of this initial part; it is assumed when no Event arrives for some time.
 
-use std::{fmt::Debug, time::Duration};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use futures::{
     Stream, StreamExt,
+    future::BoxFuture,
     stream::{self, BoxStream},
 };
 use kube::{
-    Api, Resource, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::WatchParams,
     core::WatchEvent,
-    runtime::watcher::{self, Error},
+    runtime::{watcher, watcher::Error},
 };
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// The silence after which the initial part of the first watch, for which the operator waits, is assumed to be over …
+use crate::watch::{
+    follow::{any, follow},
+    mirrors::Mirrors,
+};
+
+/// The silence that ends the initial part of the first watch, for which the operator waits.
 const SILENCE: Duration = Duration::from_millis(250);
-/// … and that of every later watch, which may be slow.
+/// The silence that ends the initial part of every later watch, which may be slow.
 const LATER_SILENCE: Duration = Duration::from_secs(10);
 /// The pause after an initial part that was interrupted.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -41,11 +47,9 @@ pub trait AnyEvent: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debu
 impl<E: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + 'static> AnyEvent for E {}
 
 enum State<E> {
-    /// No watch is open.
     Closed,
     /// A watch sends the existing Events, until this time at most.
     Beginning(Watch<E>, Instant),
-    /// A watch sends new Events.
     Open(Watch<E>),
 }
 
@@ -145,7 +149,6 @@ impl<E: AnyEvent> Follower<E> {
     }
 }
 
-/// Returns the error of a watch that has ended, if it must be reported.
 fn ended<E>(last: Option<kube::Result<WatchEvent<E>>>) -> (Item<E>, State<E>) {
     let item = match last {
         Some(Err(error)) => Some(Err(Error::WatchFailed(error))),
@@ -154,6 +157,29 @@ fn ended<E>(last: Option<kube::Result<WatchEvent<E>>>) -> (Item<E>, State<E>) {
         _ => None,
     };
     (item, State::Closed)
+}
+
+/// The namespace of cluster components, which may use the nodes' drivers and devices directly and are not diagnosed.
+const SYSTEM_NAMESPACE: &str = "kube-system";
+
+/// Watches the pods and Events that diagnosis reads, except those in the operator's own namespace, until the returned
+/// futures are dropped. They wake only the diagnosis, never the reconcile loop, and the operator is ready without them.
+pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> Vec<BoxFuture<'static, ()>> {
+    let fields = format!("status.phase=Pending,metadata.namespace!={namespace},metadata.namespace!={SYSTEM_NAMESPACE}");
+    let wakes_nothing = Arc::default();
+    let all = || client.clone();
+    let said = |fields: &str| {
+        let fields = format!("{fields},metadata.namespace!={namespace}");
+        watch_events(Api::all(all()), &fields)
+    };
+    let refused = said("reason=FailedCreate");
+    // A pod whose container is not started leaves Pending soon: kubelet reports it as Running or Failed.
+    let not_started = said("reason=Failed,involvedObject.kind=Pod");
+    vec![
+        follow(watcher(Api::all(all()), any().fields(&fields)), mirrors, |mirrors| &mirrors.pending, &wakes_nothing),
+        follow(refused, mirrors, |mirrors| &mirrors.refused, &wakes_nothing),
+        follow(not_started, mirrors, |mirrors| &mirrors.not_started, &wakes_nothing),
+    ]
 }
 
 #[cfg(test)]
@@ -177,9 +203,9 @@ mod tests {
     enum Step {
         /// It sends an event.
         Tell(Value),
-        /// It sends nothing for longer than the silence, …
+        /// It sends nothing for longer than the silence.
         Pause,
-        /// … or for less.
+        /// It sends nothing for less than the silence.
         Breath,
         /// It ends the watch. Otherwise the watch stays open.
         End,

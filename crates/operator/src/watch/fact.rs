@@ -26,26 +26,21 @@ use crate::extract::{Extract, Guarded};
 
 /// The maximum number of elements of objects that users or kubelets write. Ordinary ones have some hundreds.
 pub const MAX_ELEMENTS: usize = 10_000;
-/// The maximum number of pods, and of rejections, that are diagnosed. If there are more, the others are diagnosed once some of
-/// these are gone and the watch restarts.
+/// The maximum number of pods, and of rejections, that are diagnosed. Others are diagnosed once some of these are gone
+/// and the watch restarts.
 const MAX_PODS: usize = 2000;
 /// The maximum number of DaemonSets that may be part of a third-party GPU stack.
 const MAX_FOREIGN_SETS: usize = 5000;
 /// The maximum number of pods that are evidence of one: four on each of 5,000 nodes, the maximum of Kubernetes.
 const MAX_FOREIGN_PODS: usize = 20_000;
-/// The maximum number of DaemonSets whose rejected pods are known.
 const MAX_REFUSALS: usize = 2000;
 
 /// What an object says about the entry of this name: its facts, or that there are none. `None` if it concerns no entry.
 pub type Reading<F> = Option<(<F as Fact>::Name, Option<F>)>;
 
-/// What a mirror holds of an object.
 pub trait Fact: Clone + Debug + PartialEq + Send + Sync + 'static {
-    /// The object that it is read from.
     type Object: Resource<DynamicType = ()> + DeserializeOwned;
-    /// The name of its entry.
     type Name: Ord + Clone + Debug + Send + Sync;
-    /// The maximum number of entries.
     const MOST: usize = usize::MAX;
     /// The maximum number of elements of an object's lists and maps. An object with more has no facts.
     const MAX_ELEMENTS: usize = usize::MAX;
@@ -226,8 +221,8 @@ fn readable<K: Resource<DynamicType = ()>>(guard: Guarded<K>) -> Readable<K> {
     object.ok()
 }
 
-/// Returns an object without metadata that the plan never reads or that changes with every write. Of the managed fields only the
-/// times of the probe's writes are left.
+/// Returns an object without the metadata that the plan never reads, or that changes with every write. Of the managed
+/// fields only the times of the probe's writes are left.
 fn trimmed<K: Resource>(mut object: K) -> K {
     let meta = object.meta_mut();
     let mut managed = meta.managed_fields.take().unwrap_or_default();
@@ -243,7 +238,7 @@ fn trimmed<K: Resource>(mut object: K) -> K {
     object
 }
 
-/// Records when the times in facts were first observed: `now`, or when they were observed in the facts that a mirror has so far.
+/// Records when the times in facts were first observed: `now`, or as in the facts of the mirror.
 pub fn observe<F: Fact>(fact: &mut F, name: &F::Name, mirror: &Mirror<F, F::Name>, now: Timestamp) {
     let before = mirror.get(name).filter(|known| *known != fact).cloned();
     let before = before.map(|mut known| known.times().into_iter().map(|time| *time).collect::<Vec<_>>());

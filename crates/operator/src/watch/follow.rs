@@ -1,25 +1,26 @@
-//! Following one kind of objects into its mirror.
+//! Following one kind of objects into its mirror, or a single object by name for kinds of which the operator may read no others.
+//! A watch of a single object makes no requests while nothing changes.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
-use futures::{Stream, StreamExt, future::BoxFuture};
+use futures::{Stream, StreamExt, future::BoxFuture, stream::BoxStream};
 use gpu_operator_common::mirror::Mirror;
 use kube::{
-    Resource,
+    Api, Client, Resource,
     runtime::{
         WatchStreamExt,
         utils::Backoff,
-        watcher::{self, DefaultBackoff},
+        watcher::{self, DefaultBackoff, watch_object},
     },
 };
+use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
-
-use crate::extract::Extracted;
 
 use super::{
     fact::{Fact, Read},
     mirrors::{Mirrors, Shared, version},
 };
+use crate::extract::Extracted;
 
 /// The number of objects in a page of a list. The text of a page is held in memory completely; see [`crate::client`].
 const PAGE: u32 = 100;
@@ -29,8 +30,8 @@ pub fn any() -> watcher::Config {
     watcher::Config::default().page_size(PAGE)
 }
 
-/// The pauses after errors of a watch. They become shorter again only after some time without an error, and not with each list that
-/// succeeds: if the watch after it always fails, all objects would be listed every second.
+/// The pauses after errors of a watch. They become shorter only after some time without an error, not with each list
+/// that succeeds: if the watch after it always fails, all objects would be listed every second.
 #[derive(Default)]
 pub struct Pauses(DefaultBackoff);
 
@@ -101,6 +102,54 @@ pub fn follow<F: Fact>(
     })
 }
 
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Known<T> {
+    /// It has not been read, or may not be read.
+    #[default]
+    Unknown,
+    Absent,
+    Present(T),
+}
+
+/// Watches one object, and returns its state whenever that may have changed. If the API server rejects the requests, a
+/// warning ends with `consequence`.
+pub fn watch_named<K, T>(client: &Client, name: &str, consequence: &'static str) -> BoxStream<'static, Known<T>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    T: for<'k> From<&'k K> + Send + 'static,
+{
+    let watched = name.to_owned();
+    let mut rejected = false;
+    let known = move |item: watcher::Result<Option<K>>| match item {
+        Ok(object) => {
+            rejected = false;
+            Some(object.as_ref().map_or(Known::Absent, |object| Known::Present(T::from(object))))
+        }
+        Err(error) if is_rejection(&error) => {
+            if !std::mem::replace(&mut rejected, true) {
+                let kind = K::kind(&());
+                tracing::warn!(%error, "cannot watch {kind} {watched}: {consequence}");
+            }
+            Some(Known::Unknown)
+        }
+        // The API server cannot be reached, which the other watches log. What was known remains known.
+        Err(_) => None,
+    };
+    let objects = watch_object(Api::<K>::all(client.clone()), name).backoff(Pauses::default());
+    objects.map(known).filter_map(std::future::ready).boxed()
+}
+
+/// Returns whether the API server does not serve the kind, or denies the request.
+fn is_rejection(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(kube::Error::Api(status)) | WatchStartFailed(kube::Error::Api(status)) => {
+            status.is_forbidden() || status.is_not_found()
+        }
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -108,6 +157,7 @@ mod tests {
     use gpu_operator_crd::keys;
     use gpu_operator_plan::world::PodFacts;
     use serde_json::json;
+    use watcher::Event::{Apply, Delete, Init, InitDone};
 
     use super::*;
 
@@ -130,7 +180,6 @@ mod tests {
 
     #[tokio::test]
     async fn an_object_that_is_no_fact_any_more_is_removed() {
-        use watcher::Event::{Apply, Delete, Init, InitDone};
         let own = json!({keys::STAGE: "driver"});
         let (labelled, bare) = (|version| pod(version, &own), |version| pod(version, &json!({})));
         for (events, known) in [

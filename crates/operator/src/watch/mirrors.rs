@@ -1,4 +1,5 @@
-//! All mirrors, what they have in common, and what is learned from the answers to writes.
+//! All mirrors, what they have in common, what is learned from the answers to writes, and what is known of the schema revisions
+//! of the CRDs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,14 +7,15 @@ use std::{
 };
 
 use gpu_operator_common::mirror::{Facts, Mirror, Version};
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, SchemaMismatch};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, SchemaMismatch, schema_revision::crd_names};
 use gpu_operator_diagnose::{PendingPod, RefusedPods, Symptoms};
 use gpu_operator_plan::{
     output::{body::Body, write::Write},
     revision,
     rollout::ledger,
     world::{
-        DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode, World,
+        DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, OtherSchema, PodFacts, Refusal, RuntimeClassFacts,
+        TrimmedNode, World,
     },
 };
 use k8s_openapi::{
@@ -23,10 +25,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use tokio::sync::Notify;
 
-use super::{
-    fact::{Fact, Readable, observe},
-    schemas::Schemas,
-};
+use super::fact::{Fact, Readable, observe};
 use crate::extract::Guarded;
 
 pub fn version(object: &impl ResourceExt) -> Version {
@@ -48,7 +47,6 @@ impl<F: Fact> Shared<F> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the mirror to change.
     pub fn write(&self) -> RwLockWriteGuard<'_, Mirror<F, F::Name>> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,7 +97,6 @@ pub struct Mirrors {
 }
 
 impl Mirrors {
-    /// Returns empty mirrors whose facts are observed by this clock.
     pub fn new(clock: fn() -> Timestamp) -> Self {
         Self { clock: Clock(clock), ..Self::default() }
     }
@@ -124,8 +121,8 @@ impl Mirrors {
         synced.into_iter().filter(|(_, synced)| !synced).map(|(kind, _)| kind).collect()
     }
 
-    /// Updates the mirrors from the answer to a write of this operator, before a watch reports the change, so that the next plan is
-    /// not based on the state before the write.
+    /// Updates the mirrors from the answer to a write of this operator. A watch reports the change later, and the next
+    /// plan must not be based on the state before the write.
     pub fn learn(&self, answer: Answer) {
         let changed = match answer {
             Answer::Policy(policy) => self.answered(&self.policies, *policy),
@@ -150,7 +147,6 @@ impl Mirrors {
         changed
     }
 
-    /// Updates a mirror from the answer to a write, and returns whether a fact changed.
     fn answered<F: Fact>(&self, mirror: &Shared<F>, object: F::Object) -> bool {
         let version = version(&object);
         let known = F::read(object).and_then(|(name, fact)| Some((name, fact?)));
@@ -186,8 +182,8 @@ impl Mirrors {
         })
     }
 
-    /// Returns the newest known version of the object of a write that depends on the state for which it was planned: `Ok(None)` if the
-    /// write depends on nothing, and `Err` if the object has changed since in what matters to the write.
+    /// Returns the newest known version of the object of a write that depends on the state for which it was planned.
+    /// `Ok(None)`: the write depends on nothing. `Err`: the object has changed since in what matters to the write.
     pub fn planned_for(&self, write: &Write) -> Result<Option<Version>, Outdated> {
         let name = write.target.name.as_str();
         let (version, is_same) = match &write.body {
@@ -235,23 +231,17 @@ pub struct Outdated;
 /// The answer of the API server to a write of this operator.
 #[derive(Debug)]
 pub enum Answer {
-    /// The current policy.
     Policy(Box<Guarded<ClusterGpuPolicy>>),
-    /// The current GpuNode.
     GpuNode(Box<Guarded<GpuNode>>),
-    /// The current Node.
     Node(Box<TrimmedNode>),
-    /// The current DaemonSet.
     DaemonSet(Box<DaemonSet>),
-    /// The current pod.
     Pod(Box<Pod>),
-    /// The current RuntimeClass.
     RuntimeClass(Box<RuntimeClass>),
     /// No object, such as after a deletion.
     Nothing,
 }
 
-/// Returns what is known of objects, and the names of those of which nothing is, such as those that could not be parsed.
+/// Returns the objects that could be parsed, and the names of the others.
 fn readable<K, N: Ord>(facts: Facts<Readable<K>, N>) -> (Facts<K, N>, BTreeSet<N>) {
     let mut unreadable = BTreeSet::new();
     let mut readable = BTreeMap::new();
@@ -262,6 +252,38 @@ fn readable<K, N: Ord>(facts: Facts<Readable<K>, N>) -> (Facts<K, N>, BTreeSet<N
         }
     }
     (readable, unreadable)
+}
+
+/// The CRDs of which something is known, by name. A CRD of another version than this operator has an entry.
+#[derive(Debug, Default)]
+pub struct Schemas(RwLock<BTreeMap<&'static str, Option<OtherSchema>>>);
+
+impl Schemas {
+    /// Sets how a CRD differs: `None` if it is of this operator's version, or may not be read. Returns whether that
+    /// changed.
+    pub fn put(&self, crd: &'static str, mismatch: Option<SchemaMismatch>, now: Timestamp) -> bool {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let before = known.get(crd);
+        let is_same = |found: &Option<OtherSchema>| found.as_ref().map(|found| &found.mismatch) == mismatch.as_ref();
+        if before.is_some_and(is_same) {
+            return false;
+        }
+        // Two revisions one after the other are one time without the operator's own.
+        let since = before.and_then(Option::as_ref).map_or(now, |found| found.since);
+        known.insert(crd, mismatch.map(|mismatch| OtherSchema { mismatch, since }));
+        true
+    }
+
+    /// Returns whether the API server has answered for all CRDs. Before that, nothing may be removed.
+    pub fn answered(&self) -> bool {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        crd_names().iter().all(|crd| known.contains_key(crd))
+    }
+
+    pub fn other(&self) -> Option<OtherSchema> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        known.values().flatten().next().cloned()
+    }
 }
 
 #[cfg(test)]
@@ -312,5 +334,19 @@ mod tests {
         assert_eq!(["behind", "future", "new"].map(local), [11, 10, 12].map(minute));
         put(Mirror::set, 13, ("future", 4, 31));
         assert_eq!(local("future"), minute(13), "it began again");
+    }
+
+    #[test]
+    fn a_mismatch_lasts_from_its_first_observation() {
+        let (schemas, [policies, gpu_nodes]) = (Schemas::default(), crd_names());
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let other = |revision| Some(SchemaMismatch { crd: policies.to_owned(), revision });
+        assert!(schemas.put(policies, other(None), at(1)) && !schemas.answered());
+        assert!(schemas.put(gpu_nodes, None, at(2)) && schemas.answered());
+        assert!(!schemas.put(policies, other(None), at(3)), "nothing changed");
+        assert!(schemas.put(policies, other(Some(99)), at(4)));
+        assert_eq!(schemas.other().map(|other| (other.mismatch.revision, other.since)), Some((Some(99), at(1))));
+        assert!(schemas.put(policies, None, at(5)));
+        assert_eq!(schemas.other(), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::http::StatusCode;
-use gpu_operator::{admission_watch::follow_all, metrics::Metrics};
+use gpu_operator::{installation_watch::watch_admission_policies, metrics::Metrics};
 use serde_json::json;
 use tokio::{task::LocalSet, time::sleep};
 
@@ -43,7 +43,7 @@ fn series(name: &str, state: &str) -> String {
 /// Follows policies `a` and `b`, which may not exist.
 fn start(api: &Arc<Api>) -> (LocalSet, Arc<Metrics>) {
     let (tasks, metrics) = (LocalSet::new(), Arc::<Metrics>::default());
-    for follow in follow_all(&api.client(), vec!["a".into(), "b".into()], &metrics) {
+    for follow in watch_admission_policies(&api.client(), vec!["a".into(), "b".into()], &metrics) {
         tasks.spawn_local(follow);
     }
     (tasks, metrics)

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, time::Duration};
 use axum::http::{Method, StatusCode};
 use gpu_operator_cli::{
     objects::{Objects, ObjectsError},
-    report::{Report, report},
+    plan::{Report, report},
 };
 use gpu_operator_crd::ClusterGpuPolicy;
 use serde_json::{Value, json};

@@ -3,10 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::http::{Method, StatusCode};
-use gpu_operator::{
-    quiet::QuietError,
-    uninstall::{Left, Policies, Uninstall, UninstallError},
-};
+use gpu_operator::uninstall::{Left, Policies, QuietError, Uninstall, UninstallError};
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};

@@ -1,10 +1,10 @@
 //! The verdict on the driver stage.
 
 use gpu_operator_crd::{
-    phase::Phase,
     policy::Stage,
     reason::Reason,
     report::{CONTAINER_ROOT, InstalledDriver, Report},
+    stage::Phase,
 };
 use k8s_openapi::jiff::Timestamp;
 

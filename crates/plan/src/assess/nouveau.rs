@@ -1,9 +1,9 @@
 //! GPUs that are bound to nouveau, the kernel's own driver for NVIDIA GPUs: NVIDIA's module cannot bind to them.
 
 use gpu_operator_crd::{
-    phase::Phase,
     reason::Reason,
     report::{Gpu, Report},
+    stage::Phase,
 };
 use k8s_openapi::jiff::Timestamp;
 

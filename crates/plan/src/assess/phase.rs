@@ -3,10 +3,10 @@
 
 use gpu_operator_crd::{
     keys,
-    phase::Phase,
     policy::Stage,
     reason::Reason,
     report::{HostRuntime, NvmlState},
+    stage::Phase,
 };
 use k8s_openapi::jiff::Timestamp;
 

@@ -4,9 +4,9 @@
 
 use gpu_operator_crd::{
     GpuNodeStatus,
+    gpunode::{Validated, ValidationResult},
     policy::ValidationMode,
     reason::Reason,
-    validated::{Validated, ValidationResult},
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 

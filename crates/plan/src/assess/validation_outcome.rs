@@ -1,6 +1,6 @@
 //! The outcome of a validation test, from the state of its pod.
 
-use gpu_operator_crd::validated::ValidationResult;
+use gpu_operator_crd::gpunode::ValidationResult;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{

@@ -1,8 +1,8 @@
 //! The facts of this operator's DaemonSets.
 
 use gpu_operator_common::{
-    bounds::{MAX_NAME, clipped},
     interned::Interned,
+    text::{MAX_NAME, clipped},
 };
 use gpu_operator_crd::{PolicyName, keys};
 use k8s_openapi::{

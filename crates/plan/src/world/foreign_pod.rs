@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_common::bounds::{MAX_NAME, clipped};
+use gpu_operator_common::text::{MAX_NAME, clipped};
 use gpu_operator_crd::{NodeName, keys};
 use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
 use kube::ResourceExt;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpu_operator_common::{bounds::clipped, interned::Interned};
+use gpu_operator_common::{interned::Interned, text::clipped};
 use gpu_operator_crd::{NodeName, Revision, keys, policy::Stage};
 use k8s_openapi::{
     api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},

@@ -3,8 +3,8 @@
 use crate::sim::{Faults, Sim, faults::Test, pod::end_test};
 use gpu_operator_crd::{
     Phase,
+    gpunode::{Validated, ValidationResult},
     reason::Reason,
-    validated::{Validated, ValidationResult},
 };
 use gpu_operator_plan::output::body::Kind;
 use gpu_operator_plan::{

@@ -1,6 +1,6 @@
 //! Tests of nodes that were ready before: by mode `OnUpgrade`, and around updates.
 
-use gpu_operator_crd::{Phase, reason::Reason, validated::ValidationResult};
+use gpu_operator_crd::{Phase, gpunode::ValidationResult, reason::Reason};
 use test_support::planned::Planned;
 
 use crate::{

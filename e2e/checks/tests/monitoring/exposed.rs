@@ -6,14 +6,19 @@ use std::{
 };
 
 use gpu_host::{
-    nvml::{inventory::Inventory, supervisor::NvmlStatus},
+    nvml::{protocol::Inventory, supervisor::NvmlStatus},
     observe::{
+        kernel_log::{XidCount, XidSource, XidsByGpu},
         pci::PciGpu,
         pod_resources::{Assignment, Source},
-        xids::{XidCount, XidSource, XidsByGpu},
     },
 };
-use gpu_operator::{admission::State, drive::Written, error::Error, metrics::Metrics, schema::SchemaState};
+use gpu_operator::{
+    drive::Written,
+    error::Error,
+    installation::{AdmissionState, SchemaState},
+    metrics::Metrics,
+};
 use gpu_operator_crd::{
     ClusterGpuPolicyStatus, ConditionType,
     health::{HealthRules, HealthState},
@@ -65,7 +70,7 @@ fn operator() -> String {
     let status: ClusterGpuPolicyStatus = serde_json::from_value(status).expect("a status");
     metrics.show(&Plan { statuses: [("all".into(), status)].into(), ..Plan::default() });
     metrics.show_findings(&[]);
-    for state in State::ALL {
+    for state in AdmissionState::ALL {
         metrics.show_admission_policy(state.as_str(), state);
     }
     for state in SchemaState::iter() {

@@ -13,12 +13,11 @@ const SHOWN: [&str; 3] = [keys::PREFIX, "deployment.kubernetes.io/", "meta.helm.
 /// An annotation that repeats the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Removes the credentials of an object.
 pub fn object(value: &mut Value) {
     walk(value, "");
 }
 
-/// `field` is the name of the field that has the value, or that has the list of which the value is an item.
+/// `field` is the name of the field of the value, or of the list that contains it.
 fn walk(value: &mut Value, field: &str) {
     match value {
         Value::String(string) => *string = shown(field, string),

@@ -1,6 +1,6 @@
 //! Removal of credentials from texts, such as logs and messages. What looks like a credential is removed, even if it is none.
 
-use gpu_operator_common::credentials::hide_in_urls;
+use gpu_operator_common::text::hide_in_urls;
 
 use super::names::is_sensitive;
 
@@ -18,13 +18,11 @@ const BEGIN: &str = "-----BEGIN ";
 const END: &str = "-----END ";
 const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 
-/// Returns a text without credentials.
 pub fn text(text: &str) -> String {
     let text = hide_in_urls(&without_private_keys(text));
     text.split_inclusive('\n').map(line).collect()
 }
 
-/// Returns a line without credentials.
 fn line(line: &str) -> String {
     let line = without_authorization(line);
     let line = without_words_after_bearer(&line);
@@ -159,7 +157,6 @@ fn names_credential(before: &str, is_list: bool) -> bool {
     name_of(before).is_some_and(|name| is_sensitive(name) && (!is_list || name.starts_with('-')))
 }
 
-/// Returns the name at the end of a text.
 fn name_of(before: &str) -> Option<&str> {
     let before = before.trim_end_matches(['"', '\'', '\\', ' ']);
     let is_part = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);

@@ -16,9 +16,7 @@ use crate::{
 };
 
 pub const NAMESPACE: &str = "gpu-operator";
-/// The names of the nodes with GPUs.
 const GPU_NODES: [&str; 2] = ["a", "b"];
-/// The names of the chart's admission policies.
 const ADMISSION: [&str; 2] = ["nodestack-nvml-probe", "nodestack-gpu-operator-nodes"];
 
 static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::builtin().expect("a catalogue"));
@@ -114,12 +112,10 @@ pub fn node(name: &str, labels: &Value) -> Value {
     json!({"metadata": {"name": name, "labels": labels}, "status": {"nodeInfo": info, "conditions": conditions}})
 }
 
-/// Returns the path of an object in the operator's namespace.
 pub fn in_namespace(api: &str, plural: &str, name: &str) -> String {
     format!("/{api}/namespaces/{NAMESPACE}/{plural}/{name}")
 }
 
-/// Returns the operator's Deployment in a namespace.
 pub fn operator(namespace: &str) -> Value {
     let labels = json!({"app.kubernetes.io/name": "nodestack-gpu-operator", "app.kubernetes.io/version": env!("CARGO_PKG_VERSION")});
     let arguments: Vec<&str> = ADMISSION.into_iter().flat_map(|name| ["--admission-policy", name]).collect();

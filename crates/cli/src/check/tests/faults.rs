@@ -10,8 +10,7 @@ use super::cluster::{node, operator, third_party};
 use crate::{
     check::{
         code::Check,
-        facts::{Facts, Webhook},
-        host::Host,
+        facts::{Facts, Host, Webhook},
     },
     read::ReadError,
 };
@@ -117,7 +116,6 @@ pub fn cause(check: Check, facts: &mut Facts) {
     }
 }
 
-/// Returns what was read.
 fn list<T>(read: &mut Result<T, ReadError>) -> &mut T {
     read.as_mut().expect("facts")
 }
@@ -174,7 +172,6 @@ pub fn rejection(set: &str) -> Event {
     }))
 }
 
-/// Returns the pod of a device plugin.
 fn plugin() -> Value {
     let volumes = json!([{"name": "s", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}}]);
     json!({"containers": [{"name": "c", "image": "mirror/plugin:1"}], "volumes": volumes})

@@ -9,10 +9,8 @@ use super::{
 };
 use crate::check::{
     code::Check,
-    facts::{Facts, Webhook},
-    host::Host,
-    judge::judge,
-    judgement::Judgement,
+    facts::{Facts, Host, Judgement, Webhook},
+    report::judge,
 };
 
 fn of<T: serde::de::DeserializeOwned>(object: Value) -> T {

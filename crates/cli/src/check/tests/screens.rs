@@ -6,14 +6,12 @@ use super::{cluster, faults};
 use crate::{
     check::{
         code::{Category, Check},
-        report::report,
-        text::text,
+        report::{report, text},
     },
-    screen::{Screen, WIDTH, columns},
-    testing::FakeApi,
+    output::Screen,
+    testing::{FakeApi, SCREEN, assert_narrow},
 };
 
-/// The resources that the checks read.
 const RESOURCES: [&str; 16] = [
     "namespaces",
     "nodes",
@@ -33,17 +31,13 @@ const RESOURCES: [&str; 16] = [
     "version",
 ];
 
-/// Returns the screen of the checks of a cluster, with these faults.
 async fn screen(api: &FakeApi, before: bool, faults: &[Check]) -> String {
     let mut facts = cluster::facts(api, before).await;
     for fault in faults {
         faults::cause(*fault, &mut facts);
     }
-    let text = text(&report(&facts, before, &[]), Screen { colour: false, unicode: true });
-    for line in text.lines() {
-        // Only a long word has a line of more than 80 columns.
-        assert!(columns(line) <= WIDTH || line.split_whitespace().count() <= 2, "{line}");
-    }
+    let text = text(&report(&facts, before, &[]), SCREEN);
+    assert_narrow(&text);
     text.replace(env!("CARGO_PKG_VERSION"), "VERSION")
 }
 

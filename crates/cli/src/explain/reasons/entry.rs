@@ -14,14 +14,11 @@ pub struct Entry {
     pub action: &'static str,
 }
 
-/// A list of reasons in the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
     /// Reasons of nodes without a problem.
     Normal,
-    /// Reasons of nodes in progress.
     InProgress,
-    /// Reasons of nodes that are not counted.
     Excluded,
     /// Warnings about nodes that are ready.
     Warning,
@@ -29,14 +26,12 @@ pub enum List {
     NodeCondition,
     /// Reasons of policies and pools, and of Events.
     Policy,
-    /// Failures of nodes.
     Failure,
     /// Findings about pods.
     Pod,
 }
 
 impl List {
-    /// Returns what the reasons of the list are, for a heading.
     pub fn title(self) -> &'static str {
         match self {
             Self::Normal => "a normal reason of a node",

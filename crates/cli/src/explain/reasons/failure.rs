@@ -1,8 +1,7 @@
-//! The failures of nodes, except those of drivers.
+//! The failures of nodes and of their drivers.
 
 use super::entry::{Entry, List};
 
-/// The text of `ProbeMissing`.
 pub const PROBE_MISSING: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -11,7 +10,6 @@ pub const PROBE_MISSING: Entry = Entry {
               `probe.tolerations` match the node; if there is one, read its log.",
 };
 
-/// The text of `GpuNodeUnreadable`.
 pub const GPU_NODE_UNREADABLE: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -22,7 +20,6 @@ pub const GPU_NODE_UNREADABLE: Entry = Entry {
               creates it again.",
 };
 
-/// The text of `ImagePullFailed`.
 pub const IMAGE_PULL_FAILED: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -30,7 +27,6 @@ pub const IMAGE_PULL_FAILED: Entry = Entry {
     action: "The message contains the runtime's error. Check `images.registry`, `images.pullSecrets` and the tag.",
 };
 
-/// The text of `ContainerCrashed`.
 pub const CONTAINER_CRASHED: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -39,7 +35,6 @@ pub const CONTAINER_CRASHED: Entry = Entry {
               the toolkit cannot be installed on a read-only file system, set `toolkit.installDir`.",
 };
 
-/// The text of `UntoleratedTaint`.
 pub const UNTOLERATED_TAINT: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -48,7 +43,6 @@ pub const UNTOLERATED_TAINT: Entry = Entry {
     action: "Add a toleration for the taint in the message, or remove the list: without one every taint is tolerated.",
 };
 
-/// The text of `RuntimeUnsupported`.
 pub const RUNTIME_UNSUPPORTED: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -58,7 +52,6 @@ pub const RUNTIME_UNSUPPORTED: Entry = Entry {
     action: "The message contains the supported settings.",
 };
 
-/// The text of `RuntimeConfigRejected`.
 pub const RUNTIME_CONFIG_REJECTED: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -68,7 +61,6 @@ pub const RUNTIME_CONFIG_REJECTED: Entry = Entry {
               runtime's log (`journalctl -u containerd`), correct the file, and delete the toolkit's pod to retry.",
 };
 
-/// The text of `RuntimeDown`.
 pub const RUNTIME_DOWN: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -76,7 +68,6 @@ pub const RUNTIME_DOWN: Entry = Entry {
     action: "Check its log on the node. Running pods are not affected; no pod can start.",
 };
 
-/// The text of `MigBlocked`.
 pub const MIG_BLOCKED: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -85,7 +76,6 @@ pub const MIG_BLOCKED: Entry = Entry {
     action: "The message names the processes: end them. The change is retried by itself.",
 };
 
-/// The text of `MigResetNeeded`.
 pub const MIG_RESET_NEEDED: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -93,7 +83,6 @@ pub const MIG_RESET_NEEDED: Entry = Entry {
     action: "Reboot the node, or reset the GPU (`nvidia-smi --gpu-reset`) while it is not in use.",
 };
 
-/// The text of `MigLayoutRefused`.
 pub const MIG_LAYOUT_REFUSED: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -102,7 +91,6 @@ pub const MIG_LAYOUT_REFUSED: Entry = Entry {
     action: "Correct the layout. If a profile is not supported, the message lists the supported profiles.",
 };
 
-/// The text of `DevicePluginUnsupported`.
 pub const DEVICE_PLUGIN_UNSUPPORTED: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -111,7 +99,6 @@ pub const DEVICE_PLUGIN_UNSUPPORTED: Entry = Entry {
     action: "The message contains the supported settings.",
 };
 
-/// The text of `PodUnschedulable`.
 pub const POD_UNSCHEDULABLE: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -120,7 +107,6 @@ pub const POD_UNSCHEDULABLE: Entry = Entry {
               CPU or memory.",
 };
 
-/// The text of `PodsForbidden`.
 pub const PODS_FORBIDDEN: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -131,7 +117,6 @@ pub const PODS_FORBIDDEN: Entry = Entry {
               names the policy that rejects the pods.",
 };
 
-/// The text of `GpuMissing`.
 pub const GPU_MISSING: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -144,7 +129,6 @@ pub const GPU_MISSING: Entry = Entry {
               correct it.",
 };
 
-/// The text of `GpuUnhealthy`.
 pub const GPU_UNHEALTHY: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -154,7 +138,6 @@ pub const GPU_UNHEALTHY: Entry = Entry {
               health](../operate/health.md).",
 };
 
-/// The text of `ValidationFailed`.
 pub const VALIDATION_FAILED: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -165,10 +148,162 @@ pub const VALIDATION_FAILED: Entry = Entry {
               to use the node without the test, set `mode: Never`.",
 };
 
-/// The text of `ProgressDeadlineExceeded`.
 pub const PROGRESS_DEADLINE_EXCEEDED: Entry = Entry {
     list: List::Failure,
     condition: "",
     meaning: "The phase lasted longer than `readiness.progressDeadline`.",
     action: "The message contains the last state: check that.",
+};
+
+pub const DRIVER_IN_USE: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The loaded driver is in use, so it cannot be replaced by the wanted driver, or an older driver image \
+               cannot reload it.",
+    action: "End the programs that use the GPUs on the host (`nvidia-smi`, `fuser -v /dev/nvidia*`), or reboot the \
+              node.",
+};
+
+pub const DRIVER_DOWN: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "A driver is loaded, but its container is not running, so its libraries are missing. Running GPU pods \
+               keep their GPUs; the device plugin's pod is recreated and waits, so that no other GPU pod starts on the \
+               node.",
+    action: "Check the container in the message (`kubectl describe pod`, `kubectl logs --previous`). Kubelet restarts \
+              it; a current image takes the driver over without a reload.",
+};
+
+pub const DRIVER_ROOT_INCOMPLETE: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The driver's container is running, but the root that it shares with the node lacks the library of the \
+               loaded driver or required device nodes, so no GPU pod can start.",
+    action: "Delete the driver's pod in the message: the new pod shares its root again. If device nodes are missing, \
+              first read the log of its container `device-nodes`.",
+};
+
+pub const DRIVER_VERSION_MISMATCH: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The loaded kernel module does not have the wanted version.",
+    action: "Read the log of the pod in the message.",
+};
+
+pub const REBOOT_NEEDED: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The driver installed on the host differs from the loaded one: after a package upgrade, or because an \
+               installer could not replace a driver that was in use.",
+    action: "Reboot the node.",
+};
+
+pub const DRIVER_NOT_LOADED: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "A driver is installed on the host, but its kernel module is not loaded. It is not overwritten.",
+    action: "Load it (`modprobe nvidia`) or reboot the node; to replace it, uninstall it, or set `source: Container`.",
+};
+
+pub const DRIVER_NOT_INSTALLED: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The pool's source is `Preinstalled`, and the host has no driver.",
+    action: "Install one on the host, or set `source: Auto` or `Container`.",
+};
+
+pub const DRIVER_LIBRARY_NOT_FOUND: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "An NVIDIA kernel module is loaded that this operator did not install, and no `libnvidia-ml.so` of its \
+               version was found. `Auto` never installs a driver over it.",
+    action: "Set the host directory that contains the libraries: `driver: {source: Preinstalled, installDir: \
+              /opt/vendor/lib}`. To replace that driver, set `source: Container`. [Drivers](../guides/drivers.md) \
+              lists the directories that are searched.",
+};
+
+pub const NOUVEAU_LOADED: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The kernel's own driver for NVIDIA GPUs, nouveau, is bound to GPUs of the node, so NVIDIA's driver \
+               cannot use them. The driver's pod unloads a nouveau that is not in use; this one is in use, for example \
+               by a console, or could not be unloaded.",
+    action: "Blacklist nouveau on the node (`/etc/modprobe.d/nouveau.conf`: `blacklist nouveau`, `options nouveau \
+              modeset=0`), rebuild its initramfs (`update-initramfs -u` or `dracut --force`) and reboot it. If nouveau \
+              is built into the kernel, add `nouveau.modeset=0` to the kernel command line instead.",
+};
+
+pub const NVML_FAILED: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The driver is loaded, but NVML returns an error, hangs or crashes.",
+    action: "The message contains NVML's error. Search the kernel log for `NVRM` and `Xid` lines.",
+};
+
+pub const NO_DRIVER_IMAGE_FOR_OS: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "No driver image is known to be published for the node's operating system and this driver version.",
+    action: "Set one of the versions in the message, set your own image (`driver.image` with `tag` or `digest`), use \
+              source `RunFile`, or install the driver on the host.",
+};
+
+pub const DRIVER_IMAGE_NOT_FOUND: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The driver image does not exist: not for this version, operating system or kernel, or not in the \
+               mirror. Other pull failures are `ImagePullFailed`.",
+    action: "The message names the image. Check the version; with a mirror, copy the image; otherwise set your own \
+              image in `driver.image`. If a precompiled image is missing, the modules are compiled instead.",
+};
+
+pub const KERNEL_HEADERS_UNAVAILABLE: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The driver is compiled on the node, and the repositories lack the headers of the node's kernel.",
+    action: "Set repositories that contain them in `driver.configMaps.repositories`, set `precompiled: true`, or boot \
+              a kernel whose headers are available.",
+};
+
+pub const DOWNLOAD_FAILED: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The installing container cannot download the driver or packages. The message begins with the cause: a \
+               name that cannot be resolved, an untrusted certificate, a wrong clock, the proxy, or a server that is \
+               unreachable, denies the request or lacks the file.",
+    action: "Follow the message; the container retries by itself.",
+};
+
+pub const CHECKSUM_MISSING: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The policy has no checksum for the `.run` file of source `RunFile`, or neither `version` nor `url`. A \
+               pool that sets one of the three sets all that it needs: it inherits none of them.",
+    action: "Add `driver.sha256` with the checksum that `sha256sum` prints for the file.",
+};
+
+pub const CHECKSUM_MISMATCH: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The `.run` file has another checksum than `driver.sha256`: it is the file of another version, \
+               incomplete, or was changed. It was not executed.",
+    action: "Compare the checksum with the one that the file's publisher states. If it is correct, replace the file \
+              on the mirror or set another `url`; otherwise correct `sha256`.",
+};
+
+pub const DRIVER_UNSUPPORTED: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The driver version in the policy does not support the node's model. The node is left unchanged.",
+    action: "Set the branch in the message, or remove `version` to get a supported one. Nodes with models that no \
+              single driver supports need a driver that does.",
+};
+
+pub const UNKNOWN_GPU: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The node's GPU is not in the catalogue, so the operator cannot determine its driver and kernel modules. \
+               The node is left unchanged.",
+    action: "Add the PCI id to `spec.models` with the card's architecture, or set the fields in the message: \
+              `driver.version` and `driver.kernelModule`, or for source `RunFile` `driver.url` and `driver.sha256`.",
 };

@@ -1,8 +1,8 @@
-//! The reasons of nodes that are ready, in progress or excluded.
+//! The reasons of nodes that are ready, in progress or excluded, those of warnings about nodes, and those that are only in
+//! conditions.
 
 use super::entry::{Entry, List};
 
-/// The text of `AllGpusAllocatable`.
 pub const ALL_GPUS_ALLOCATABLE: Entry = Entry {
     list: List::Normal,
     condition: "",
@@ -10,7 +10,6 @@ pub const ALL_GPUS_ALLOCATABLE: Entry = Entry {
     action: "",
 };
 
-/// The text of `ForeignDevicePlugin`.
 pub const FOREIGN_DEVICE_PLUGIN: Entry = Entry {
     list: List::Normal,
     condition: "",
@@ -19,7 +18,6 @@ pub const FOREIGN_DEVICE_PLUGIN: Entry = Entry {
     action: "Nothing, or take it over: [Coexistence with other GPU stacks](../guides/coexistence.md).",
 };
 
-/// The text of `ForeignStack`.
 pub const FOREIGN_STACK: Entry = Entry {
     list: List::Normal,
     condition: "",
@@ -30,7 +28,6 @@ pub const FOREIGN_STACK: Entry = Entry {
               names the pod and the command that deletes it.",
 };
 
-/// The text of `ForeignDraDriver`.
 pub const FOREIGN_DRA_DRIVER: Entry = Entry {
     list: List::Normal,
     condition: "",
@@ -41,7 +38,6 @@ pub const FOREIGN_DRA_DRIVER: Entry = Entry {
     action: "Nothing, or take it over: [Coexistence with other GPU stacks](../guides/coexistence.md).",
 };
 
-/// The text of `GpusPassedThrough`.
 pub const GPUS_PASSED_THROUGH: Entry = Entry {
     list: List::Normal,
     condition: "",
@@ -50,7 +46,6 @@ pub const GPUS_PASSED_THROUGH: Entry = Entry {
     action: "Nothing. To use them in containers, bind them to NVIDIA's driver.",
 };
 
-/// The text of `RolloutPending`.
 pub const ROLLOUT_PENDING: Entry = Entry {
     list: List::Normal,
     condition: "",
@@ -60,7 +55,6 @@ pub const ROLLOUT_PENDING: Entry = Entry {
     action: "Nothing, or [what the message requires](../guides/rollouts.md#a-node-does-not-move-why).",
 };
 
-/// The text of `NoPolicy`.
 pub const NO_POLICY: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -68,7 +62,6 @@ pub const NO_POLICY: Entry = Entry {
     action: "Apply a policy, or widen the `nodeSelector` of an existing one.",
 };
 
-/// The text of `Leaving`.
 pub const LEAVING: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -79,7 +72,6 @@ pub const LEAVING: Entry = Entry {
               cordon and drain the node, or set `deletionPolicy: Now`.",
 };
 
-/// The text of `OptedOut`.
 pub const OPTED_OUT: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -88,7 +80,6 @@ pub const OPTED_OUT: Entry = Entry {
     action: "Nothing, or remove the label.",
 };
 
-/// The text of `WaitingForReport`.
 pub const WAITING_FOR_REPORT: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -98,7 +89,6 @@ pub const WAITING_FOR_REPORT: Entry = Entry {
     action: "Wait: after a minute the reason becomes `ProbeMissing`.",
 };
 
-/// The text of `PodStarting`.
 pub const POD_STARTING: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -106,7 +96,6 @@ pub const POD_STARTING: Entry = Entry {
     action: "Wait. Pulling a driver image for the first time can take minutes.",
 };
 
-/// The text of `DriverInstalling`.
 pub const DRIVER_INSTALLING: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -117,7 +106,6 @@ pub const DRIVER_INSTALLING: Entry = Entry {
               log](../guides/drivers.md#reading-the-log-of-an-installation) of the pod in the message.",
 };
 
-/// The text of `ToolkitInstalling`.
 pub const TOOLKIT_INSTALLING: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -125,7 +113,6 @@ pub const TOOLKIT_INSTALLING: Entry = Entry {
     action: "Wait.",
 };
 
-/// The text of `RuntimeTurnPending`.
 pub const RUNTIME_TURN_PENDING: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -135,7 +122,6 @@ pub const RUNTIME_TURN_PENDING: Entry = Entry {
               and names it), repair that node.",
 };
 
-/// The text of `RuntimeConfigDrifted`.
 pub const RUNTIME_CONFIG_DRIFTED: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -144,7 +130,6 @@ pub const RUNTIME_CONFIG_DRIFTED: Entry = Entry {
     action: "Nothing. If it recurs, find out which program rewrites the file in the message.",
 };
 
-/// The text of `WaitingForAllocatable`.
 pub const WAITING_FOR_ALLOCATABLE: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -153,7 +138,6 @@ pub const WAITING_FOR_ALLOCATABLE: Entry = Entry {
               as unhealthy: read the log of its pod.",
 };
 
-/// The text of `Validating`.
 pub const VALIDATING: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -162,7 +146,6 @@ pub const VALIDATING: Entry = Entry {
     action: "Wait: if no GPU becomes free within two minutes, the node continues without the test.",
 };
 
-/// The text of `GpuPodsInUse`.
 pub const GPU_PODS_IN_USE: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -172,7 +155,6 @@ pub const GPU_PODS_IN_USE: Entry = Entry {
               busy, see [Updating a busy node](#updating-a-busy-node).",
 };
 
-/// The text of `EvictingPods`.
 pub const EVICTING_PODS: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -180,7 +162,6 @@ pub const EVICTING_PODS: Entry = Entry {
     action: "Wait; see [how pods are evicted](../guides/eviction.md).",
 };
 
-/// The text of `EvictionBlocked`.
 pub const EVICTION_BLOCKED: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -191,7 +172,6 @@ pub const EVICTION_BLOCKED: Entry = Entry {
               good: remove one.",
 };
 
-/// The text of `GpusHeld`.
 pub const GPUS_HELD: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -201,7 +181,6 @@ pub const GPUS_HELD: Entry = Entry {
               itself](#daemonsets-that-use-the-driver).",
 };
 
-/// The text of `ReleasingGpus`.
 pub const RELEASING_GPUS: Entry = Entry {
     list: List::InProgress,
     condition: "",
@@ -209,7 +188,6 @@ pub const RELEASING_GPUS: Entry = Entry {
     action: "Wait.",
 };
 
-/// The text of `NodeNotReady`.
 pub const NODE_NOT_READY: Entry = Entry {
     list: List::Excluded,
     condition: "",
@@ -218,6 +196,105 @@ pub const NODE_NOT_READY: Entry = Entry {
     action: "Check the conditions of the Node (`kubectl describe node`).",
 };
 
-/// The text of `NodeDeleting`.
 pub const NODE_DELETING: Entry =
     Entry { list: List::Excluded, condition: "", meaning: "The Kubernetes Node is being deleted.", action: "" };
+
+pub const GPU_DEGRADED: Entry = Entry {
+    list: List::Warning,
+    condition: "",
+    meaning: "A GPU works but has a problem, or is recovering.",
+    action: "The message contains the GPU, the cause and the required action.",
+};
+
+pub const HEALTH_UNKNOWN: Entry = Entry {
+    list: List::Warning,
+    condition: "",
+    meaning: "The health of the node's GPUs is unknown: its probe is missing or does not answer, or the GPUs could \
+               not be read recently.",
+    action: "Check the probe's pod and its log.",
+};
+
+pub const MANAGER_CONFLICT: Entry = Entry {
+    list: List::Warning,
+    condition: "",
+    meaning: "Another field manager, or a mutating webhook, keeps changing what the operator writes to the node: its \
+               labels, its condition or its taint. They are restored less and less often: five times at once, then at \
+               intervals of 90 seconds to 10 minutes. The node may be not ready because of it.",
+    action: "The message names what is changed and, if `metadata.managedFields` does, the other manager. Make it \
+              leave that unchanged. The warning disappears within 10 minutes.",
+};
+
+pub const LABEL_CONFLICT: Entry = Entry {
+    list: List::Warning,
+    condition: "",
+    meaning: "A label key that the policy publishes already has another value on the node. That value is kept; all \
+               other labels are written.",
+    action: "Remove the label from the node, or the key from the policy; for keys of GPU feature discovery see \
+              [Labels on nodes](../guides/labels.md).",
+};
+
+pub const LABEL_MISMATCH: Entry = Entry {
+    list: List::Warning,
+    condition: "",
+    meaning: "A label of the cloud or of NFD names another model than the one on the PCI bus. The model's name \
+               follows the label, the driver follows the bus.",
+    action: "Correct the label, or set the node's label `gpu.nodestack.dev/model-override`.",
+};
+
+pub const MIG_LAYOUT_DIFFERS: Entry = Entry {
+    list: List::Warning,
+    condition: "",
+    meaning: "The MIG layout of the node's GPUs was changed manually and differs from `devicePlugin.mig`, and pods \
+               use them (`status.waitsOn`).",
+    action: "Let the pods finish: the layout is then restored. Or set the current layout, or `mode: Unmanaged`, in \
+              the policy.",
+};
+
+pub const PRECOMPILED_IMAGE_MISSING: Entry = Entry {
+    list: List::Warning,
+    condition: "",
+    meaning: "The policy sets a precompiled driver, and there is none for the node's kernel and operating system: the \
+               driver is compiled on the node. The GpuNode's `status.missingImage` contains the image.",
+    action: "Nothing, or mirror the image. It is checked again once the kernel or the driver's branch changes.",
+};
+
+pub const MIXED_MODELS: Entry = Entry {
+    list: List::Warning,
+    condition: "",
+    meaning: "The node has GPUs of several models. Its model is `mixed`, it gets one driver that supports them all, \
+               and pods cannot select one of its models.",
+    action: "Nothing, or create a pool for it with `nodeSelector` or `models: [mixed]`.",
+};
+
+pub const STACK_CONFLICT: Entry = Entry {
+    list: List::Warning,
+    condition: "",
+    meaning: "A third-party DaemonSet serves the node beside this operator's, which was there first, or a DRA driver \
+               allocates the same GPUs.",
+    action: "Remove one of the two from the node as described in the message.",
+};
+
+pub const POLICY_OVERLAP: Entry = Entry {
+    list: List::Warning,
+    condition: "",
+    meaning: "Several policies select the node. The one with the highest `priority` governs it, otherwise the oldest; \
+               `status.overlaps` of each policy counts such nodes.",
+    action: "Narrow the `nodeSelector` of one of them, or set `priority`.",
+};
+
+pub const INVALID_ANNOTATION: Entry = Entry {
+    list: List::Warning,
+    condition: "",
+    meaning: "The Node's annotation `gpu.nodestack.dev/gpu-count` is not a number from 1 to 64, and is ignored.",
+    action: "Set it to such a number, or remove it.",
+};
+
+pub const STAGE_PROVEN: Entry =
+    Entry { list: List::NodeCondition, condition: "", meaning: "The stage works.", action: "" };
+
+pub const STAGE_PENDING: Entry = Entry {
+    list: List::NodeCondition,
+    condition: "",
+    meaning: "The stage is waiting for an earlier one.",
+    action: "See the condition of the earlier stage.",
+};

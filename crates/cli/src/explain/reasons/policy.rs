@@ -1,8 +1,7 @@
-//! The reasons of policies and pools.
+//! The reasons of policies and pools, and the findings of pod diagnosis.
 
 use super::entry::{Entry, List};
 
-/// The text of `NoMatchingNodes`.
 pub const NO_MATCHING_NODES: Entry = Entry {
     list: List::Policy,
     condition: "Ready=False",
@@ -12,7 +11,6 @@ pub const NO_MATCHING_NODES: Entry = Entry {
               higher `priority`, or an older one, governs the nodes.",
 };
 
-/// The text of `NoNodes`.
 pub const NO_NODES: Entry = Entry {
     list: List::Policy,
     condition: "Ready=True",
@@ -20,7 +18,6 @@ pub const NO_NODES: Entry = Entry {
     action: "",
 };
 
-/// The text of `NodesNotReady`.
 pub const NODES_NOT_READY: Entry = Entry {
     list: List::Policy,
     condition: "Ready=False, Reconciling=True",
@@ -28,7 +25,6 @@ pub const NODES_NOT_READY: Entry = Entry {
     action: "`status.attention` lists the nodes that most need attention.",
 };
 
-/// The text of `MinimumNodesReady`.
 pub const MINIMUM_NODES_READY: Entry = Entry {
     list: List::Policy,
     condition: "Ready=True, Reconciling=False",
@@ -36,7 +32,6 @@ pub const MINIMUM_NODES_READY: Entry = Entry {
     action: "See `status.attention`.",
 };
 
-/// The text of `RollingOut`.
 pub const ROLLING_OUT: Entry = Entry {
     list: List::Policy,
     condition: "Reconciling=True",
@@ -45,7 +40,6 @@ pub const ROLLING_OUT: Entry = Entry {
     action: "Nothing, or [what the message requires](../guides/rollouts.md#a-node-does-not-move-why).",
 };
 
-/// The text of `RolloutHalted`.
 pub const ROLLOUT_HALTED: Entry = Entry {
     list: List::Policy,
     condition: "Stalled=True, pool",
@@ -56,7 +50,6 @@ pub const ROLLOUT_HALTED: Entry = Entry {
               policy's annotation `gpu.nodestack.dev/retry`: see [Failures](../guides/rollouts.md#failures).",
 };
 
-/// The text of `RolledBack`.
 pub const ROLLED_BACK: Entry = Entry {
     list: List::Policy,
     condition: "Stalled=True, pool",
@@ -66,7 +59,6 @@ pub const ROLLED_BACK: Entry = Entry {
               policy's annotation `gpu.nodestack.dev/retry`: see [Going back](../guides/rollouts.md#going-back).",
 };
 
-/// The text of `CrdsOutdated`.
 pub const CRDS_OUTDATED: Entry = Entry {
     list: List::Policy,
     condition: "Degraded=True",
@@ -75,7 +67,6 @@ pub const CRDS_OUTDATED: Entry = Entry {
     action: "Update the CRDs by `helm upgrade`, or [by kubectl](../operate/upgrade.md#crds-of-another-version).",
 };
 
-/// The text of `CrdsNewer`.
 pub const CRDS_NEWER: Entry = Entry {
     list: List::Policy,
     condition: "Degraded=True",
@@ -84,7 +75,6 @@ pub const CRDS_NEWER: Entry = Entry {
     action: "Upgrade the operator, or [restore its CRDs](../operate/upgrade.md#crds-of-another-version).",
 };
 
-/// The text of `AllGpusHealthy`.
 pub const ALL_GPUS_HEALTHY: Entry = Entry {
     list: List::Policy,
     condition: "Degraded=False, the Node's condition",
@@ -92,7 +82,6 @@ pub const ALL_GPUS_HEALTHY: Entry = Entry {
     action: "",
 };
 
-/// The text of `DevicePluginRestarted`.
 pub const DEVICE_PLUGIN_RESTARTED: Entry = Entry {
     list: List::Policy,
     condition: "Event of a Node",
@@ -100,7 +89,6 @@ pub const DEVICE_PLUGIN_RESTARTED: Entry = Entry {
     action: "",
 };
 
-/// The text of `GpusReplaced`.
 pub const GPUS_REPLACED: Entry = Entry {
     list: List::Policy,
     condition: "Event of a Node",
@@ -109,7 +97,6 @@ pub const GPUS_REPLACED: Entry = Entry {
     action: "",
 };
 
-/// The text of `OperatorUninstalled`.
 pub const OPERATOR_UNINSTALLED: Entry = Entry {
     list: List::Policy,
     condition: "all conditions Unknown",
@@ -118,7 +105,6 @@ pub const OPERATOR_UNINSTALLED: Entry = Entry {
     action: "[Install the chart again](../operate/uninstall.md#installing-again), which also completes the deletion of policies.",
 };
 
-/// The text of `Settled`.
 pub const SETTLED: Entry = Entry {
     list: List::Policy,
     condition: "Reconciling=False, Stalled=False",
@@ -126,7 +112,6 @@ pub const SETTLED: Entry = Entry {
     action: "",
 };
 
-/// The text of `PolicyAccepted`.
 pub const POLICY_ACCEPTED: Entry = Entry {
     list: List::Policy,
     condition: "Accepted=True",
@@ -134,7 +119,6 @@ pub const POLICY_ACCEPTED: Entry = Entry {
     action: "",
 };
 
-/// The text of `PolicyOverlap`.
 pub const POLICY_OVERLAP: Entry = Entry {
     list: List::Policy,
     condition: "Stalled=True",
@@ -142,7 +126,6 @@ pub const POLICY_OVERLAP: Entry = Entry {
     action: "Narrow the `nodeSelector` of that policy, set `priority`, or delete one of the two.",
 };
 
-/// The text of `InvalidPolicy`.
 pub const INVALID_POLICY: Entry = Entry {
     list: List::Policy,
     condition: "Accepted=False, Stalled=True, pool",
@@ -151,7 +134,6 @@ pub const INVALID_POLICY: Entry = Entry {
     action: "The message names the pool and the fix.",
 };
 
-/// The text of `UnknownModel`.
 pub const UNKNOWN_MODEL: Entry = Entry {
     list: List::Policy,
     condition: "Stalled=True, pool",
@@ -159,7 +141,6 @@ pub const UNKNOWN_MODEL: Entry = Entry {
     action: "Set the name in the message, or one that `kubectl get gpunodes` lists.",
 };
 
-/// The text of `PoolShadowed`.
 pub const POOL_SHADOWED: Entry = Entry {
     list: List::Policy,
     condition: "Stalled=True, pool",
@@ -167,7 +148,6 @@ pub const POOL_SHADOWED: Entry = Entry {
     action: "Move the pool above those in the message, or narrow their `match`.",
 };
 
-/// The text of `PoolMatchesOwnLabel`.
 pub const POOL_MATCHES_OWN_LABEL: Entry = Entry {
     list: List::Policy,
     condition: "Stalled=True, pool",
@@ -177,7 +157,6 @@ pub const POOL_MATCHES_OWN_LABEL: Entry = Entry {
     action: "Match by `models` or by another label, or remove the key from `nodeLabels`.",
 };
 
-/// The text of `ApplyFailed`.
 pub const APPLY_FAILED: Entry = Entry {
     list: List::Policy,
     condition: "Stalled=True",
@@ -187,7 +166,6 @@ pub const APPLY_FAILED: Entry = Entry {
               chart's value `admission.allowedRegistries`, or has no digest.",
 };
 
-/// The text of `ManagerConflict`.
 pub const MANAGER_CONFLICT: Entry = Entry {
     list: List::Policy,
     condition: "Stalled=True",
@@ -198,10 +176,98 @@ pub const MANAGER_CONFLICT: Entry = Entry {
               object unchanged.",
 };
 
-/// The text of `Deleting`.
 pub const DELETING: Entry = Entry {
     list: List::Policy,
     condition: "Ready=False, Reconciling=True",
     meaning: "The policy is being deleted: labels are being removed from the nodes.",
     action: "Wait. The operator must be running.",
+};
+
+pub const LEGACY_GPU_RESOURCE: Entry = Entry {
+    list: List::Pod,
+    condition: "",
+    meaning: "The pod requests `alpha.kubernetes.io/nvidia-gpu`, the GPU resource of early Kubernetes (removed in \
+               1.10). No node offers it, so the pod stays pending.",
+    action: "Request `limits: {nvidia.com/gpu: 1}`, and remove the volumes of driver libraries that were used with \
+              it.",
+};
+
+pub const HOST_DRIVER_MOUNTED: Entry = Entry {
+    list: List::Pod,
+    condition: "",
+    meaning: "The pod mounts the driver's libraries, binaries or device nodes from its host, such as \
+               `/usr/lib64/nvidia`, `/home/kubernetes/bin/nvidia` or `/dev/nvidia0`. It has access to every GPU of the \
+               node, including those of other pods, it is not counted by the scheduler, and the next driver update \
+               breaks it. Pods of DaemonSets and of the `system-…` priority classes are exempt.",
+    action: "Request `limits: {nvidia.com/gpu: 1}` and remove these volumes, and `privileged` with them: the driver \
+              is injected into the container.",
+};
+
+pub const GPU_NOT_REQUESTED: Entry = Entry {
+    list: List::Pod,
+    condition: "",
+    meaning: "A container sets `NVIDIA_VISIBLE_DEVICES`, and no container of the pod requests a GPU. It gets no GPU, \
+               or GPUs that other pods use. Privileged pods, pods of DaemonSets and pods with resource claims are \
+               exempt.",
+    action: "Request `limits: {nvidia.com/gpu: 1}` and remove the variable.",
+};
+
+pub const GPU_REQUEST_WITHOUT_LIMIT: Entry = Entry {
+    list: List::Pod,
+    condition: "",
+    meaning: "The API server rejects the owner's pods: a container requests a GPU without a limit, or with a \
+               different limit. (A Deployment, Job or pod with this mistake is rejected on apply. Here the request or \
+               limit was added later.)",
+    action: "Set `nvidia.com/gpu` under `limits` only. Check the LimitRanges of the namespace and admission webhooks.",
+};
+
+pub const RUNTIME_CLASS_MISSING: Entry = Entry {
+    list: List::Pod,
+    condition: "",
+    meaning: "The API server rejects the owner's pods: their RuntimeClass does not exist.",
+    action: "Remove `runtimeClassName` if GPUs are injected by CDI, which needs no RuntimeClass, or create the \
+              RuntimeClass.",
+};
+
+pub const RUNTIME_CLASS_NOT_NAMED: Entry = Entry {
+    list: List::Pod,
+    condition: "",
+    meaning: "The pod runs on a node whose containers get their GPUs through NVIDIA's runtime, which is not the \
+               default there (`toolkit.setAsDefault: false`, or k3s and RKE2), but sets no RuntimeClass, so another \
+               runtime runs it. It starts and finds no driver: `libcuda.so.1: cannot open shared object file`, \
+               `nvidia-smi: not found`, or NVML's `Unknown Error`.",
+    action: "Set `runtimeClassName: nvidia`, or remove `toolkit.setAsDefault: false` from the policy.",
+};
+
+pub const RUNTIME_HANDLER_MISSING: Entry = Entry {
+    list: List::Pod,
+    condition: "",
+    meaning: "The pod is assigned to a node whose container runtime has no handler configured for its RuntimeClass.",
+    action: "Remove `runtimeClassName` if GPUs are injected by CDI. Otherwise check the progress of the node's \
+              toolkit: `kubectl get gpunode NODE -o wide`.",
+};
+
+pub const CUDA_TOO_NEW: Entry = Entry {
+    list: List::Pod,
+    condition: "",
+    meaning: "The image needs a later CUDA version than the driver of its node supports or, before the pod is \
+               scheduled, than any eligible node supports; or `NVIDIA_REQUIRE_CUDA` in the pod's spec requires such a \
+               version; or NVIDIA's runtime did not start the container and reported `unsatisfied condition: cuda>=…`.",
+    action: "Use an image for the CUDA version in the message or an earlier one, or update the node's driver.",
+};
+
+pub const NO_NODE_FITS: Entry = Entry {
+    list: List::Pod,
+    condition: "",
+    meaning: "No node can ever run the pod: it requests more GPUs than any node has, a model that no node has, or \
+               shares or MIG devices that no node offers.",
+    action: "The message lists what is available.",
+};
+
+pub const GPU_NODES_NOT_READY: Entry = Entry {
+    list: List::Pod,
+    condition: "",
+    meaning: "The nodes that could run the pod do not offer their GPUs yet.",
+    action: "The message has the progress of the nearest node; [Phases and reasons](../reference/reasons.md) explains \
+              its reason.",
 };

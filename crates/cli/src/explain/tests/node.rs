@@ -15,18 +15,15 @@ use kube::ResourceExt;
 use serde_json::json;
 use test_support::sim::Sim;
 
-use super::{super::*, assert_narrow};
+use super::super::*;
 use crate::{
     explain::{
-        node::outcome,
         node_facts::{DetectorPod, Facts, NodeEvent, NodePods, NodeState},
-        node_report::{NodeReport, report},
-        node_text,
+        node_report::{self, NodeReport, report},
     },
-    testing::FakeApi,
+    testing::{FakeApi, SCREEN, assert_narrow},
 };
 
-/// Returns the facts of a simulated node.
 fn facts(sim: &Sim, name: &str) -> Facts {
     let world = sim.world();
     let key = name.into();
@@ -60,7 +57,7 @@ fn explained(facts: &Facts, now: Timestamp) -> NodeReport {
 
 /// Returns the explanation as it is printed.
 fn printed(facts: &Facts, now: Timestamp) -> String {
-    let text = node_text::of(&explained(facts, now), Screen { colour: false, unicode: true }, now);
+    let text = node_report::text(&explained(facts, now), SCREEN, now);
     assert_narrow(&text);
     text
 }
@@ -320,11 +317,11 @@ async fn a_node_is_read_with_five_requests() {
 #[test]
 fn the_exit_code_of_a_node_is_its_readiness() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
-    let good = outcome(&explained(&facts(&sim, "a"), sim.now));
+    let good = explained(&facts(&sim, "a"), sim.now).outcome();
     sim.node_mut("a").ready = false;
-    let not_ready = outcome(&explained(&facts(&sim, "a"), sim.now));
+    let not_ready = explained(&facts(&sim, "a"), sim.now).outcome();
     sim.leave(&"a".into());
-    let gone = outcome(&explained(&facts(&sim, "a"), sim.now));
+    let gone = explained(&facts(&sim, "a"), sim.now).outcome();
     assert_eq!((good, not_ready, gone), (Outcome::Good, Outcome::Bad, Outcome::Bad));
 }
 

@@ -7,15 +7,13 @@ use k8s_openapi::{
 use serde_json::{Value, json};
 use test_support::sim::Sim;
 
-use super::{super::*, assert_narrow};
+use super::super::*;
 use crate::{
     explain::{
-        pod::outcome,
-        pod_facts::{self, Facts},
-        pod_report::report,
+        pod_report::{self, Facts, report},
         pod_text,
     },
-    testing::FakeApi,
+    testing::{FakeApi, SCREEN, assert_narrow},
 };
 
 const CREATED: &str = "2026-01-01T00:00:00Z";
@@ -46,7 +44,7 @@ fn facts(sim: &Sim, pod: Pod) -> Facts {
 }
 
 fn printed(facts: &Facts) -> String {
-    let text = pod_text::of(&report(facts, now()), Screen { colour: false, unicode: true }, now());
+    let text = pod_text::text(&report(facts, now()), SCREEN, now());
     assert_narrow(&text);
     text
 }
@@ -62,7 +60,7 @@ fn a_pod_that_requests_too_many_gpus_has_a_finding() {
         "message": "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
     }]});
     let facts = facts(&fleet(), pod(&requesting("nvidia.com/gpu", 16), &status));
-    assert_eq!(outcome(&report(&facts, now())), Outcome::Bad);
+    assert_eq!(report(&facts, now()).outcome(), Outcome::Bad);
     insta::assert_snapshot!(printed(&facts));
 }
 
@@ -87,7 +85,7 @@ fn a_running_pod_has_its_node() {
     spec["nodeName"] = "a".into();
     let running = pod(&spec, &json!({"phase": "Running"}));
     let facts_of_running = facts(&fleet(), running.clone());
-    assert_eq!(outcome(&report(&facts_of_running, now())), Outcome::Good);
+    assert_eq!(report(&facts_of_running, now()).outcome(), Outcome::Good);
     insta::assert_snapshot!(printed(&facts_of_running));
     let mut with_devices = running;
     let statuses = json!([{
@@ -175,7 +173,7 @@ async fn a_pod_is_read_with_its_own_node_only() {
     for gpu_node in sim.gpu_nodes.values() {
         api.add(gpu_node);
     }
-    let facts = pod_facts::read(&api.client(), "ml", "train").await.expect("facts");
+    let facts = pod_report::read(&api.client(), "ml", "train").await.expect("facts");
     assert_eq!(facts.world.gpu_nodes.len(), 1);
     assert!(facts.missing.len() == 1 && facts.missing[0].contains("get nodes"), "{:?}", facts.missing);
     assert!(api.requests().iter().any(|request| request.contains("events?") && request.contains("uid-train")));

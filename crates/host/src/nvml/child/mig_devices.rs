@@ -4,12 +4,11 @@ use gpu_operator_crd::report::{MigAttributes, MigDevices};
 use nvml_wrapper::{Device, error::NvmlError, struct_wrappers::device::DeviceAttributes};
 
 use super::raw;
-use crate::nvml::inventory::MigId;
+use crate::nvml::protocol::MigId;
 
-/// NVML's value for MIG mode being enabled.
 const ENABLED: u32 = 1;
 
-/// Returns whether a GPU supports MIG; `None` if NVML fails to report it.
+/// `None` if NVML fails to report it.
 pub fn is_capable(gpu: &Device<'_>) -> Option<bool> {
     match gpu.mig_mode() {
         Ok(_) => Some(true),
@@ -19,7 +18,7 @@ pub fn is_capable(gpu: &Device<'_>) -> Option<bool> {
     }
 }
 
-/// Returns the MIG devices of a GPU; `None` if MIG is disabled or the driver reports none.
+/// `None` if MIG is disabled or the driver reports none.
 pub fn devices(gpu: &Device<'_>) -> Option<Vec<MigDevices>> {
     Some(counted(found(gpu)?.map(|device| (device.name(), move || device.attributes().ok()))))
 }

@@ -16,7 +16,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use super::raw::{handle, version};
-use crate::nvml::mig::{GpuClient, Instance, MigGpu, MigProfile, MigState, MigStep, Placement};
+use crate::nvml::protocol::{GpuClient, Instance, MigGpu, MigProfile, MigState, MigStep, Placement};
 
 /// More than a GPU has slices, which bounds every list below.
 const MAX_INSTANCES: u32 = 64;
@@ -25,7 +25,6 @@ const COMPUTE_SLICES: [u32; 7] = [1, 2, 3, 4, 7, 8, 6];
 /// The prefix of the profile name of an instance without a usable compute instance, so that it matches no layout.
 const UNUSABLE: &str = "unusable ";
 
-/// A profile as reported by NVML.
 #[derive(Clone, Debug)]
 struct KnownProfile {
     id: u32,
@@ -187,7 +186,6 @@ fn computes(lib: &NvmlLib, instance: nvmlGpuInstance_t, profile: u32) -> Result<
     Ok(found)
 }
 
-/// Applies one step to a GPU.
 pub fn apply(device: &Device<'_>, step: &MigStep) -> Result<(), NvmlError> {
     match step {
         MigStep::SetMode(on) => set_mode(device, *on),

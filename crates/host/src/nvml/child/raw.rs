@@ -16,12 +16,10 @@ use crate::nvml::readings::{Fabric, RemappedRows};
 /// NVML's code for a structure version that the library does not support.
 const VERSION_MISMATCH: u32 = 25;
 
-/// Returns the version word of an NVML structure.
 pub(super) fn version<T>(version: u32) -> u32 {
     u32::try_from(size_of::<T>()).unwrap_or_default() | (version << 24)
 }
 
-/// Returns the library's handle of a GPU.
 pub(super) fn handle(device: &Device<'_>) -> nvmlDevice_t {
     // SAFETY: the handle is used only by calls that end before the device does.
     unsafe { device.handle() }
@@ -38,7 +36,6 @@ pub struct Memory {
     pub reserved: Option<u64>,
 }
 
-/// Returns a GPU's memory.
 pub fn memory(device: &Device<'_>) -> Result<Memory, NvmlError> {
     let lib = device.nvml().lib();
     if lib.nvmlDeviceGetMemoryInfo_v2.is_ok() {
@@ -53,7 +50,6 @@ pub fn memory(device: &Device<'_>) -> Result<Memory, NvmlError> {
     Ok(Memory { total: memory.total, used: memory.used, free: memory.free, reserved: None })
 }
 
-/// Returns the number of remapped memory rows.
 pub fn remapped_rows(device: &Device<'_>) -> Result<RemappedRows, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetRemappedRows.as_ref())?;
     let (mut correctable, mut uncorrectable, mut pending, mut failed) = (0, 0, 0, 0);
@@ -70,7 +66,6 @@ pub fn remapped_rows(device: &Device<'_>) -> Result<RemappedRows, NvmlError> {
     })
 }
 
-/// Returns the id of a MIG device's GPU instance.
 pub fn gpu_instance_id(device: &Device<'_>) -> Result<u32, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstanceId.as_ref())?;
     let mut id = 0;
@@ -101,7 +96,6 @@ pub fn margin_temperature(device: &Device<'_>) -> Result<i64, NvmlError> {
     Ok(margin.marginTemperature.into())
 }
 
-/// Returns whether the SRAM had too many uncorrectable errors.
 pub fn sram_threshold_exceeded(device: &Device<'_>) -> Result<bool, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetSramEccErrorStatus.as_ref())?;
     let mut status = nvmlEccSramErrorStatus_v1_t {
@@ -137,7 +131,6 @@ pub fn fabric_clique(device: &Device<'_>) -> Option<String> {
     clique(info.state, info.status, info.clusterUuid, info.cliqueId)
 }
 
-/// Returns the formatted clique, if joining has succeeded.
 fn clique(state: u8, status: u32, cluster: [u8; 16], clique: u32) -> Option<String> {
     const JOINED: u8 = 3;
     if state != JOINED || status != 0 || cluster == [0; 16] {

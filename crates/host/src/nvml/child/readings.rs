@@ -9,10 +9,8 @@ use nvml_wrapper::{
 use super::raw;
 use crate::nvml::readings::{Ecc, Pcie, Readings, RetiredPages, Thermal};
 
-/// Numbers of NVML's fields.
 mod field {
     pub const MEMORY_TEMPERATURE: u32 = 82;
-    /// The margin below zero at which the GPU shuts down.
     pub const SHUTDOWN_MARGIN: u32 = 193;
     pub const RECOVERY_ACTION: u32 = 230;
 }
@@ -77,7 +75,6 @@ struct Reader {
 }
 
 impl Reader {
-    /// Returns the value; `None` for any error.
     fn value<T>(&mut self, answer: Result<T, NvmlError>) -> Option<T> {
         match answer {
             Ok(value) => Some(value),

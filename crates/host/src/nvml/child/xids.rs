@@ -15,7 +15,7 @@ use std::{
 
 use nvml_wrapper::{Device, EventSet, Nvml, bitmasks::event::EventTypes, enums::event::XidError, error::NvmlError};
 
-use crate::{nvml::inventory::NvmlXid, observe::pci};
+use crate::{nvml::protocol::NvmlXid, observe::pci};
 
 /// The longest time that a wait takes, and therefore the end of the thread, during which the driver is held.
 const WAIT: Duration = Duration::from_millis(200);
@@ -38,7 +38,6 @@ pub struct XidListener<'scope, 'nvml> {
 }
 
 impl<'scope, 'nvml> XidListener<'scope, 'nvml> {
-    /// Creates a listener without GPUs.
     pub fn new(scope: &'scope Scope<'scope, 'nvml>, nvml: &'nvml Nvml) -> Self {
         Self { scope, nvml, counts: Arc::default(), listening: None }
     }
@@ -57,7 +56,6 @@ impl<'scope, 'nvml> XidListener<'scope, 'nvml> {
         self.scope.spawn(move || listen(&set, &counts, &stop));
     }
 
-    /// Returns the XIDs since the last call.
     pub fn take(&mut self) -> Vec<NvmlXid> {
         let counts = std::mem::take(&mut *self.counts.lock().unwrap_or_else(PoisonError::into_inner));
         counts.into_iter().map(|((pci_address, xid), count)| NvmlXid { pci_address, xid, count }).collect()

@@ -1,8 +1,7 @@
 //! The driver's kernel module: whether it is loaded and in use.
 
-use std::{collections::BTreeSet, os::unix::fs::MetadataExt};
+use std::{collections::BTreeSet, io, os::unix::fs::MetadataExt};
 
-use super::error::{DriverError, unreadable};
 use crate::root::{HostRoot, present};
 
 const MODULES: &str = "/sys/module";
@@ -20,7 +19,7 @@ const FABRIC_MANAGER: &str = "/run/nvidia-fabricmanager";
 /// The driver's modules that programs can hold. Other modules that depend on `nvidia` are found as its holders.
 const OWN_MODULES: [&str; 4] = ["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"];
 
-/// Returns the version of the loaded NVIDIA kernel module, or `None` if none is loaded.
+/// Returns the loaded module's version.
 pub fn loaded(host: &HostRoot) -> Result<Option<String>, DriverError> {
     let version = host.read_if_present(format!("{MODULES}/nvidia/version"));
     Ok(version.map_err(unreadable("the loaded module"))?.filter(|version| !version.is_empty()))
@@ -34,8 +33,8 @@ pub fn load_id(host: &HostRoot) -> Result<Option<u64>, DriverError> {
     Ok(directory.map_err(unreadable)?.map(|directory| directory.ino()))
 }
 
-/// Returns whether NVIDIA's driver container has run since the node booted, so that the loaded module may be one that
-/// it left without its libraries.
+/// Whether NVIDIA's driver container has run since the node booted. The loaded module may be one that it left without
+/// its libraries.
 pub fn container_ran(host: &HostRoot) -> Result<bool, DriverError> {
     for path in CONTAINER_FILES {
         let found = present(host.metadata(path)).map_err(unreadable("the state of the driver's container"))?;
@@ -103,6 +102,18 @@ pub fn is_kept_loaded(host: &HostRoot) -> Result<bool, DriverError> {
         }
     }
     Ok(count("nvidia")?.is_some_and(|users| users > loaded))
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {what} of the NVIDIA driver")]
+pub struct DriverError {
+    what: &'static str,
+    source: io::Error,
+}
+
+/// Returns a function that wraps an I/O error of reading `what`.
+pub(super) fn unreadable(what: &'static str) -> impl FnOnce(io::Error) -> DriverError {
+    move |source| DriverError { what, source }
 }
 
 #[cfg(test)]

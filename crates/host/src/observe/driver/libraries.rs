@@ -6,7 +6,7 @@ use gpu_operator_common::version::Version;
 use gpu_operator_crd::report::{CONTAINER_ROOT, DRIVER_ROOTS, GKE_ROOT, HOST_ROOT, InstalledDriver};
 
 use super::{
-    error::{DriverError, unreadable},
+    kernel_module::{DriverError, unreadable},
     library_directories,
 };
 use crate::root::{HostRoot, present};
@@ -23,7 +23,7 @@ pub struct Library {
     pub root: String,
     /// Its version, taken from its file name: the link to it names only `1`.
     pub version: String,
-    /// Its path inside that root.
+    /// Inside that root.
     pub path: PathBuf,
 }
 

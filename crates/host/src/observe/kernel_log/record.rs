@@ -7,15 +7,15 @@
 
 use std::time::Duration;
 
+use crate::observe::pci;
+
 /// The facility of the kernel's own messages; programs cannot write it.
 const KERNEL: u32 = 0;
 
-/// The relevant parts of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// When it was logged, since the boot.
     pub at: Duration,
-    /// Its text.
     pub message: &'a str,
 }
 
@@ -30,6 +30,51 @@ impl<'a> Record<'a> {
         let at = Duration::from_micros(head.next()?.parse().ok()?);
         (priority >> 3 == KERNEL).then_some(Self { at, message })
     }
+}
+
+/// The prefix of every line of the driver.
+const DRIVER: &str = "NVRM: ";
+/// Both flavours of the module log this once they are loaded.
+const LOADED: &str = "loading NVIDIA UNIX";
+const MAX_TEXT: usize = 200;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The driver was loaded: earlier messages are about an earlier start.
+    Loaded,
+    Xid {
+        /// As sysfs writes it.
+        address: String,
+        xid: u16,
+        /// The driver's message, without control characters.
+        text: String,
+    },
+}
+
+impl Message {
+    /// `None` if it is not relevant.
+    pub fn parse(message: &str) -> Option<Self> {
+        let text = message.strip_prefix(DRIVER)?;
+        if text.starts_with(LOADED) {
+            return Some(Self::Loaded);
+        }
+        let (place, rest) = text.strip_prefix("Xid (")?.split_once("): ")?;
+        let number = rest.split(|character: char| !character.is_ascii_digit()).next()?;
+        Some(Self::Xid {
+            address: address(place.strip_prefix("PCI:").unwrap_or(place))?,
+            xid: number.parse().ok()?,
+            text: plain(rest[number.len()..].trim_start_matches([',', ' '])),
+        })
+    }
+}
+
+/// Returns the address of a GPU, which the driver writes with or without the function; without it, that is the first.
+fn address(place: &str) -> Option<String> {
+    if place.contains('.') { pci::normalise(place) } else { pci::normalise(&format!("{place}.0")) }
+}
+
+fn plain(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control()).take(MAX_TEXT).collect::<String>().trim().to_owned()
 }
 
 #[cfg(test)]
@@ -78,6 +123,90 @@ mod tests {
         fn any_line_can_be_parsed(line: Vec<u8>, head in "[0-9,;-]{0,40}", message: String) {
             let _ = Record::parse(&line);
             let _ = Record::parse(format!("{head};{message}").as_bytes());
+        }
+    }
+
+    fn xid(message: &str) -> Option<(String, u16, String)> {
+        match Message::parse(message)? {
+            Message::Xid { address, xid, text } => Some((address, xid, text)),
+            Message::Loaded => None,
+        }
+    }
+
+    #[test]
+    fn an_xid_is_parsed_with_every_spelling_of_its_gpu() {
+        for (message, address, number, text) in [
+            (
+                "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+                "0000:01:00.0",
+                79,
+                "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+            ),
+            (
+                "NVRM: Xid (PCI:0000:c1:00.0): 119, pid=12, name=python3, Timeout after 6s of waiting for RPC response",
+                "0000:c1:00.0",
+                119,
+                "pid=12, name=python3, Timeout after 6s of waiting for RPC response",
+            ),
+            (
+                "NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149",
+                "0000:dc:00.0",
+                45,
+                "pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149",
+            ),
+            ("NVRM: Xid (PCI:00000000:AF:1F): 62, 2c3f(1e0c) 0", "0000:af:1f.0", 62, "2c3f(1e0c) 0"),
+            ("NVRM: Xid (PCI:10000:01:00): 31, Ch 8", "10000:01:00.0", 31, "Ch 8"),
+            ("NVRM: Xid (0000:03:00): 8, Channel 00000012", "0000:03:00.0", 8, "Channel 00000012"),
+            ("NVRM: Xid (PCI:0000:01:00): 43", "0000:01:00.0", 43, ""),
+            ("NVRM: Xid (PCI:0000:01:00): 13,\ta\u{1b}[31mb\r\n", "0000:01:00.0", 13, "a[31mb"),
+        ] {
+            let expected = (address.to_owned(), number, text.to_owned());
+            assert_eq!(xid(message), Some(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn other_messages_are_ignored() {
+        for message in [
+            "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error",
+            "NVRM: GPU at PCI:0000:01:00: GPU-0d1e",
+            "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.",
+            "usb 1-1: NVRM: Xid (PCI:0000:01:00): 79, written by a device",
+            "NVRM: Xid (PCI:0000:01:00) 79",
+            "NVRM: Xid (PCI:0000:01:00): seventy-nine",
+            "NVRM: Xid (PCI:0000:01:00): 70000, too large",
+            "NVRM: Xid (PCI:somewhere): 79, x",
+            "NVRM: Xid (PCI:0000:01:00): ",
+            "NVRM: Xid (",
+            "NVRM: ",
+            "",
+        ] {
+            assert_eq!(Message::parse(message), None, "{message}");
+        }
+    }
+
+    #[test]
+    fn both_flavours_log_that_they_were_loaded() {
+        for message in [
+            "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  470.256.02  Thu May  2 14:37:44 UTC 2024",
+            "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.173.02  Release Build  (builder@host)",
+        ] {
+            assert_eq!(Message::parse(message), Some(Message::Loaded), "{message}");
+        }
+        let other = "nvidia-modeset: Loading NVIDIA UNIX Open Kernel Mode Setting Driver for x86_64  580.173.02";
+        assert_eq!(Message::parse(other), None);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_message_can_be_parsed_and_the_result_is_bounded(any: String, place in ".{0,20}", rest in ".{0,400}") {
+            let _ = Message::parse(&any);
+            let _ = Message::parse(&format!("NVRM: Xid ({place}): {rest}"));
+            let (_, number, text) = xid(&format!("NVRM: Xid (PCI:0000:01:00): 79, {rest}")).unwrap();
+            prop_assert_eq!(number, 79);
+            prop_assert!(text.chars().count() <= 200 && !text.chars().any(char::is_control), "{}", text);
         }
     }
 }

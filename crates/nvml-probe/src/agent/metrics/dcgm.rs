@@ -20,13 +20,10 @@ pub(super) struct Gpu<'a> {
     /// PCI address as sysfs writes it.
     pub address: &'a str,
     pub uuid: &'a str,
-    /// NVML's product name.
     pub model: &'a str,
-    /// The name of the node.
     pub node: &'a str,
     /// The version of the driver that reported it last.
     pub driver_version: &'a str,
-    /// NVML's index.
     pub index: Option<u32>,
     /// The number in `/dev/nvidia<number>`.
     pub minor: Option<u32>,
@@ -45,7 +42,6 @@ enum Value {
     Real(f64),
 }
 
-/// A metric of dcgm-exporter.
 struct Field {
     name: &'static str,
     kind: MetricType,
@@ -57,8 +53,8 @@ const fn gauge(name: &'static str, help: &'static str, value: fn(&Gpu<'_>) -> Op
     Field { name, kind: MetricType::Gauge, help, value }
 }
 
-/// Returns a field that only grows. In OpenMetrics the samples of a counter end in `_total`, and DCGM's do not; those of type unknown have no
-/// suffix. Prometheus stores the same samples for every type.
+/// Returns a field that only grows. In OpenMetrics the samples of a counter end in `_total`, which DCGM's names do not.
+/// Samples of type unknown have no suffix, and Prometheus stores the same samples for every type.
 const fn growing(name: &'static str, help: &'static str, value: fn(&Gpu<'_>) -> Option<Value>) -> Field {
     Field { kind: MetricType::Unknown, ..gauge(name, help, value) }
 }
@@ -106,7 +102,6 @@ const FIELDS: &[Field] = &[
     }),
 ];
 
-/// Writes all fields of the GPUs.
 pub(super) fn encode(gpus: &[Gpu<'_>], encoder: &mut DescriptorEncoder) -> fmt::Result {
     let series: Vec<Vec<_>> = gpus.iter().map(Gpu::series).collect();
     for field in FIELDS {

@@ -9,13 +9,13 @@ use std::{
 
 use gpu_host::{
     nvml::{
-        inventory::{Inventory, MigId},
+        protocol::{Inventory, MigId},
         readings::{Pcie, Readings, Thermal, clocks},
     },
     observe::{
+        kernel_log::{XidSource, XidsByGpu},
         pci::PciGpu,
         pod_resources::Assignment,
-        xids::{XidSource, XidsByGpu},
     },
 };
 use gpu_operator_crd::health::{Cause, GpuHealth};
@@ -48,7 +48,6 @@ struct GpuSeries {
     /// As the UUID, the minor and the MIG devices are kept: their containers still have them.
     minor: Option<u32>,
     mig: Vec<MigId>,
-    /// NVML's index.
     index: Option<u32>,
     /// The version of the driver that reported it last.
     driver_version: String,
@@ -61,7 +60,6 @@ struct GpuSeries {
 }
 
 impl Gpus {
-    /// Updates the GPUs from a look.
     pub(super) fn show(&self, on_bus: &[PciGpu], inventory: Option<&Inventory>) {
         let mut gpus = self.lock();
         gpus.retain(|address, _| on_bus.iter().any(|gpu| gpu.address == *address));
@@ -98,7 +96,6 @@ impl Gpus {
         *self.assignments() = assignments;
     }
 
-    /// Counts new XIDs, and updates the health.
     pub(super) fn add_xids(&self, health: &NodeHealth, xids: &XidsByGpu) {
         for (address, gpu) in &mut *self.lock() {
             gpu.health = health.of(address);
@@ -202,7 +199,6 @@ impl GpuSeries {
 /// Values, each with the labels that distinguish it from the others of the same GPU.
 type Samples = Vec<(Labels, f64)>;
 
-/// A metric of a GPU.
 struct Family {
     name: &'static str,
     unit: Option<&'static str>,
@@ -318,7 +314,6 @@ const FAMILIES: &[Family] = &[
     }),
 ];
 
-/// Returns the samples of a GPU that was read.
 fn read(gpu: &GpuSeries, samples: fn(&Readings) -> Samples) -> Samples {
     gpu.readings.as_ref().map(samples).unwrap_or_default()
 }
@@ -331,7 +326,6 @@ fn labelled(labels: Labels, value: Option<f64>) -> Samples {
     value.map(|value| (labels, value)).into_iter().collect()
 }
 
-/// Returns the labels whose values are reported.
 fn reported<T: ToString, const N: usize>(values: [(&'static str, Option<T>); N]) -> Labels {
     values.into_iter().filter_map(|(name, value)| Some((name, value?.to_string()))).collect()
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_host::{
-    nvml::inventory::MigId,
+    nvml::protocol::MigId,
     observe::pod_resources::{Assignment, Source},
 };
 
@@ -13,7 +13,6 @@ pub(super) struct Gpu<'a> {
     pub uuid: &'a str,
     /// The number in `/dev/nvidia<number>`.
     pub minor: Option<u32>,
-    /// Its MIG devices.
     pub mig: &'a [MigId],
 }
 
@@ -27,13 +26,10 @@ pub(super) struct Container<'a> {
 /// What a device is of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part<'a> {
-    /// The GPU itself.
     Whole,
-    /// One of its MIG devices.
     Mig(&'a MigId),
 }
 
-/// A part of a GPU that a container has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Use<'a> {
     container: Container<'a>,
@@ -66,8 +62,8 @@ pub(super) fn containers_of_whole<'a>(gpu: Gpu<'a>, assignments: &'a [Assignment
     whole.map(|of| of.container).collect()
 }
 
-/// Returns what containers have of a GPU, with the ids of the replicas. Kubelet lists each device of a container on its own, and those of
-/// several NUMA nodes several times.
+/// Returns the containers' parts of a GPU, with the ids of the replicas. Kubelet lists each device of a container on
+/// its own, and devices of several NUMA nodes several times.
 fn uses<'a>(gpu: Gpu<'a>, assignments: &'a [Assignment]) -> BTreeMap<Use<'a>, BTreeSet<&'a str>> {
     let mut uses: BTreeMap<Use<'_>, BTreeSet<&str>> = BTreeMap::new();
     for Assignment { namespace, pod, container, source, devices } in assignments {

@@ -1,9 +1,9 @@
 use gpu_host::{
     nvml::{
-        inventory::{Inventory, NvmlGpu},
+        protocol::{Inventory, NvmlGpu},
         readings::{Ecc, Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal, clocks},
     },
-    observe::xids::{XidCount, XidSource},
+    observe::kernel_log::{XidCount, XidSource},
 };
 use gpu_operator_crd::health::{Cause, CauseKind, GpuHealth, HealthState, Severity};
 use gpu_operator_crd::report::{Gpu, Report};

@@ -352,7 +352,7 @@ fn the_report_is_bounded_and_contains_the_most_severe_causes() {
 fn every_kind_has_defaults() {
     use strum::IntoEnumIterator;
     for kind in CauseKind::iter() {
-        let defaults = crate::health::kind::defaults(kind);
+        let defaults = crate::health::rules::defaults(kind);
         assert!(defaults.severity == Severity::Warning || defaults.action != NO_ACTION, "{kind:?}");
     }
 }

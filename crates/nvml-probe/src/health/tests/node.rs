@@ -1,11 +1,11 @@
 use gpu_host::{
     nvml::{
-        inventory::{Inventory, NvmlGpu, RefusedGpu},
+        protocol::{Inventory, NvmlGpu, RefusedGpu},
         supervisor::NvmlStatus,
     },
     observe::{
+        kernel_log::{NewEvents, XidsByGpu},
         pci::PciGpu,
-        xids::{NewEvents, XidsByGpu},
     },
 };
 use gpu_operator_crd::{

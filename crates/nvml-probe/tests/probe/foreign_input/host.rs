@@ -8,9 +8,11 @@ use gpu_host::{
         device_nodes,
         driver::library_directories,
         host_runtimes,
-        kernel_log::{KernelLog, message::Message, record::Record},
+        kernel_log::{
+            KernelLog, NewEvents, XidSource,
+            record::{Message, Record},
+        },
         os, pci, vgpu,
-        xids::{NewEvents, XidSource},
     },
     root::HostRoot,
 };

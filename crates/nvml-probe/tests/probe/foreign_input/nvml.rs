@@ -2,14 +2,12 @@
 
 use gpu_host::{
     nvml::{
-        inventory::Inventory,
-        mig::MigState,
-        protocol::{Request, Response},
+        protocol::{Inventory, MigState, Request, Response},
         supervisor::NvmlStatus,
     },
     observe::{
+        kernel_log::{NewEvents, XidCount, XidSource},
         pci::{Bus, PciGpu},
-        xids::{NewEvents, XidCount, XidSource},
     },
 };
 use gpu_operator_crd::{
@@ -19,7 +17,7 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{ApiResource, DynamicObject};
-use node_tools::mig::plan::plan;
+use node_tools::mig::plan;
 use nvml_probe::{
     agent::metrics::Metrics,
     health::{
@@ -139,7 +137,7 @@ fn a_flood_of_gpus_is_reported_within_the_bounds() {
     inventory.gpus = vec![inventory.gpus[0].clone(); 500];
     inventory.refused = vec![inventory.refused[0].clone(); 5000];
     inventory.xids =
-        (0..60_000).map(|xid| gpu_host::nvml::inventory::NvmlXid { xid, ..inventory.xids[0].clone() }).collect();
+        (0..60_000).map(|xid| gpu_host::nvml::protocol::NvmlXid { xid, ..inventory.xids[0].clone() }).collect();
     inventory.gpus[0].name = Some(String::from_utf8(flood(b"name")).unwrap());
     look(Some(inventory), &GpuNodeFields::default());
 }

@@ -1,11 +1,10 @@
 use gpu_host::{
-    nvml::{inventory::MigId, protocol::Response},
+    nvml::protocol::{MigId, Response},
     observe::pod_resources::{Assignment, Source},
 };
 
 use super::*;
 
-/// Returns the part of the metrics that has DCGM's names.
 fn dcgm(metrics: &Metrics) -> String {
     let text = metrics.text().unwrap();
     let lines = text.lines().filter(|line| line.contains("DCGM_"));

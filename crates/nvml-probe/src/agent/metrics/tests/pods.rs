@@ -1,5 +1,5 @@
 use gpu_host::{
-    nvml::inventory::MigId,
+    nvml::protocol::MigId,
     observe::pod_resources::{Assignment, Source},
 };
 
