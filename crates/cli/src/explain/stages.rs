@@ -6,7 +6,7 @@ use gpu_operator_crd::{
     report::{NvmlState, Report},
     validated::{Validated, ValidationResult},
 };
-use gpu_operator_plan::{inventory::report as reports, world::Role};
+use gpu_operator_plan::{inventory::records, world::Role};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{
@@ -95,8 +95,8 @@ fn pods(facts: &Facts, role: Role) -> Vec<Evidence> {
 /// Returns the probe's report, unless it is known to be of an earlier boot.
 fn report_of<'f>(facts: &Facts, gpu_node: &'f GpuNode) -> Option<&'f Report> {
     match &facts.node {
-        Ok(Some(node)) => reports::current(&node.facts, Some(gpu_node)),
-        _ => reports::last(Some(gpu_node)),
+        Ok(Some(node)) => records::current_report(&node.facts, Some(gpu_node)),
+        _ => records::last_report(Some(gpu_node)),
     }
 }
 
