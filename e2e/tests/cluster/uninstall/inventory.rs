@@ -22,11 +22,11 @@ const REMAINS: [&str; 11] = [
     // In memory until the next reboot: folders of the driver's container, the device plugin's CDI specification, the record of the
     // runtime's restarts,
     " /run/nvidia",
+    " /run/mellanox",
     " /run/cdi",
     " /run/gpu-operator",
-    // and links to device nodes by their numbers: 195 is NVIDIA's, and that of nvidia-uvm is of this kind here.
-    " /dev/char/195:",
-    " /dev/char/7:",
+    // and links to device nodes by their numbers.
+    " /dev/char",
 ];
 
 /// Kinds of objects that come and go by themselves.
