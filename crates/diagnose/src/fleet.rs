@@ -12,9 +12,9 @@ use gpu_operator_crd::{
 use gpu_operator_plan::{
     desired::{
         effective_spec,
-        toolkit::choice::{self, ToolkitChoice},
+        toolkit::{self, ToolkitChoice},
     },
-    inventory::report,
+    inventory::records,
     world::{NodeFacts, Placement, World, is_gpu},
 };
 
@@ -46,7 +46,7 @@ pub enum Room {
 impl<'w> Fleet<'w> {
     pub fn of(world: &'w World) -> Self {
         let hosts = world.nodes.values().filter_map(|node| {
-            let gpu_node = report::gpu_node_of(world, node);
+            let gpu_node = records::gpu_node_of(world, node);
             let offers = node.allocatable.total() > 0;
             let unread = world.unreadable_gpu_nodes.contains(&node.name);
             (gpu_node.is_some() || offers || unread).then(|| {
@@ -103,12 +103,12 @@ impl<'w> Host<'w> {
 
     /// Returns the probe's last report of any boot, which shows the node's GPUs.
     fn last_report(&self) -> Option<&'w Report> {
-        report::last(self.gpu_node)
+        records::last_report(self.gpu_node)
     }
 
     /// Returns the facts that the probe reports about the driver, if the report is of the node's current boot.
     pub fn driver(&self) -> Option<&'w DriverFacts> {
-        Some(&report::current(self.node, self.gpu_node)?.driver)
+        Some(&records::current_report(self.node, self.gpu_node)?.driver)
     }
 
     /// Returns whether all of its GPUs are consumer cards, which NVIDIA's forward compatibility does not cover.
@@ -127,7 +127,7 @@ impl<'w> Host<'w> {
         } else {
             // The label reflects the choice for the current policy and node, unless one of them has just changed.
             self.node.labels.get(keys::TOOLKIT).filter(|group| !group.is_empty())?;
-            choice::choose(&self.toolkit()?, self.node, &[]).ok()?
+            toolkit::choose(&self.toolkit()?, self.node, &[]).ok()?
         };
         choice.class_to_name().map(str::to_owned)
     }

@@ -1,31 +1,22 @@
-//! Progress of each governed node: which components it has, which of them are proven to work, and what keeps it from being
-//! ready.
+//! Progress of each governed node: its components, which of them are proven to work, and what keeps it from being ready.
 
-pub mod broken_stage;
-pub mod cuda;
 pub mod driver;
-pub mod driver_evidence;
+pub mod driver_version;
 pub mod error_line;
 pub mod health;
 pub mod holders;
-pub mod host_driver;
 pub mod installer_log;
 pub mod member;
 pub mod mig;
-pub mod nouveau;
 pub mod phase;
 pub mod pod_failure;
-pub mod precompiled;
 pub mod preflight;
-pub mod stage_pod;
 pub mod validation;
-pub mod validation_outcome;
-pub mod validation_test;
 pub mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cuda::Ceilings;
+use driver_version::Ceilings;
 use gpu_operator_crd::{PolicyName, PoolName, policy_status::Overlap, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 use member::Member;
@@ -34,7 +25,7 @@ use verdict::Verdict;
 
 use crate::{
     catalogue::Catalogue,
-    desired::{node::DesiredNode, variants::Variants},
+    desired::{DesiredNode, variant::Variants},
     inventory::{
         Fleet, UnmanagedNode, gpus,
         membership::{name_of, overlap_note},
@@ -43,28 +34,23 @@ use crate::{
     world::World,
 };
 
-/// A node with its progress towards ready.
 #[derive(Debug)]
 pub struct Assessment<'w> {
-    /// The node.
     pub member: Member<'w>,
-    /// Notes that apply even if the node works.
+    /// Apply even if the node works.
     pub notes: Vec<Note>,
-    /// The precompiled driver image that the policy selects for the node, if it does not exist.
+    /// The precompiled driver image that the policy selects, if it does not exist.
     pub missing_image: Option<String>,
     /// The evidence against its driver, if there is any.
     pub against_driver: Option<Note>,
-    /// The stage that is broken, if any, whatever is allocatable.
+    /// Whatever is allocatable.
     pub broken_stage: Option<Verdict>,
-    /// The highest CUDA versions that its drivers support.
     pub cuda: Ceilings,
     pub validation: ValidationState,
-    /// Its phase, and what keeps it from being ready.
     pub verdict: Verdict,
 }
 
 impl<'w> Assessment<'w> {
-    /// Assesses a node.
     pub fn of(
         desired: DesiredNode<'w>,
         catalogue: &Catalogue,
@@ -73,12 +59,12 @@ impl<'w> Assessment<'w> {
         now: Timestamp,
     ) -> Self {
         let member = Member::of(desired, world, now);
-        let missing_image = precompiled::missing(catalogue, &member, absent_images);
+        let missing_image = preflight::missing_precompiled(catalogue, &member, absent_images);
         let validation = validation::of(&member, &world.log_tails, now);
-        let cuda = cuda::ceilings(catalogue, &member);
-        let host_driver = host_driver::problem(catalogue, &member);
-        let against_driver = driver_evidence::against_driver(&member, now);
-        let broken_stage = broken_stage::of(&member, world, now);
+        let cuda = driver_version::ceilings(catalogue, &member);
+        let host_driver = driver_version::host_driver_problem(catalogue, &member);
+        let against_driver = driver::against_driver(&member, now);
+        let broken_stage = phase::broken_stage(&member, world, now);
         let evidence = phase::Evidence {
             validation: &validation,
             host_driver,
@@ -94,40 +80,34 @@ impl<'w> Assessment<'w> {
 fn notes(member: &Member<'_>, missing_image: Option<&str>) -> Vec<Note> {
     let passed_through =
         gpus::passed_through(member.last_report()).map(|message| Note::new(Reason::GpusPassedThrough, message));
-    let compiled = missing_image.and_then(|image| precompiled::note(member, image));
+    let compiled = missing_image.and_then(|image| preflight::precompiled_note(member, image));
     let overlap = overlap_note(&name_of(member.policy), &member.others);
     let known = member.discovery.notes.iter().cloned().chain(member.external.notes());
     known.chain(passed_through).chain(compiled).chain(overlap).collect()
 }
 
-/// The fleet, with the progress of every node.
 #[derive(Debug)]
 pub struct AssessedFleet<'w> {
-    /// The observed state.
     pub world: &'w World,
-    /// The catalogue, including the models that policies add.
+    /// Includes the models that policies add.
     pub catalogue: &'w Catalogue,
-    /// The members of each policy that has any, or that selects nodes that are opted out.
+    /// The policies that have members, or that select nodes that are opted out.
     pub policies: BTreeMap<PolicyName, PolicyMembers<'w>>,
-    /// Nodes that no policy governs.
     pub unmanaged: Vec<UnmanagedNode<'w>>,
-    /// The variants that nodes should have.
     pub variants: Variants<'w>,
 }
 
-/// The nodes of one policy.
 #[derive(Debug, Default)]
 pub struct PolicyMembers<'w> {
-    /// Its members, by pool, in the order of their names.
+    /// By pool, in the order of their names.
     pub pools: BTreeMap<PoolName, Vec<Assessment<'w>>>,
-    /// The number of nodes that it selects and that are opted out by their label.
+    /// The number of selected nodes that their label opts out.
     pub opted_out: u32,
-    /// Other policies that select nodes of this policy, or whose nodes this policy selects.
+    /// Policies that select nodes of this policy, or whose nodes this policy selects.
     pub overlaps: BTreeMap<PolicyName, Overlap>,
 }
 
 impl PolicyMembers<'_> {
-    /// Counts a node that another policy also selects.
     fn overlap(&mut self, other: &PolicyName, governed_by: &PolicyName) {
         let overlap = self.overlaps.entry(other.clone()).or_insert_with(|| Overlap {
             policy: other.clone(),
@@ -139,13 +119,12 @@ impl PolicyMembers<'_> {
 }
 
 impl AssessedFleet<'_> {
-    /// Returns every member.
     pub fn members(&self) -> impl Iterator<Item = &Assessment<'_>> {
         self.policies.values().flat_map(|policy| policy.pools.values().flatten())
     }
 }
 
-/// Assesses every governed node. `variants` are those that nodes need.
+/// `variants` are those that nodes need.
 pub fn assess<'w>(fleet: Fleet<'w, DesiredNode<'w>>, variants: Variants<'w>, now: Timestamp) -> AssessedFleet<'w> {
     let Fleet { world, catalogue, governed, unmanaged } = fleet;
     let mut policies: BTreeMap<PolicyName, PolicyMembers<'_>> = BTreeMap::new();

@@ -1,12 +1,9 @@
-//! What the reconcile loop carries over from one pass to the next, because the API server does not store it: recent failures and
-//! the times of writes. A pure step function: time is an argument.
+//! What the reconcile loop remembers from one pass to the next, because the API server does not store it: recent failures and the times of
+//! writes. Time is an argument.
 
-pub mod busy;
-pub mod failure;
-pub mod overdue;
+pub mod reads;
 pub mod retry;
 pub mod throttle;
-pub mod unread;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,19 +12,16 @@ use std::{
 
 use gpu_operator_crd::NodeName;
 
-pub use failure::{Class, Failure};
+pub use retry::{Class, Failure};
 
-use busy::Busy;
-use overdue::Overdue;
+use reads::Busy;
+use reads::Unread;
 use retry::Retry;
+use throttle::Overdue;
 use throttle::Throttle;
-use unread::Unread;
 
 use crate::{
-    output::{
-        plan::{Plan, Steps},
-        write::Write,
-    },
+    output::write::{Plan, Steps, Write},
     time::Uptime,
     world::{GpuPods, LogTails, World},
 };
@@ -44,46 +38,43 @@ pub struct LoopState {
     retry: Retry,
     throttle: Throttle,
     unread: Unread,
-    /// When the first of the statuses that the current plan wanted too soon may be written.
+    /// When the first status that came too soon may be written.
     next_status: Option<Uptime>,
     /// When a failed write was resolved that a status may report.
     resolved: Option<Uptime>,
 }
 
 impl LoopState {
-    /// Adds to the world what earlier passes have found out.
+    /// Adds the findings of earlier passes to the world.
     pub fn enrich(&mut self, world: &mut World, now: Uptime) {
         self.busy.report(world, now);
         self.retry.report(world);
     }
 
-    /// Returns the cached read errors of those of these validation pods that are still in back-off.
+    /// Returns the cached read errors of validation pods that are in back-off.
     pub fn unreadable(&self, pods: &BTreeSet<String>, now: Uptime) -> LogTails {
         self.unread.errors(pods, now)
     }
 
-    /// Records the logs that were read, or could not be.
     pub fn read(&mut self, tails: &LogTails, now: Uptime) {
         self.unread.read(tails, now);
     }
 
-    /// Records the pods of nodes that were listed.
     pub fn listed(&mut self, pods: &BTreeMap<NodeName, GpuPods>, world: &World, now: Uptime) {
         self.busy.listed(pods, world, now);
     }
 
-    /// Returns the number of nodes without an update whose pods may be listed at present.
+    /// Without those that are being updated.
     pub fn lists_left(&self) -> usize {
         self.busy.left()
     }
 
-    /// Records for how many nodes whose pods are needed the pass had no request left.
+    /// Records the number of nodes for which the pass had no request left.
     pub fn postpone(&mut self, nodes: usize) {
         self.busy.postpone(nodes);
     }
 
-    /// Takes the writes out of a plan, without the statuses that come too soon after the last write and the repairs of existing
-    /// DaemonSets that are held. The statuses of policies that several passes have not come to are among the first.
+    /// Returns the writes that are due, in steps: throttled statuses and delayed repairs are left out, overdue policy statuses come early.
     pub fn begin(&mut self, plan: &mut Plan, world: &World, now: Uptime) -> Steps {
         self.throttle.begin(&plan.writes, now);
         self.next_status = None;
@@ -99,12 +90,10 @@ impl LoopState {
         steps
     }
 
-    /// Returns whether a write is not to be made yet.
     pub fn holds(&self, write: &Write, now: Uptime) -> bool {
         self.retry.holds(write, now)
     }
 
-    /// Records the result of a write.
     pub fn settled(&mut self, write: &Write, result: Result<(), Failure>, now: Uptime) {
         match result {
             Ok(()) => {

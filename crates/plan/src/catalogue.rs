@@ -6,27 +6,21 @@
 //! with a weaker basis carry a `believed` text: [`Accelerator::believed`]. Facts about a driver's images carry their source:
 //! [`Release::source`].
 
-mod added;
-mod branch;
-mod desktop;
-mod entries;
 mod load;
 mod model;
 mod modules;
-mod name;
 mod release;
 mod table;
 #[cfg(test)]
 mod tests;
-mod version;
 
-pub use added::Conflict;
-pub use branch::{DriverUnsupported, ModelLimit, NoCommonDriver};
-pub use entries::CatalogueError;
 pub use gpu_operator_crd::policy::{Architecture, ModuleSupport};
+pub use load::CatalogueError;
+pub use model::branch_of;
 pub use model::{Accelerator, BranchRange, PciDevice, Release, Subsystem};
+pub use model::{is_label_value, unknown_model_name};
 pub use modules::{Flavour, FlavourUnsupported, common_module_flavour, module_flavour};
-pub use name::{is_label_value, unknown_model_name};
 pub use release::NoImageForOs;
+pub use release::{DriverUnsupported, ModelLimit, NoCommonDriver};
 pub use table::Catalogue;
-pub use version::branch_of;
+pub use table::Conflict;

@@ -2,31 +2,135 @@
 
 pub mod container_runtime;
 pub mod device_plugin;
-pub mod distribution;
 pub mod driver;
 pub mod effective_spec;
 pub mod expected_resources;
-pub mod fault;
-pub mod host_traits;
 pub mod images;
 pub mod key;
 pub mod mig_layout;
-pub mod node;
+pub mod stages;
 pub mod toolkit;
 pub mod variant;
-pub mod variants;
 
-use node::DesiredNode;
-use variants::Variants;
+use std::{ops::Deref, sync::Arc};
 
-use crate::inventory::{Fleet, GovernedNode, foreign_stacks::ForeignStacks};
+use gpu_operator_crd::{
+    ClusterGpuPolicy,
+    gpunode::StageRevisions,
+    policy::{Pool, Stage},
+};
 
-/// Resolves the desired state of every governed node, and the variants that nodes need. `namespace` is that of this operator.
+use crate::{
+    catalogue::Catalogue,
+    desired::{
+        driver::Subject,
+        variant::{Variant, Variants},
+    },
+    inventory::{
+        Fleet, GovernedNode, KnownNode,
+        external_stack::{ExternalStack, ForeignStacks},
+    },
+    note::Fault,
+    revision,
+    world::{ResourceLayout, World},
+};
+
+/// `namespace` is that of this operator.
 pub fn resolve<'w>(fleet: Fleet<'w, GovernedNode<'w>>, namespace: &str) -> (Fleet<'w, DesiredNode<'w>>, Variants<'w>) {
     let Fleet { world, catalogue, governed, unmanaged } = fleet;
     let mut variants = Variants::default();
     let stacks = ForeignStacks::of(world, namespace);
-    let resolve = |node| node::resolve(node, catalogue, world, &stacks, &mut variants);
+    let resolve = |node| resolve_node(node, catalogue, world, &stacks, &mut variants);
     let governed = governed.into_iter().map(resolve).collect();
     (Fleet { world, catalogue, governed, unmanaged }, variants)
+}
+
+/// What a policy wants of a node's driver, toolkit and device plugin.
+#[derive(Clone, Debug)]
+pub enum Desired {
+    /// Not known yet: the probe has not reported since the node's boot, or the container runtime does not answer.
+    Unknown,
+    Unsatisfiable(Fault),
+    Variant(Arc<Variant>),
+}
+
+impl Desired {
+    pub fn variant(&self) -> Option<&Variant> {
+        match self {
+            Self::Variant(variant) => Some(variant),
+            Self::Unknown | Self::Unsatisfiable(_) => None,
+        }
+    }
+
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown)
+    }
+
+    pub fn fault(&self) -> Option<&Fault> {
+        match self {
+            Self::Unsatisfiable(fault) => Some(fault),
+            Self::Unknown | Self::Variant(_) => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct DesiredNode<'w> {
+    governed: GovernedNode<'w>,
+    /// The third-party parts of its GPU stack.
+    pub external: ExternalStack,
+    pub desired: Desired,
+    pub expected: Option<u32>,
+    /// The resources that its device plugin makes of each GPU.
+    pub offer: ResourceLayout,
+}
+
+impl<'w> Deref for DesiredNode<'w> {
+    type Target = GovernedNode<'w>;
+
+    fn deref(&self) -> &GovernedNode<'w> {
+        &self.governed
+    }
+}
+
+fn resolve_node<'w>(
+    governed: GovernedNode<'w>,
+    catalogue: &'w Catalogue,
+    world: &'w World,
+    stacks: &ForeignStacks<'_>,
+    variants: &mut Variants<'w>,
+) -> DesiredNode<'w> {
+    let GovernedNode { policy, ref pool, ref discovery, .. } = governed;
+    let KnownNode { node, gpu_node, report, ref have, .. } = *governed;
+    let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
+    let foreign_policy =
+        (effective_spec::foreign_stack(policy, pool.named), effective_spec::device_plugin(policy, pool.named).flavor);
+    let external = ExternalStack::of(stacks, node, have, report, status, foreign_policy);
+    // The desired state depends on the container runtime, whose version is unknown while it is down.
+    let known = status.zip(report).filter(|_| !node.runtime_is_silent());
+    let desired = known.map_or(Desired::Unknown, |(status, report)| {
+        let subject = Subject {
+            catalogue,
+            images: &policy.spec.images,
+            node,
+            has_driver: have.driver.is_some(),
+            discovery,
+            report,
+            missing_image: status.missing_image.as_deref(),
+        };
+        match variant::choose(policy, pool, &subject, &external) {
+            Ok(key) => Desired::Variant(variants.resolve(policy, pool.named, key)),
+            Err(fault) => Desired::Unsatisfiable(fault),
+        }
+    });
+    let expected = discovery.expected.in_pool(pool.named);
+    let offer = offer(world, policy, pool.named, have);
+    DesiredNode { governed, external, desired, expected, offer }
+}
+
+/// While a new revision is pending, the resources of the current device plugin count.
+fn offer(world: &World, policy: &ClusterGpuPolicy, pool: Option<&Pool>, have: &StageRevisions) -> ResourceLayout {
+    let set = have.device_plugin.as_ref().map(|group| revision::daemon_set_name(Stage::DevicePlugin, group));
+    let set = set.and_then(|set| world.daemon_sets.get(&set));
+    set.map_or_else(|| ResourceLayout::of(&effective_spec::device_plugin(policy, pool)), |set| set.offer.clone())
 }

@@ -13,26 +13,24 @@ use gpu_operator_crd::{
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Container};
 
 use crate::{
-    assess::validation_test,
+    assess::validation,
     catalogue::{Accelerator, Catalogue},
     desired::{
         driver::{
+            self, Subject,
             choose::{GKE_DRIVER, GKE_NODE_POOL},
-            precompiled,
-            subject::Subject,
         },
-        effective_spec,
-        fault::Fault,
-        images as references,
+        effective_spec, images as references,
         key::VariantKey,
         variant,
     },
     inventory::{
         external_stack::ExternalStack,
         gpus::{Discovery, Expected, Seen},
-        pools::GoverningPool,
+        membership::GoverningPool,
     },
     manifests::daemon_set::daemon_sets,
+    note::Fault,
     settings::Settings,
     world::NodeFacts,
 };
@@ -50,11 +48,9 @@ pub const ANY_KERNEL: &str = "KERNEL";
 /// The nodes that the list is for.
 #[derive(Clone, Debug)]
 pub struct Fleet {
-    /// Operating systems, by `ID` and `VERSION_ID` of their os-release.
     pub systems: Vec<OsRelease>,
     /// The names of GPU models, in any cloud's notation. Empty for all models, known and unknown.
     pub models: Vec<String>,
-    /// The releases of kernels, for the images of precompiled drivers.
     pub kernels: Vec<String>,
 }
 
@@ -66,8 +62,7 @@ impl Fleet {
         Self { systems, models: Vec::new(), kernels: vec![ANY_KERNEL.to_owned()] }
     }
 
-    /// Returns whether a name is that of an operating system for which the catalogue has a driver image, or Google's, or the beginning of such
-    /// a name without a minor version.
+    /// Whether the catalogue has a driver image for the operating system of this name, or of one that begins with it.
     pub fn serves(&self, catalogue: &Catalogue, name: &str) -> bool {
         let OsRelease { id, version_id } = system(name);
         let is_listed = |known: &OsRelease| {
@@ -100,7 +95,6 @@ pub const PROBE_DIGEST: &str = "image.digests.probe";
 /// The field that fixes the image of the test that validates nodes.
 const TEST_DIGEST: &str = "readiness.validation.image.digest";
 
-/// Returns the field of a policy that fixes the image of a stage, in `defaults` or in a pool.
 pub fn digest_field(stage: Stage) -> &'static str {
     match stage {
         Stage::Driver => "driver.image.digest",
@@ -109,7 +103,6 @@ pub fn digest_field(stage: Stage) -> &'static str {
     }
 }
 
-/// The images that a policy's nodes may pull.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageList {
     pub images: BTreeSet<String>,
@@ -120,7 +113,6 @@ pub struct ImageList {
 }
 
 impl ImageList {
-    /// Adds an image, and the field or setting for its digest.
     fn add(&mut self, image: &str, digest: &'static str) {
         if image.is_empty() {
             return;
@@ -132,8 +124,8 @@ impl ImageList {
     }
 }
 
-/// Returns the images that the nodes of a policy may pull, but not those that a cloud preloads on its nodes. Of a pool that names
-/// models, these are the images for the models that it names; a node whose label names another model than its GPU is not considered.
+/// Returns the images that a policy's nodes may pull, without those that a cloud preloads. A pool that names models contributes the images
+/// for these models.
 pub fn images(settings: &Settings, catalogue: &Catalogue, policy: &ClusterGpuPolicy, fleet: &Fleet) -> ImageList {
     let mut list = ImageList::default();
     // With `pullPolicy: Never` users load the images into the nodes, and need their names as well.
@@ -161,7 +153,7 @@ pub fn images(settings: &Settings, catalogue: &Catalogue, policy: &ClusterGpuPol
         }
     }
     if policy.spec.readiness.validation.mode.unwrap_or_default() != ValidationMode::Never {
-        for image in validation_test::images(&policy) {
+        for image in validation::test_images(&policy) {
             list.add(&image, TEST_DIGEST);
         }
     }
@@ -182,7 +174,6 @@ fn with_host_drivers(policy: &ClusterGpuPolicy) -> ClusterGpuPolicy {
     policy
 }
 
-/// Returns the images of a DaemonSet's pods, but those that a cloud preloads.
 fn pulled(set: &DaemonSet) -> impl Iterator<Item = &String> {
     let pod = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
     let containers = pod.into_iter().flat_map(|pod| pod.init_containers.iter().flatten().chain(&pod.containers));
@@ -210,7 +201,6 @@ impl Before {
     const ALL: [Self; 4] = [Self::Nothing, Self::HostDriver, Self::Gke, Self::GkeDriver];
 }
 
-/// The variants of one pool.
 struct Search<'a> {
     catalogue: &'a Catalogue,
     policy: &'a ClusterGpuPolicy,
@@ -251,8 +241,7 @@ impl<'a> Search<'a> {
         keys
     }
 
-    /// Returns the models that the pool may govern, one of those that the same drivers support; `None` is a model that the
-    /// catalogue lacks.
+    /// Returns one model for each group that the same drivers support; `None` is a model that the catalogue lacks.
     fn models(&self) -> Vec<Option<&'a Accelerator>> {
         let named = self.pool.map_or(&[][..], |pool| pool.matches.models.as_slice());
         // Other names are those of unknown and of mixed models.
@@ -278,7 +267,6 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Returns nodes of every kind that makes a difference.
     fn hosts(&self) -> Vec<Host> {
         let any_kernel = [String::new()];
         let precompiled = effective_spec::is_precompiled(self.policy, self.pool);
@@ -297,7 +285,6 @@ impl<'a> Search<'a> {
         hosts
     }
 
-    /// Returns the facts of a node whose host has loaded a driver of its own.
     fn host_driver(&self) -> DriverFacts {
         let version = self.catalogue.releases().last().map(|release| release.version.clone()).unwrap_or_default();
         let installed =
@@ -305,7 +292,7 @@ impl<'a> Search<'a> {
         DriverFacts { loaded: Some(version), installed: vec![installed], ..DriverFacts::default() }
     }
 
-    /// Returns the choices for a node: the first one, and if that is a precompiled driver, the one if there is no image of it.
+    /// Returns the choice for a node; for a precompiled driver, also the choice if its image does not exist.
     fn choose(&self, model: Option<&'a Accelerator>, host: &Host) -> Vec<Result<VariantKey, Fault>> {
         let discovery = Discovery {
             model: model.map(|model| model.name.clone()),
@@ -329,7 +316,7 @@ impl<'a> Search<'a> {
         let choose = |on: &Subject<'_>| variant::choose(self.policy, &pool, on, &ExternalStack::default());
         let chosen = choose(&first);
         let driver = effective_spec::driver(self.policy, self.pool);
-        let precompiled = chosen.as_ref().ok().and_then(|key| precompiled::wanted(&driver, &first, &key.driver));
+        let precompiled = chosen.as_ref().ok().and_then(|key| driver::wants_precompiled(&driver, &first, &key.driver));
         let second = precompiled.map(|image| choose(&Subject { missing_image: Some(&image), ..first }));
         [chosen].into_iter().chain(second).collect()
     }

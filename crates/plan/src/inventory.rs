@@ -1,42 +1,31 @@
 //! The inventory: every node with its GPUs and the policy that governs it.
 
-pub mod added_models;
 pub mod external_stack;
-pub mod foreign_stacks;
 pub mod gpus;
-pub mod groups;
 pub mod label_hints;
 pub mod membership;
 pub mod node_labels;
-pub mod pool_checks;
-pub mod pools;
-pub mod published_keys;
-pub mod report;
-pub mod taint_records;
-pub mod unreadable;
+pub mod records;
 
 use std::{collections::HashMap, ops::Deref};
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, Report, gpunode::StageRevisions};
 use gpus::Discovery;
+use membership::GoverningPool;
 use membership::{Unmanaged, by_precedence, governs, name_of, opted_out};
-use pools::GoverningPool;
 
 use crate::{
     catalogue::Catalogue,
     world::{NodeFacts, PodFacts, Role, World},
 };
 
-/// The fleet at one step of the plan: the nodes whose state is known well enough to be planned for, in the order of their names.
+/// The fleet at one step of the plan: the nodes that are known well enough to be planned for, sorted by name.
 #[derive(Debug)]
 pub struct Fleet<'w, N> {
-    /// What was observed.
     pub world: &'w World,
     /// The catalogue, with the models that policies add.
     pub catalogue: &'w Catalogue,
-    /// Nodes that a policy governs.
     pub governed: Vec<N>,
-    /// Nodes that no policy governs.
     pub unmanaged: Vec<UnmanagedNode<'w>>,
 }
 
@@ -44,38 +33,32 @@ pub struct Fleet<'w, N> {
 #[derive(Debug)]
 pub struct KnownNode<'w> {
     pub node: &'w NodeFacts,
-    /// Its GpuNode, if it exists.
     pub gpu_node: Option<&'w GpuNode>,
     /// The probe's report, if it is of the node's current boot.
     pub report: Option<&'w Report>,
-    /// The groups that it has.
     pub have: StageRevisions,
     /// This operator's pods on the node.
     pub pods: Vec<&'w PodFacts>,
 }
 
 impl<'w> KnownNode<'w> {
-    /// Returns the probe's pod; a terminating one only if there is no other.
+    /// A terminating pod counts only if there is no other.
     pub fn probe_pod(&self) -> Option<&'w PodFacts> {
         let of_probe = self.pods.iter().copied().filter(|pod| pod.role == Role::Probe);
         of_probe.min_by_key(|pod| pod.is_leaving())
     }
 }
 
-/// A GPU node that a policy governs.
 #[derive(Debug)]
 pub struct GovernedNode<'w> {
     known: KnownNode<'w>,
-    /// What is known of its GPUs.
     pub discovery: Discovery<'w>,
-    /// The policy that governs the node: the first in the order of precedence that selects it.
+    /// The first in the order of precedence that selects the node.
     pub policy: &'w ClusterGpuPolicy,
-    /// The names of the other policies that select it.
     pub others: Vec<PolicyName>,
     pub pool: GoverningPool<'w>,
 }
 
-/// A node that no policy governs.
 #[derive(Debug)]
 pub struct UnmanagedNode<'w> {
     known: KnownNode<'w>,
@@ -103,19 +86,19 @@ impl<'w> Deref for UnmanagedNode<'w> {
     }
 }
 
-/// Returns the inventory of the fleet. Nodes with objects that cannot be parsed are left out, and so left unchanged.
+/// Nodes with objects that cannot be parsed are left out, and so left unchanged.
 pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Fleet<'w, GovernedNode<'w>> {
     let policies = by_precedence(world);
     let mut pods = pods_by_node(world);
     let mut fleet = Fleet { world, catalogue, governed: Vec::new(), unmanaged: Vec::new() };
     for (name, node) in world.nodes.iter().filter(|(name, _)| !world.is_unreadable(name)) {
-        let gpu_node = report::gpu_node_of(world, node);
-        let report = report::current(node, gpu_node);
+        let gpu_node = records::gpu_node_of(world, node);
+        let report = records::current_report(node, gpu_node);
         let pods = pods.remove(name).unwrap_or_default();
-        let have = groups::of(world, node, gpu_node, &pods);
+        let have = records::current_revisions(world, node, gpu_node, &pods);
         let known = KnownNode { node, gpu_node, report, have, pods };
         let Some(discovery) = gpus::discover(catalogue, node, gpu_node) else {
-            let is_unreported = gpu_node.is_some() && report::last(gpu_node).is_none();
+            let is_unreported = gpu_node.is_some() && records::last_report(gpu_node).is_none();
             let why = if is_unreported { Unmanaged::Unreported } else { Unmanaged::NoGpu };
             fleet.unmanaged.push(UnmanagedNode { known, why, model: None, selected_by: None });
             continue;
@@ -134,7 +117,6 @@ pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Fleet<'w, Governe
     fleet
 }
 
-/// Returns the pods of this operator by node.
 pub fn pods_by_node(world: &World) -> HashMap<&NodeName, Vec<&PodFacts>> {
     let mut by_node: HashMap<&NodeName, Vec<&PodFacts>> = HashMap::new();
     for pod in world.pods.values() {

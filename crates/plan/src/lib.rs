@@ -6,8 +6,8 @@
 //!                                      manifests ─┘ objects
 //! ```
 //!
-//! Every step may use [`catalogue`] and [`world`] (the facts), [`settings`], [`time`], [`note`], [`revision`],
-//! [`container_names`] and [`int_or_percent`]. Otherwise a step uses only the steps before it.
+//! Every step may use [`catalogue`] and [`world`] (the facts), [`settings`], [`time`], [`note`], [`revision`]
+//! and [`container_names`]. Otherwise a step uses only the steps before it.
 //!
 //! [`forecast`] reports what would happen if a policy were applied: the steps above, computed repeatedly.
 //!
@@ -21,7 +21,6 @@ pub mod container_names;
 pub mod desired;
 pub mod forecast;
 pub mod image_list;
-pub mod int_or_percent;
 pub mod inventory;
 pub mod manifests;
 pub mod note;
@@ -35,5 +34,5 @@ pub mod settings;
 pub mod time;
 pub mod world;
 
-pub use output::plan::Plan;
+pub use output::write::Plan;
 pub use plan::plan;

@@ -2,25 +2,22 @@
 
 use gpu_operator_common::text::{hide_in_urls, shorten};
 use gpu_operator_crd::reason::Reason;
+use serde::Serialize;
 
 /// The maximum length of a message, in characters; the schema rejects longer ones.
 const MAX_MESSAGE: usize = 1024;
 /// The number of names in a message; the others are counted.
 const MAX_NAMED: usize = 3;
 
-/// A reason and a message about a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// The machine-readable reason.
     pub reason: Reason,
-    /// The message for humans.
     pub message: String,
     /// The pods that the node is waiting for, as `namespace/name`.
     pub waits_on: Vec<String>,
 }
 
 impl Note {
-    /// Returns a note on a node that is not waiting for particular pods.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into(), waits_on: Vec::new() }
     }
@@ -35,12 +32,19 @@ pub fn listed(names: &[String]) -> String {
     }
 }
 
-/// Returns a message as statuses may show it: without credentials, which the ends of logs may contain in URLs, and truncated to the
-/// maximum length in the schema.
+/// Returns a message for a status: truncated, and without credentials, which the ends of logs may contain in URLs.
 pub fn shown(message: &str) -> String {
     let mut message = hide_in_urls(message);
     shorten(&mut message, MAX_MESSAGE);
     message
+}
+
+/// Why a node cannot have what its policy requires.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    pub reason: Reason,
+    /// What is wrong, and what to write or do instead.
+    pub message: String,
 }
 
 #[cfg(test)]

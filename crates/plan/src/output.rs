@@ -1,35 +1,25 @@
 //! The writes of a plan: labels, DaemonSets, GpuNodes, policies' statuses and Events.
 
 pub mod body;
-pub mod cordon;
 pub mod counted;
 pub mod daemon_sets;
-pub mod drift;
 pub mod events;
 pub mod gfd;
 pub mod gpu_node;
 pub mod gpu_node_conditions;
 pub mod headline;
-pub mod leavers;
-pub mod merge_notes;
 pub mod node;
 pub mod node_conditions;
-pub mod node_health;
 pub mod node_labels;
 pub mod node_taints;
-pub mod offered_resources;
-pub mod plan;
+pub mod one_off_pods;
 pub mod policy;
 pub mod policy_conditions;
 pub mod policy_nodes;
-pub mod preflight_pods;
 pub mod presence;
-pub mod published_labels;
 pub mod runtime_classes;
-pub mod stale_gpu_nodes;
 pub mod unmanaged;
 pub mod urgency;
-pub mod validation_pods;
 pub mod write;
 
 use std::collections::BTreeMap;
@@ -37,8 +27,8 @@ use std::collections::BTreeMap;
 use gpu_operator_crd::PolicyName;
 use k8s_openapi::jiff::Timestamp;
 
-use plan::Plan;
 use policy_nodes::Context;
+use write::Plan;
 use write::Write;
 
 use crate::{
@@ -47,7 +37,6 @@ use crate::{
     settings::Settings,
 };
 
-/// Puts the plan together.
 pub fn assemble<'f>(
     settings: &'f Settings,
     fleet: &'f AssessedFleet<'f>,
@@ -64,10 +53,10 @@ pub fn assemble<'f>(
         policy_nodes::add(&mut plan, &context, policy);
     }
     daemon_sets::add(&mut plan, settings, fleet);
-    stale_gpu_nodes::remove(&mut plan, world, now);
+    presence::remove_stale(&mut plan, world, now);
     runtime_classes::add(&mut plan, world, fleet.variants.all());
-    plan.writes.extend(validation_pods::to_delete(fleet));
-    plan.writes.extend(preflight_pods::to_delete(rollout, world));
+    plan.writes.extend(one_off_pods::validation_pods_to_delete(fleet));
+    plan.writes.extend(one_off_pods::preflight_pods_to_delete(rollout, world));
     plan.writes.extend(recreate_pods::pods_to_recreate(world, now).map(Write::delete_pod));
     if world.other_schema.is_some() {
         plan.writes.retain(|write| !write.prunes());

@@ -1,5 +1,5 @@
-//! One pass of the reconcile loop without I/O: what to read, what to write and in which order. The loop, and the tests' search,
-//! carry out its requests and pass it the answers.
+//! One pass of the reconcile loop without I/O: what to read, what to write and in which order. The loop and the tests carry out its
+//! requests.
 
 mod planning;
 mod request;
@@ -15,7 +15,7 @@ pub use writing::Writing;
 
 use crate::{
     carry::LoopState,
-    output::{plan::Plan, write::Write},
+    output::write::{Plan, Write},
     time::Uptime,
     world::World,
 };
@@ -23,7 +23,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Pass {
     now: Timestamp,
-    /// When the world was observed, by which the plan's age counts.
+    /// The plan's age counts from then.
     observed: Uptime,
     state: State,
 }
@@ -35,7 +35,7 @@ enum State {
 }
 
 impl Pass {
-    /// Begins a pass over what has been observed at `now`, and returns the first requests.
+    /// The world was observed at `now`.
     pub fn begin(mut world: World, now: Timestamp, around: &mut Around<'_>) -> (Self, Vec<Request>) {
         around.carry.enrich(&mut world, around.uptime);
         let planning = Planning::begin(world, now, around);
@@ -44,13 +44,11 @@ impl Pass {
         (pass, requests)
     }
 
-    /// Begins to carry out a plan that has been made for this world.
     pub fn carry_out(plan: Plan, world: &World, now: Timestamp, around: &mut Around<'_>) -> (Self, Vec<Request>) {
         let (state, requests) = write(plan, world, around.uptime, around);
         (Self { now, observed: around.uptime, state }, requests)
     }
 
-    /// Takes the answer to a request, and returns the requests that follow from it.
     pub fn step(&mut self, answer: Answer, around: &mut Around<'_>) -> Vec<Request> {
         match &mut self.state {
             State::Planning(planning) => {
@@ -61,7 +59,6 @@ impl Pass {
         }
     }
 
-    /// Asks the next question, or carries out the plan if there is none.
     fn go_on(&mut self, around: &mut Around<'_>) -> Vec<Request> {
         let State::Planning(planning) = &mut self.state else { return Vec::new() };
         if let Some(question) = planning.next(around) {
@@ -73,7 +70,7 @@ impl Pass {
         requests
     }
 
-    /// Returns the plan without its writes, once they are being carried out.
+    /// The writes have been taken out of it.
     pub fn plan(&self) -> Option<&Plan> {
         match &self.state {
             State::Planning(_) => None,
@@ -88,27 +85,25 @@ impl Pass {
         }
     }
 
-    /// Returns the writes that have been requested and not answered.
     pub fn outstanding(&self) -> Vec<Arc<Write>> {
         self.writing().into_iter().flat_map(Writing::outstanding).cloned().collect()
     }
 
-    /// Returns the writes that have not been requested.
     pub fn later(&self) -> Vec<Arc<Write>> {
         self.writing().into_iter().flat_map(Writing::later).cloned().collect()
     }
 
-    /// Returns the time from which on the pass begins no more writes: those that have not been requested by then are left to the next one.
+    /// The time from which on no more writes are begun; the next pass plans them again.
     pub fn begins_until(&self) -> Option<Uptime> {
         self.writing().map(Writing::begins_until)
     }
 
-    /// Returns the time at which the pass ends, answered or not.
+    /// Answered or not.
     pub fn ends(&self) -> Option<Uptime> {
         self.writing().map(Writing::until)
     }
 
-    /// Returns how long to wait for the next pass if nothing changes before, or `None` if there is nothing to wait for.
+    /// Returns `None` if there is nothing to wait for.
     pub fn next(&self, carry: &LoopState, uptime: Uptime) -> Option<Duration> {
         let check = self.plan().and_then(|plan| plan.check_again);
         let check = check.map(|at| Duration::try_from(at.duration_since(self.now)).unwrap_or_default());
@@ -118,7 +113,7 @@ impl Pass {
     }
 }
 
-/// Begins to carry out a plan for a world that was observed at this time.
+/// The world was observed at this time.
 fn write(mut plan: Plan, world: &World, observed: Uptime, around: &mut Around<'_>) -> (State, Vec<Request>) {
     let steps = around.carry.begin(&mut plan, world, around.uptime);
     let (writing, requests) = Writing::begin(steps, observed, plan.has_waiting_pods, around.carry, around.uptime);

@@ -7,20 +7,19 @@ use crate::{
     assess,
     catalogue::Catalogue,
     desired,
-    inventory::{self, added_models, taint_records},
-    output::{self, plan::Plan},
+    inventory::{self, membership, records},
+    output::{self, write::Plan},
     quiet, rollout,
     settings::Settings,
     world::World,
 };
 
-/// Returns the plan for the whole fleet.
 pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Timestamp) -> Plan {
     if settings.quiets {
         return quiet::plan(world, now);
     }
-    let world = &*taint_records::confirmed(world);
-    let models = added_models::of(catalogue, world);
+    let world = &*records::with_confirmed_taints(world);
+    let models = membership::added_models(catalogue, world);
     let fleet = inventory::take(models.catalogue(), world);
     let (fleet, variants) = desired::resolve(fleet, &settings.namespace);
     let assessed = assess::assess(fleet, variants, now);

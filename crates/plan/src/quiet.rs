@@ -1,5 +1,6 @@
 //! The plan of an operator that is being uninstalled while policies stay: what only an operator can undo goes, and what works without one
-//! is left unchanged. No update goes on. A node that has not reached step Replace gets back what it had; the labels of others name their new
+//! is left unchanged. No update goes on. A node that has not reached step Replace gets back what it had; the labels of others name their
+//! new
 //! revision already, and its pods need no operator. Another operator continues from there.
 
 use std::collections::BTreeMap;
@@ -13,16 +14,14 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    inventory::{groups, membership::name_of, pods_by_node, report, taint_records},
+    inventory::{membership::name_of, pods_by_node, records},
     output::{
         body::Body,
-        cordon, gpu_node,
+        gpu_node,
         headline::{self, Headline},
-        node_conditions, node_labels, node_taints,
-        plan::Plan,
-        policy_conditions,
+        node_conditions, node_labels, node_taints, policy_conditions,
         policy_nodes::{ledger_write, without_ledger},
-        write::Write,
+        write::{Plan, Write},
     },
     revision,
     rollout::ledger::Ledger,
@@ -30,7 +29,7 @@ use crate::{
 };
 
 pub fn plan(world: &World, now: Timestamp) -> Plan {
-    let world = &*taint_records::confirmed(world);
+    let world = &*records::with_confirmed_taints(world);
     let mut plan = Plan::default();
     let mut unused: BTreeMap<NodeName, u32> = BTreeMap::new();
     for policy in world.policies.values() {
@@ -59,13 +58,13 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
 /// Returns the writes for a node, whose slot for the update of this number is given up.
 fn writes_of_node(world: &World, node: &NodeFacts, pods: &[&PodFacts], turns: u32) -> Vec<Write> {
     let mut writes = Vec::new();
-    let gpu_node = report::gpu_node_of(world, node);
+    let gpu_node = records::gpu_node_of(world, node);
     let is_ahead = |rollout: &&Rollout| rollout.step != RolloutStep::Replace;
     let given_back = gpu_node.and_then(|gpu_node| gpu_node.spec.rollout.as_ref().filter(is_ahead));
     let recorded = gpu_node.filter(|gpu_node| gpu_node.spec.current.is_some());
     let groups = match given_back {
         Some(rollout) => Some(rollout.from.clone()),
-        None => recorded.map(|gpu_node| groups::of(world, node, Some(gpu_node), pods)),
+        None => recorded.map(|gpu_node| records::current_revisions(world, node, Some(gpu_node), pods)),
     };
     if let Some(gpu_node) = gpu_node {
         let before = &gpu_node.spec;
@@ -85,7 +84,7 @@ fn writes_of_node(world: &World, node: &NodeFacts, pods: &[&PodFacts], turns: u3
     let labelled = groups.or_else(|| is_paused.then(|| revision::node_groups(node)));
     let labels = labelled.and_then(|groups| node_labels::restored(node, &groups).write);
     writes.extend(labels.map(|labels| Write::new(&node.name, Body::Labels(labels))));
-    writes.extend(cordon::of(node, false));
+    writes.extend(node_taints::cordon(node, false));
     writes.extend(node_conditions::removal(node));
     writes.extend(node_taints::removal(node));
     writes

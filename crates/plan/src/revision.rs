@@ -7,7 +7,6 @@ use sha2::{Digest, Sha256};
 
 use crate::world::{NodeFacts, World};
 
-/// Returns the hash of a value's JSON.
 pub fn hash(content: &impl Serialize) -> u64 {
     // Serializing plain data does not fail; if it did, the hash would still be a valid name.
     let digest = Sha256::digest(serde_json::to_vec(content).unwrap_or_default());
@@ -23,7 +22,6 @@ pub fn daemon_set_name(stage: Stage, revision: &Revision) -> String {
     format!("{}-{revision}", stage.as_str())
 }
 
-/// Returns what the pods of a stage and revision contain, if their DaemonSet exists.
 pub fn pod_spec<'w>(world: &'w World, stage: Stage, revision: &Revision) -> Option<&'w PodSpec> {
     let set = world.daemon_sets.get(&daemon_set_name(stage, revision))?;
     set.spec.as_ref()?.template.spec.as_ref()

@@ -22,8 +22,8 @@
 //!        └──────────────── listed as failed ◀────────────┘
 //! ```
 //!
-//! [`ledger`] lists the nodes that may be disrupted, [`budget`] limits their number, [`policy`] orders them, [`wave`] lets canary nodes come
-//! first, [`goal`] decides whether nodes move to what the policy wants or back, and [`turn`] is the picture above. A pool halts while
+//! [`ledger`] lists the nodes that may be disrupted, [`terms`] limits their number, [`decide`] orders them, [`goal`] lets canary nodes come
+//! first and decides whether nodes move to what the policy wants or back, and [`turn`] is the picture above. A pool halts while
 //! `maxFailures` of its updates have failed: nodes that fail in their turn, whose turn has failed, or that are worse than before it.
 //!
 //! An update that leaves the driver unchanged waits for no pod, except where it repartitions GPUs by MIG. A node that has no group yet
@@ -35,53 +35,53 @@
 //! next created. A pod with an outdated template is deleted only if it cannot start: the new template may contain the cure
 //! ([`recreate_pods`]).
 
-pub mod budget;
 pub mod change;
 pub mod decision;
-pub mod driver_removal;
 pub mod eviction;
 pub mod failures;
 pub mod goal;
 pub mod leaving;
 pub mod ledger;
-pub mod mig;
-pub mod policy;
 pub mod pool;
 pub mod preflight;
 pub mod recreate_pods;
-pub mod release;
 pub mod runtime_restart;
 pub mod terms;
-pub mod toolkit_removal;
 pub mod toolkit_restart;
 pub mod turn;
-pub mod wave;
 pub mod window;
 
-use std::{collections::BTreeMap, sync::LazyLock};
+use std::{collections::BTreeMap, mem::take, sync::LazyLock};
 
-use decision::PolicyDecision;
-use gpu_operator_crd::{NodeName, PolicyName};
+use gpu_operator_crd::{ClusterGpuPolicy, NodeName, PolicyName, PoolName, policy_status::Slot};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::assess::{AssessedFleet, PolicyMembers};
+use crate::{
+    assess::{AssessedFleet, Assessment, PolicyMembers},
+    rollout::{
+        decision::PolicyDecision,
+        ledger::Ledger,
+        pool::PoolTurns,
+        terms::{Budgets, Terms},
+    },
+    world::World,
+};
 
-/// The decisions for the fleet.
 #[derive(Debug, Default)]
 pub struct Rollout<'f> {
-    /// Those for the members of each policy.
+    /// For the members of each policy.
     pub policies: BTreeMap<&'f PolicyName, PolicyDecision<'f>>,
-    /// The numbers of slots that must be spent because their nodes are not where they were when they got them.
+    /// Slots to spend: their nodes left the pool before the update began.
     pub strays: BTreeMap<NodeName, u32>,
 }
 
-/// Returns the decisions for every pool of every policy. `may_evict` is whether the operator has the right to evict pods.
+/// `may_evict` is whether the operator has the right to evict pods.
 pub fn decide<'f>(fleet: &'f AssessedFleet<'f>, may_evict: bool, now: Timestamp) -> Rollout<'f> {
     static NO_MEMBERS: LazyLock<PolicyMembers<'static>> = LazyLock::new(PolicyMembers::default);
     let mut rollout = Rollout::default();
     for (name, policy) in &fleet.world.policies {
         let members = fleet.policies.get(name).map_or(&NO_MEMBERS.pools, |members| &members.pools);
-        let decision = policy::decide(policy, members, fleet.world, may_evict, now);
+        let decision = decide_policy(policy, members, fleet.world, may_evict, now);
         for (node, turn) in &decision.strays {
             let known = rollout.strays.entry(node.clone()).or_default();
             *known = (*known).max(*turn);
@@ -98,4 +98,60 @@ pub fn decide<'f>(fleet: &'f AssessedFleet<'f>, may_evict: bool, now: Timestamp)
         }
     }
     rollout
+}
+
+// Nodes that have a slot come first, then cordoned ones: a cordoned node gets no new GPU pods, so it can be updated in a fleet that is
+// otherwise always busy.
+
+fn decide_policy<'f>(
+    policy: &'f ClusterGpuPolicy,
+    pools: &'f BTreeMap<PoolName, Vec<Assessment<'f>>>,
+    world: &'f World,
+    may_evict: bool,
+    now: Timestamp,
+) -> PolicyDecision<'f> {
+    let mut ledger = Ledger::of(policy, world, now);
+    let mut begin = |name, members: &'f Vec<Assessment<'f>>| {
+        let named = members.first().and_then(|assessed| assessed.member.pool.named);
+        let terms = Terms::of(policy, named, world, may_evict, now);
+        PoolTurns::begin(policy, name, members, world, terms, &mut ledger)
+    };
+    let mut turns: BTreeMap<&PoolName, PoolTurns<'f>> =
+        pools.iter().map(|(name, members)| (name, begin(name, members))).collect();
+    let mut budgets = Budgets::of(policy, pools, &ledger);
+    let mut waiting: Vec<_> = turns.values_mut().flat_map(|pool| take(&mut pool.waiting)).collect();
+    waiting.sort_by_cached_key(|member| (ledger.slot_of(member).is_none(), !member.node.cordoned));
+    for member in waiting {
+        if let Some(pool) = turns.get_mut(&member.pool.name) {
+            pool.take_turn(member, &mut ledger, &mut budgets);
+        }
+    }
+    let awaits_slot = turns.values().any(|pool| pool.awaits_slot);
+    let waits_for = awaits_slot.then(|| obstacle(&ledger, pools, world).or_else(|| budgets.exhausted())).flatten();
+    let of_pools = turns.values().find_map(|pool| pool.waits_for.strip_prefix("update pending: "));
+    let waits_for = waits_for.or(of_pools.map(str::to_owned));
+    let pools: BTreeMap<_, _> = turns.into_iter().map(|(name, pool)| (name, pool.end(&mut ledger))).collect();
+    ledger.retain(|pool| pools.contains_key(pool));
+    let is_decided = |pool: &PoolName, node| pools.get(pool).is_some_and(|pool| pool.nodes.contains_key(node));
+    let strays = ledger.ahead(world).filter(|slot| !is_decided(&slot.pool, &slot.node));
+    let strays = strays.map(|slot| (slot.node.clone(), slot.turn)).collect();
+    PolicyDecision { check_again: ledger.check_again, strays, waits_for, ledger: ledger.changed(), pools }
+}
+
+/// Returns why an update that others wait for does not go on.
+fn obstacle(ledger: &Ledger<'_>, pools: &BTreeMap<PoolName, Vec<Assessment<'_>>>, world: &World) -> Option<String> {
+    ledger.slots().find_map(|Slot { node, pool, .. }| {
+        if world.unreadable_gpu_nodes.contains(node) {
+            return Some(format!(
+                "GpuNode {node} cannot be parsed, so its node may be in the middle of an update; upgrade the operator to the version that wrote it"
+            ));
+        }
+        let member = pools.get(pool).and_then(|members| members.iter().find(|assessed| assessed.member.node.name == *node));
+        let Some(Assessment { verdict, .. }) = member else {
+            return Some(format!("node {node} has left pool {pool} in the middle of an update"));
+        };
+        let reason = verdict.reason;
+        let is_away = reason.is_away();
+        is_away.then(|| format!("node {node} is being updated and has reason {reason}; bring it back, or delete the Node"))
+    })
 }

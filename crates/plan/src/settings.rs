@@ -9,7 +9,6 @@ pub struct Settings {
     pub namespace: String,
     /// Image of the probe, which also contains the gates and the other programs in the operands' pods.
     pub probe_image: String,
-    /// Pull policy of that image.
     pub probe_pull_policy: String,
     /// Pull secrets for that image, in [`Self::namespace`].
     pub image_pull_secrets: Vec<String>,
@@ -21,13 +20,13 @@ pub struct Settings {
     pub quiets: bool,
 }
 
-/// The longest time that a driver's pod needs for its guard if it does not have to wait there.
+/// How long the guard takes when the driver is not in use.
 pub const GUARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest time from the start of a driver's container until its root is complete.
 pub const ROOT_GRACE: Duration = Duration::from_mins(5);
 /// How long a state that is normal during startup has to last to count as a failure.
 pub const GRACE: Duration = Duration::from_secs(20);
-/// How long a stage of a ready node may be broken before the node is no longer ready: a pod that is restarted takes seconds.
+/// How long a stage of a ready node may be broken before the node is no longer ready: restarting a pod takes seconds.
 pub const STAGE_GRACE: Duration = Duration::from_mins(1);
 /// How long a node may take to report before its reason is `ProbeMissing`.
 pub const REPORT_GRACE: Duration = Duration::from_mins(1);
@@ -41,7 +40,6 @@ pub const VALIDATION_TIMEOUT: Duration = Duration::from_mins(5);
 pub const VALIDATION_WAITS: Duration = Duration::from_mins(2);
 /// The delay of the first retry of a failed validation; it doubles with each retry.
 pub const VALIDATION_RETRY: Duration = Duration::from_mins(1);
-/// The maximum delay of a retry.
 pub const VALIDATION_RETRY_AT_MOST: Duration = Duration::from_hours(1);
 /// Default of `readiness.progressDeadline`.
 pub const PROGRESS_DEADLINE: Duration = Duration::from_mins(30);

@@ -12,7 +12,6 @@ pub fn later(since: Timestamp, by: Duration) -> Timestamp {
     add(since, SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX))
 }
 
-/// Returns a time plus a duration, or the latest representable time.
 pub fn add(time: Timestamp, duration: SignedDuration) -> Timestamp {
     time.checked_add(duration).unwrap_or(Timestamp::MAX)
 }

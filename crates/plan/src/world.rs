@@ -1,16 +1,13 @@
 //! The observed world: what the plan reads, and nothing else. Pure functions extract facts from API objects, so that an event
 //! that changes no fact, such as a heartbeat, does not wake the reconcile loop.
 
-mod co_writer;
 mod daemon_set;
 mod foreign;
 mod foreign_pod;
 mod gpu_pods;
-mod held;
 mod node;
 mod observed_time;
-mod other_schema;
-mod own_condition;
+mod obstacles;
 mod partial;
 mod placement;
 mod pod;
@@ -26,16 +23,16 @@ use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::ResourceExt;
 
-pub use co_writer::CoWriters;
 pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
 pub use gpu_pods::{Bystander, GpuPod, GpuPods, GpuRequests, PodOwner, offers_gpus, uses_gpu, without_details};
-pub use held::{Concern, HeldWrite};
 pub use node::{NodeFacts, NodeLabels, TrimmedNode};
+pub use node::{OwnCondition, OwnConditions};
 pub use observed_time::ObservedTime;
-pub use other_schema::OtherSchema;
-pub use own_condition::{OwnCondition, OwnConditions};
+pub use obstacles::CoWriters;
+pub use obstacles::OtherSchema;
+pub use obstacles::{Concern, HeldWrite};
 pub use partial::Partial;
 pub use placement::Placement;
 pub use pod::{ContainerFacts, ContainerState, Deletion, Exit, PodEnd, PodFacts, Role};
@@ -63,20 +60,17 @@ pub struct World {
     /// The API server's last rejection of a DaemonSet's pods, by DaemonSet.
     pub refusals: BTreeMap<String, Arc<Refusal>>,
     pub runtime_classes: BTreeMap<String, Arc<RuntimeClassFacts>>,
-    /// Answers to [`crate::output::queries::Questions::gpu_pods`], by node. If a node is not a key, its pods have not been queried.
+    /// Answers to [`crate::output::write::Questions::gpu_pods`]. If a node is not a key, its pods have not been queried.
     pub gpu_pods: BTreeMap<NodeName, GpuPods>,
     /// Why the API server does not evict pods, `namespace/name`, if it was asked to.
     pub refused_evictions: BTreeMap<String, String>,
-    /// Answers to [`crate::output::queries::Questions::log_tails`]: the end of the log of a validation pod, or why it cannot be
-    /// read, by pod.
+    /// Answers to [`crate::output::write::Questions::log_tails`].
     pub log_tails: LogTails,
-    /// This operator's writes that the API server rejects or another manager reverts, and will again unless something changes;
-    /// without the reverted ones of [`Self::contested_nodes`].
+    /// Writes that have no lasting effect, without the reverted ones of [`Self::contested_nodes`].
     pub held_writes: Vec<HeldWrite>,
-    /// What other managers keep changing of what this operator writes to a node, by node, as messages.
+    /// The fields of a node that other managers keep changing, as messages.
     pub contested_nodes: BTreeMap<NodeName, String>,
-    /// Policies that exist but cannot be parsed, because they are of another version of the API. The nodes that they govern are left
-    /// unchanged.
+    /// Policies that exist but cannot be parsed. The nodes that they govern are left unchanged.
     pub unreadable_policies: BTreeSet<PolicyName>,
     /// GpuNodes that exist but cannot be parsed. Their nodes are left unchanged.
     pub unreadable_gpu_nodes: BTreeSet<NodeName>,
@@ -85,7 +79,7 @@ pub struct World {
 }
 
 impl World {
-    /// Returns whether a node's GpuNode or policy exists but cannot be parsed. The node is then left unchanged.
+    /// Whether a node's GpuNode or policy exists but cannot be parsed.
     pub fn is_unreadable(&self, node: &NodeName) -> bool {
         let gpu_node = self.gpu_nodes.get(node);
         let policy = gpu_node.and_then(|gpu_node| gpu_node.spec.policy.as_ref());
@@ -93,8 +87,7 @@ impl World {
             || policy.is_some_and(|policy| self.unreadable_policies.contains(policy))
     }
 
-    /// Returns how pods request GPUs in this cluster: the resource names in policies and those under which nodes have offered GPUs
-    /// before, and claims if there is a DRA driver.
+    /// Returns how pods request GPUs in this cluster.
     pub fn gpu_requests(&self) -> GpuRequests {
         let plugins = self.policies.values().flat_map(|policy| {
             let of_pools = policy.spec.pools.iter().map(|pool| &pool.device_plugin);
@@ -112,16 +105,13 @@ impl World {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeClassFacts {
-    /// Whether this operator created it.
     pub managed: bool,
-    /// The policies that use it.
     pub policies: BTreeSet<PolicyName>,
     /// Whether an object owns it, with which the API server would delete it.
     pub owned: bool,
 }
 
 impl RuntimeClassFacts {
-    /// Extracts the facts of a RuntimeClass.
     pub fn of(class: &RuntimeClass) -> Self {
         Self {
             // Only this operator's own key is conclusive: NVIDIA's operator has the same name.

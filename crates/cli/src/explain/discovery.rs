@@ -3,7 +3,7 @@
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Reason, gpunode::GpuCounts, keys, report::Report};
 use gpu_operator_plan::{
     catalogue::Catalogue,
-    inventory::{node_labels, report as reports},
+    inventory::{node_labels, records},
     world::{NodeFacts, Role},
 };
 use kube::ResourceExt;
@@ -50,7 +50,7 @@ pub fn gpus(facts: &Facts, gpu_node: Option<&GpuNode>, catalogue: &Catalogue) ->
     const NAME: &str = "GPUs";
     let Some(gpu_node) = gpu_node else { return undetected(facts) };
     let node = facts.node.as_ref().ok().and_then(Option::as_ref).map(|node| &node.facts);
-    let Some(report) = reports::last(Some(gpu_node)) else {
+    let Some(report) = records::last_report(Some(gpu_node)) else {
         let (state, why) = unreported(facts);
         return Check::new(NAME, state, format!("a GPU was detected, but the probe has not reported yet: {why}"));
     };
@@ -63,7 +63,7 @@ pub fn gpus(facts: &Facts, gpu_node: Option<&GpuNode>, catalogue: &Catalogue) ->
         count => format!(", and {count} passed through to virtual machines"),
     };
     let on_bus = format!("{} on the PCI bus{found}{passed}", report.gpus.len());
-    if node.is_some_and(|node| reports::current(node, Some(gpu_node)).is_none()) {
+    if node.is_some_and(|node| records::current_report(node, Some(gpu_node)).is_none()) {
         let (state, why) = unreported(facts);
         return Check::new(
             NAME,

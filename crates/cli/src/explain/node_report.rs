@@ -1,7 +1,7 @@
 //! Why a node is in its state, as a chain of checks from its Node to its GPUs, and what to do; and its text.
 
 use gpu_operator_crd::{GpuNode, GpuNodeStatus, Phase, Reason};
-use gpu_operator_plan::{catalogue::Catalogue, inventory::report as reports};
+use gpu_operator_plan::{catalogue::Catalogue, inventory::records};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use serde::Serialize;
 
@@ -61,7 +61,7 @@ pub fn report(facts: &Facts, catalogue: &Catalogue, now: Timestamp) -> NodeRepor
     let node = facts.node.as_ref().ok().and_then(Option::as_ref);
     let found = facts.gpu_node.as_ref().ok().and_then(Option::as_ref);
     // Nothing in the GpuNode of an earlier Node of the same name applies to this one.
-    let gpu_node = found.filter(|gpu_node| node.is_none_or(|node| reports::belongs_to(gpu_node, &node.facts)));
+    let gpu_node = found.filter(|gpu_node| node.is_none_or(|node| records::belongs_to(gpu_node, &node.facts)));
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
     let empty = GpuNodeStatus::default();
     let shown = status.unwrap_or(&empty);

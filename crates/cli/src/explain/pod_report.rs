@@ -7,7 +7,7 @@ use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase};
 use gpu_operator_diagnose::{Finding, Mistake, PendingPod, PodEvent, RefusedPods, Symptoms, diagnose};
 use gpu_operator_plan::{
-    inventory::report as reports,
+    inventory::records,
     world::{NodeFacts, Placement, TrimmedNode, World, is_gpu},
 };
 use k8s_openapi::{
@@ -224,7 +224,7 @@ fn candidates(
 ) -> Vec<Candidate> {
     let named = world.gpu_requests().resources;
     let of = |facts: &NodeFacts| {
-        let gpu_node = reports::gpu_node_of(world, facts);
+        let gpu_node = records::gpu_node_of(world, facts);
         let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
         let offered = facts.allocatable.names().filter(|name| is_gpu(name) || named.contains(name.as_str()));
         let allocatable: BTreeMap<_, _> =

@@ -8,7 +8,7 @@ use gpu_operator_crd::{
     policy_status::RolloutStatus,
     report::{Gpu, NvmlState, Report},
 };
-use gpu_operator_plan::{inventory::report as reports, world::Role};
+use gpu_operator_plan::{inventory::records, world::Role};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::node_facts::{Check, Evidence, Facts, State};
@@ -94,8 +94,8 @@ fn pods(facts: &Facts, role: Role) -> Vec<Evidence> {
 /// Returns the probe's report, unless it is known to be of an earlier boot.
 fn report_of<'f>(facts: &Facts, gpu_node: &'f GpuNode) -> Option<&'f Report> {
     match &facts.node {
-        Ok(Some(node)) => reports::current(&node.facts, Some(gpu_node)),
-        _ => reports::last(Some(gpu_node)),
+        Ok(Some(node)) => records::current_report(&node.facts, Some(gpu_node)),
+        _ => records::last_report(Some(gpu_node)),
     }
 }
 

@@ -249,7 +249,7 @@ pub fn observe<F: Fact>(fact: &mut F, name: &F::Name, mirror: &Mirror<F, F::Name
 
 #[cfg(test)]
 mod tests {
-    use gpu_operator_plan::inventory::report;
+    use gpu_operator_plan::inventory::records;
     use serde_json::json;
 
     use super::*;
@@ -262,6 +262,6 @@ mod tests {
         let kept = trimmed(serde_json::from_value::<GpuNode>(gpu_node).unwrap());
         assert_eq!((kept.managed_fields().len(), kept.resource_version()), (1, None));
         assert_eq!(kept.managed_fields()[0].fields_v1, None);
-        assert_eq!(report::written(Some(&kept)), Some("2026-01-01T00:00:02Z".parse().unwrap()));
+        assert_eq!(records::last_report_at(Some(&kept)), Some("2026-01-01T00:00:02Z".parse().unwrap()));
     }
 }

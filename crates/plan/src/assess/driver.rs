@@ -1,38 +1,34 @@
 //! The verdict on the driver stage.
 
 use gpu_operator_crd::{
+    GpuNodeStatus,
     policy::Stage,
     reason::Reason,
-    report::{CONTAINER_ROOT, InstalledDriver, Report},
+    report::{CONTAINER_ROOT, DriverFacts, Gpu, InstalledDriver, Report},
     stage::Phase,
 };
 use k8s_openapi::jiff::Timestamp;
 
-use super::nouveau;
 use crate::{
     assess::{
         holders::Holders,
         member::Member,
         pod_failure::pod_failure,
-        stage_pod::{no_pod, starting},
-        verdict::Verdict,
+        verdict::{Verdict, no_pod, starting},
     },
-    container_names::{GUARD, INSTALLER},
-    desired::{
-        driver::{
-            choice::DriverChoice,
-            choose::{GKE_DRIVER, installed_by_gke},
-        },
-        fault::Fault,
+    container_names::{DEVICE_NODES, GUARD, INSTALLER, UNLOAD_NOUVEAU},
+    desired::driver::{
+        DriverChoice,
+        choose::{GKE_DRIVER, installed_by_gke},
     },
-    note::Note,
-    settings::GRACE,
+    note::{Fault, Note},
+    settings::{GRACE, ROOT_GRACE},
     time::older,
-    world::{ContainerState, PodFacts, World},
+    world::{ContainerFacts, ContainerState, PodFacts, World},
 };
 
-/// Returns the verdict on a node whose policy cannot be applied to it. A loaded module without libraries may belong to an
-/// installer that is about to install them, so it counts as a fault only after [`GRACE`].
+/// A loaded module without libraries may belong to an installer that is about to install them, so it counts as a fault only after
+/// [`GRACE`].
 pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
     let before = member.status().filter(|before| before.phase == Phase::Driver);
     let waited = before.is_some_and(|before| match before.reason() {
@@ -47,7 +43,7 @@ pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
     Verdict::new(Phase::Driver, Reason::DriverInstalling, message)
 }
 
-/// Returns the verdict on a driver that is not proven to work, or `None` if it is.
+/// Returns `None` for a driver that is proven to work.
 pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: Timestamp) -> Option<Verdict> {
     let phase = Phase::Driver;
     let report = member.report?;
@@ -70,7 +66,7 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
     let Some(pod) = pod else {
         return Some(or_evidence(no_pod(member, world, Stage::Driver, phase)));
     };
-    if let Some(verdict) = nouveau::of_pod(report, pod, now) {
+    if let Some(verdict) = nouveau_of_pod(report, pod, now) {
         return Some(verdict);
     }
     if let Some((reason, message)) = pod_failure(pod, now) {
@@ -107,11 +103,10 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
     })
 }
 
-/// Returns the verdict on a driver of the host that is not proven to work.
 fn of_preinstalled(member: &Member<'_>, report: &Report, root: &str) -> Verdict {
     let phase = Phase::Driver;
     let loaded = report.driver.loaded.as_deref();
-    if let Some(verdict) = foreign_installer(member, loaded).or_else(|| nouveau::of_host(report, loaded)) {
+    if let Some(verdict) = foreign_installer(member, loaded).or_else(|| nouveau_on_host(report, loaded)) {
         return verdict;
     }
     let installed = report.driver.installed.iter().find(|found| found.root == root);
@@ -136,8 +131,8 @@ fn of_preinstalled(member: &Member<'_>, report: &Report, root: &str) -> Verdict 
     }
 }
 
-/// Returns the verdict on a node whose host has the libraries of another driver than the loaded one, as after an upgrade of its
-/// packages: NVML and every new GPU container fail. A host whose libraries were not found at all proves nothing.
+/// For a host whose libraries are not of the loaded driver, as after an upgrade of its packages: NVML and new GPU containers fail. A host
+/// without found libraries proves nothing.
 pub fn replaced_on_host(member: &Member<'_>) -> Option<Verdict> {
     let driver = &member.report?.driver;
     let loaded = driver.loaded.as_deref().filter(|_| !has_nvidias_container(member))?;
@@ -146,9 +141,8 @@ pub fn replaced_on_host(member: &Member<'_>) -> Option<Verdict> {
     (!is_found).then(|| other_is_loaded(loaded, &on_host.version))
 }
 
-/// Returns whether NVIDIA's container installs the driver of a node. A pending driver may have another source than the one that the
-/// node has.
-pub fn has_nvidias_container(member: &Member<'_>) -> bool {
+/// A pending driver may have another source than the one that the node has.
+fn has_nvidias_container(member: &Member<'_>) -> bool {
     let wants_nvidias = || matches!(member.driver(), Some(DriverChoice::Container { .. }));
     member.have.driver.is_some() && member.pod(Stage::Driver).map_or_else(wants_nvidias, PodFacts::is_nvidia_driver)
 }
@@ -159,7 +153,6 @@ fn other_is_loaded(loaded: &str, installed: &str) -> Verdict {
     Verdict::new(Phase::Driver, Reason::RebootNeeded, message)
 }
 
-/// Returns the verdict on a node whose driver is installed by a third-party DaemonSet, while no module is loaded.
 fn foreign_installer(member: &Member<'_>, loaded: Option<&str>) -> Option<Verdict> {
     let owner = member.external.present(Stage::Driver).filter(|_| loaded.is_none())?;
     let message = format!(
@@ -168,7 +161,7 @@ fn foreign_installer(member: &Member<'_>, loaded: Option<&str>) -> Option<Verdic
     Some(Verdict::new(Phase::Driver, Reason::DriverInstalling, message))
 }
 
-/// Returns the verdict on a driver directory in the policy that contains no driver, or not the loaded one.
+/// For a directory in the policy that contains no driver, or not the loaded one.
 fn nothing_there(loaded: Option<&str>, root: &str) -> Verdict {
     let (reason, message) = match loaded {
         Some(loaded) => (
@@ -202,4 +195,110 @@ fn in_use(member: &Member<'_>, phase: Phase, loaded: &str, wanted: &str) -> Verd
 
 fn runs_init(pod: &PodFacts, name: &str) -> bool {
     pod.init.iter().any(|init| init.name == name && matches!(init.state, ContainerState::Running(_)))
+}
+
+// Allocatable GPUs seem to prove a driver, but kubelet keeps devices allocatable after a device plugin has registered them, even if
+// no container can be started with them any more.
+
+/// Returns the evidence against NVIDIA's driver container. During an update every stage is proven, so none is needed.
+pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<Note> {
+    let facts = &member.report?.driver;
+    let pod = member.pod(Stage::Driver);
+    if !has_nvidias_container(member) || member.rollout().is_some() {
+        return None;
+    }
+    // Until a plugin has found the driver, nothing is lost: a container that has just started is still creating its root, and
+    // the probe may see the module before kubelet reports that the container runs.
+    let plugin = member.pod(Stage::DevicePlugin);
+    let was_there = plugin.is_some_and(PodFacts::has_started);
+    let known = |reason| member.status().is_some_and(|status| status.reason() == Some(reason));
+    let Some((pod, since)) = pod.and_then(|pod| Some((pod, pod.running_since()?))) else {
+        if is_served_by_another(member, plugin) {
+            return None;
+        }
+        let has_failed = pod.is_some_and(PodFacts::has_failed);
+        let was_ready = member.allocatable() > 0 && member.status().is_some_and(GpuNodeStatus::is_ready);
+        let is_unreported = plugin.zip(pod).is_some_and(|(plugin, pod)| plugin.has_found(pod));
+        let is_lost = has_failed || known(Reason::DriverDown) || !is_unreported && (was_there || was_ready);
+        return (facts.loaded.is_some() && is_lost).then(|| Note::new(Reason::DriverDown, down(pod)));
+    };
+    let lacks = lacking(facts, pod)?;
+    let is_lost = known(Reason::DriverRootIncomplete) || was_there && older(since.local(), ROOT_GRACE, now);
+    let reason = if is_lost { Reason::DriverRootIncomplete } else { Reason::DriverInstalling };
+    let message = match reason {
+        Reason::DriverInstalling => format!("pod {} is installing the driver: {lacks}", pod.name),
+        _ => format!("{lacks}; no GPU pod can start: delete pod {} to recreate the driver's root", pod.name),
+    };
+    Some(Note::new(reason, message))
+}
+
+/// Whether the driver's container of another revision still runs, and the device plugin was started after it.
+fn is_served_by_another(member: &Member<'_>, plugin: Option<&PodFacts>) -> bool {
+    let found = plugin.and_then(PodFacts::running_since);
+    let mut drivers = member.pods_of(Stage::Driver).filter_map(PodFacts::running_since);
+    drivers.any(|started| found.is_some_and(|found| started <= found))
+}
+
+/// Returns what the driver's root lacks.
+fn lacking(facts: &DriverFacts, pod: &PodFacts) -> Option<String> {
+    // A running plugin found a loaded driver and keeps it loaded: a report without one is outdated.
+    let loaded = facts.loaded.as_ref()?;
+    let root = facts.installed.iter().find(|found| found.root == CONTAINER_ROOT && found.version == *loaded);
+    let Some(root) = root else {
+        return Some(format!(
+            "driver {loaded} is loaded, but there is no libnvidia-ml.so.{loaded} under {CONTAINER_ROOT}"
+        ));
+    };
+    (!root.missing_devices.is_empty()).then(|| {
+        let missing = root.missing_devices.join(", ");
+        format!("{CONTAINER_ROOT}/dev lacks {missing}, which container {DEVICE_NODES} of pod {} creates", pod.name)
+    })
+}
+
+fn down(pod: Option<&PodFacts>) -> String {
+    let state = match pod {
+        None => "has no pod".to_owned(),
+        Some(pod) => match pod.containers.first().map(|container| &container.state) {
+            Some(ContainerState::Waiting { reason, .. }) if !reason.is_empty() => {
+                format!("of pod {} is waiting: {reason}", pod.name)
+            }
+            Some(ContainerState::Ended(exit)) => {
+                format!("of pod {} terminated with exit code {}", pod.name, exit.code)
+            }
+            _ => format!("of pod {} is not running", pod.name),
+        },
+    };
+    format!(
+        "the driver's container {state}; running GPU pods keep their GPUs, but no other GPU pod can start on this node until the container is running again"
+    )
+}
+
+// NVIDIA's module cannot bind to GPUs that are bound to nouveau, the kernel's own driver.
+
+const NOUVEAU: &str = "nouveau";
+
+fn nouveau_on_host(report: &Report, loaded: Option<&str>) -> Option<Verdict> {
+    let held = nouveau_held(report).filter(|_| loaded.is_none())?;
+    Some(nouveau_verdict(&format!("{held}, so the host's NVIDIA driver cannot be loaded")))
+}
+
+/// A nouveau that is not in use is unloaded within seconds, and the probe reports that shortly after: hence [`GRACE`].
+fn nouveau_of_pod(report: &Report, pod: &PodFacts, now: Timestamp) -> Option<Verdict> {
+    let held = nouveau_held(report)?;
+    let steps = pod.init.iter().filter(|init| [UNLOAD_NOUVEAU, INSTALLER].contains(&init.name.as_str()));
+    let mut begun = steps.filter_map(ContainerFacts::running_since).chain(pod.running_since());
+    let met = begun.any(|since| older(since.local(), GRACE, now)) || pod_failure(pod, now).is_some();
+    met.then(|| nouveau_verdict(&format!("{held}, so pod {} cannot load NVIDIA's driver", pod.name)))
+}
+
+fn nouveau_held(report: &Report) -> Option<String> {
+    let by_nouveau = |gpu: &&Gpu| gpu.held_by.as_deref() == Some(NOUVEAU);
+    let held: Vec<&str> = report.gpus.iter().filter(by_nouveau).map(|gpu| gpu.pci_address.as_str()).collect();
+    let (verb, gpus) = if held.len() == 1 { ("is", "GPU") } else { ("are", "GPUs") };
+    (!held.is_empty()).then(|| format!("{gpus} {} {verb} bound to kernel driver {NOUVEAU}", held.join(", ")))
+}
+
+fn nouveau_verdict(what: &str) -> Verdict {
+    let advice = "nouveau cannot be unloaded while it is in use, for example by a console or a display server: write \"blacklist nouveau\" and \"options nouveau modeset=0\" to /etc/modprobe.d/nouveau.conf on the node, rebuild its initramfs and reboot it. If nouveau is built into the kernel, add nouveau.modeset=0 to the kernel command line instead";
+    Verdict::new(Phase::Driver, Reason::NouveauLoaded, format!("{what}; {advice}"))
 }

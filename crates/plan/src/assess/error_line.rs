@@ -1,12 +1,11 @@
 //! The part of a container's log that reports what is wrong.
 //!
-//! Kubelet keeps the last 2 KiB of a log as the termination message of a container that failed. They can begin in the middle of a
-//! line, and the error is rarely the last line: cleanup, a configuration dump or a stack trace follows.
+//! Kubelet keeps the last 2 KiB of a log as termination message. They can begin in the middle of a line, and the error is rarely the last
+//! line: cleanup, a configuration dump or a stack trace follows.
 
-/// The size from which the beginning of a termination message may be missing. Kubelet keeps 2048 bytes, and surrounding whitespace
-/// has been removed from them.
+/// The size from which the beginning of a message may be missing: 2048 bytes without surrounding whitespace.
 const CUT_FROM: usize = 2000;
-/// The maximum length of the returned text, in characters: the whole message of a node has 1,024.
+/// In characters, of the 1,024 of a node's whole message.
 const AT_MOST: usize = 600;
 
 /// What programs without log levels print about errors, in lower case.
@@ -56,12 +55,11 @@ const REFERENCE: &str = "see the file";
 struct Record<'l> {
     head: &'l str,
     continued: Vec<&'l str>,
-    /// Whether its beginning is missing.
     is_cut: bool,
 }
 
-/// Returns the last record of a log that reports an error, otherwise the last one, on one line and without its time: a container
-/// that fails again and again reports the same error each time.
+/// Returns the last record that reports an error, or else the last one, on one line and without its time, so that a container that fails
+/// repeatedly reports the same error each time.
 pub fn error_line(log: &str) -> String {
     let records = records(log);
     let errors = || records.iter().rev().filter(|record| record.reports_an_error());
@@ -74,8 +72,7 @@ fn last_line(log: &str) -> &str {
     log.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default()
 }
 
-/// Returns the records of a log, without the stack traces of Go's goroutines and the commands that shells print before executing
-/// them.
+/// Leaves out stack traces of Go's goroutines, and commands that shells print before executing them.
 fn records(log: &str) -> Vec<Record<'_>> {
     let lines: Vec<_> = log.split(['\n', '\r']).map(str::trim_end).collect();
     let mut records: Vec<Record<'_>> = Vec::new();
@@ -97,18 +94,17 @@ fn records(log: &str) -> Vec<Record<'_>> {
     records
 }
 
-/// Returns whether a line belongs to a stack trace of Go: each function is followed by an indented line with its place.
+/// In a stack trace of Go, an indented line with the place follows each function.
 fn is_of_stack(line: &str, next: &str) -> bool {
     line.starts_with("goroutine ") || next.starts_with('\t') && next.contains(".go:")
 }
 
-/// Returns whether a shell with `set -x` printed a line.
 fn is_command(line: &str) -> bool {
     line.trim_start_matches('+').len() < line.len() && line.trim_start_matches('+').starts_with(' ')
 }
 
 impl Record<'_> {
-    /// Returns whether the record reports an error: by its level if it has one, otherwise by its text.
+    /// By the record's level if it has one, otherwise by its text.
     fn reports_an_error(&self) -> bool {
         let words = self.head.to_lowercase();
         let by_words =
@@ -129,22 +125,22 @@ impl Record<'_> {
     }
 }
 
-/// Returns whether a text contains words that are not part of longer ones.
+/// Whether a text contains words that are not part of longer ones.
 fn contains_word(text: &str, words: &str) -> bool {
     let borders = |c: Option<char>| !c.is_some_and(char::is_alphanumeric);
     text.match_indices(words)
         .any(|(at, found)| borders(text[..at].chars().next_back()) && borders(text[at + found.len()..].chars().next()))
 }
 
-/// Returns whether a line begins with the name of an exception, as the last line of Python's tracebacks does.
+/// The last line of Python's tracebacks begins with the name of an exception.
 fn begins_with_an_exception(line: &str) -> bool {
     let name = line.split_once(':').map_or(line, |(name, _)| name);
     let is_name = name.chars().all(|c| c.is_alphanumeric() || c == '.' || c == '_');
     is_name && (name.contains("Error") || name.contains("Exception"))
 }
 
-/// Returns whether the log level of a line, if it has one, is an error's. A level is a field of logrus or JSON, the letter before
-/// the date in klog's lines, the first word with a colon, or one of the first words in upper case.
+/// A level is a field of logrus or JSON, the letter before the date in klog's lines, the first word with a colon, or one of the first words
+/// in upper case.
 fn level_is_error(line: &str) -> Option<bool> {
     let of_name =
         |name: &str| LEVELS.iter().find(|(level, _)| level.eq_ignore_ascii_case(name)).map(|(_, is_error)| *is_error);
@@ -171,7 +167,6 @@ fn klog_message(line: &str) -> Option<&str> {
     is_header.then(|| rest.trim_start().splitn(3, char::is_whitespace).last()).flatten()
 }
 
-/// Returns a line without the time at its beginning.
 fn without_time(line: &str) -> &str {
     if let Some(message) = klog_message(line) {
         return message.trim_start().trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();

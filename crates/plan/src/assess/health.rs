@@ -1,5 +1,4 @@
-//! The health of a node, derived from the health of its GPUs. The probe assesses each GPU; this module counts the states,
-//! writes the message, and returns the number of healthy GPUs that the policy requires.
+//! The health of a node: counts the states that the probe reports for each GPU, and writes the message.
 
 use gpu_operator_crd::{
     Open,
@@ -11,45 +10,40 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    int_or_percent,
+    desired::effective_spec,
     note::Note,
     settings::REPORT_GRACE,
     time::later,
     world::{ObservedTime, PodFacts},
 };
 
-/// The maximum number of GPUs in a message; the report lists all.
+/// The report lists all.
 const LISTED: usize = 3;
 
-/// The health of a node's GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeHealth {
-    /// The worst state among them. `None` while there is nothing to assess: without a driver, or during an update.
+    /// The worst state. `None` while there is nothing to assess: without a driver, or during an update.
     pub state: Option<HealthState>,
-    /// GPUs that must not be used, including those that are missing on the bus.
+    /// Must not be used; includes those that are missing on the bus.
     pub unhealthy: u32,
-    /// GPUs that work, but have a problem or are recovering.
+    /// Work, but have a problem or are recovering.
     pub degraded: u32,
-    /// GPUs whose health is unknown.
     pub unknown: u32,
-    /// The note for the node's status; `None` if all GPUs are healthy.
     pub note: Option<Note>,
-    /// The time from which the probe counts as silent if it is not running again.
+    /// From then on the probe counts as silent if it is not running again.
     pub check_again: Option<Timestamp>,
 }
 
-/// Whether the node's probe is running, according to kubelet.
+/// According to kubelet.
 enum ProbeLiveness {
-    /// It is running, so its report is valid.
+    /// Its report is valid.
     Running,
-    /// It has just been started, and its last report is valid until this time.
+    /// Its last report is valid until this time.
     Restarting(Timestamp),
-    /// It is not running, for this reason.
     Down(String),
 }
 
-/// Returns the health of a node's GPUs, from its report and the state of its probe. `missing` is the number of GPUs that are
-/// no longer on the bus.
+/// `missing` is the number of GPUs that are no longer on the bus.
 pub fn of(report: Option<&Report>, probe: Option<&PodFacts>, missing: u32, now: Timestamp) -> NodeHealth {
     let Some(report) = report.filter(|report| !report.gpus.is_empty() || missing > 0) else {
         return NodeHealth::default();
@@ -109,7 +103,7 @@ fn probe_liveness(probe: Option<&PodFacts>, now: Timestamp) -> ProbeLiveness {
     }
 }
 
-/// Returns the GPUs with a problem: each with its address, its most severe cause and the required action.
+/// Each GPU with its address, its most severe cause and the required action.
 fn sentence(report: &Report) -> String {
     let mut affected: Vec<&Gpu> = report
         .gpus
@@ -154,9 +148,12 @@ fn line(gpu: &Gpu) -> String {
     format!("GPU {} is {state}{cause}{advice}", gpu.pci_address)
 }
 
-/// Returns the number of GPUs that must not be unhealthy for a node to be ready.
+/// Returns how many GPUs must not be unhealthy for a node to be ready.
 pub fn required(health: &Health, expected: u32) -> u32 {
-    health.min_healthy_gpus.as_ref().map_or(expected, |wanted| int_or_percent::of(wanted, expected).min(expected))
+    health
+        .min_healthy_gpus
+        .as_ref()
+        .map_or(expected, |wanted| effective_spec::int_or_percent(wanted, expected).min(expected))
 }
 
 fn count(gpus: &[Gpu], which: impl Fn(&Gpu) -> bool) -> u32 {

@@ -1,5 +1,5 @@
-//! Programs that hold a node's GPUs without a pod that requests one: monitoring agents, pods that mount the device files, processes
-//! of the host. As long as one has a device file open, the driver cannot be replaced, so an update does not begin.
+//! Programs that hold a node's GPUs without a pod that requests one: monitoring agents, pods that mount the device files, processes of the
+//! host. As long as one has a device file open, the driver cannot be replaced.
 
 use std::time::Duration;
 
@@ -15,30 +15,28 @@ use crate::{
     world::{Bystander, PodFacts},
 };
 
-/// How long the probe may take to list the programs, and a program that is still listed after the device plugin is gone to end. After
-/// that, the update begins without a list, or the node gets its GPU stack back.
+/// How long the probe may take to list the programs, and a listed program to end after the device plugin is gone. Then the update begins
+/// without a list, or the node gets its GPU stack back.
 pub const GRACE: Duration = Duration::from_mins(1);
 
 /// A program that prevents the replacement of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
-    /// Its process and, if it belongs to one, its pod.
+    /// Process and, if it belongs to one, pod.
     pub name: String,
     /// Whether its DaemonSet removes it from nodes with the label `gpu.nodestack.dev/clients: paused`.
     pub gives_way: bool,
 }
 
-/// The programs that prevent the replacement of a node's driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holders {
     /// The probe has not listed them, or the pods that they belong to are unknown.
     Unknown,
-    /// This operator's own programs are not among them.
+    /// Without this operator's own programs.
     Listed(Vec<Blocker>),
 }
 
 impl Holders {
-    /// Returns the programs that hold the GPUs of a node.
     pub fn of(member: &Member<'_>) -> Self {
         let Some(report) = member.report else { return Self::Unknown };
         if report.driver.loaded.is_none() {
@@ -68,7 +66,6 @@ impl Holders {
         Self::Listed(holders.iter().filter_map(blocker).collect())
     }
 
-    /// Returns the names of the programs.
     pub fn names(&self) -> Vec<String> {
         match self {
             Self::Unknown => Vec::new(),
@@ -77,24 +74,22 @@ impl Holders {
     }
 }
 
-/// Returns whether the probe is requested to list the programs.
 pub fn is_requested(member: &Member<'_>) -> bool {
     member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.report_holders)
 }
 
-/// Returns whether the probe can list the programs.
 pub fn can_be_listed(member: &Member<'_>) -> bool {
     member.report.is_some() && member.probe_pod().is_some_and(PodFacts::running)
 }
 
-/// Returns the pods that have GPUs of a node, as its probe reports them at present, if there are any. That there are none is not reported
-/// in time: a pod may have been given a GPU since, or may be about to start.
+/// Returns the pods that have GPUs according to the probe, if there are any. An empty list would prove nothing: a pod may have been given a
+/// GPU since.
 pub fn reported_pods<'w>(member: &Member<'w>) -> Option<&'w GpuPods> {
     let is_current = is_requested(member) && can_be_listed(member);
     member.report?.gpu_pods.as_ref().filter(|pods| is_current && pods.count > 0)
 }
 
-/// Returns the note on a node whose update does not begin, or was given up, because of these programs.
+/// For a node whose update does not begin, or was given up, because of these programs.
 pub fn note<'b>(blockers: impl Iterator<Item = &'b Blocker>) -> Note {
     let names: Vec<_> = blockers.map(|blocker| blocker.name.clone()).collect();
     let message = format!(

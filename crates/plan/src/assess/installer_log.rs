@@ -2,7 +2,7 @@
 
 use gpu_operator_crd::reason::Reason;
 
-/// A kind of failure and the texts that identify it, in lower case: any of the lists must match with all of its texts.
+/// Any of the lists of texts, in lower case, must match completely.
 struct Complaint {
     reason: Reason,
     words: &'static [&'static [&'static str]],
@@ -134,14 +134,14 @@ const COMPLAINTS: [Complaint; 11] = [
     },
 ];
 
-/// Returns the reason for the end of an installing container's log, and the advice; `None` if the failure is unknown.
+/// Returns reason and advice; `None` if the failure is unknown.
 pub fn complaint(words: &str) -> Option<(Reason, &'static str)> {
     let said = words.to_lowercase();
     let told = |complaint: &&Complaint| complaint.words.iter().any(|all| all.iter().all(|word| said.contains(word)));
     COMPLAINTS.iter().find(told).map(|complaint| (complaint.reason, complaint.advice))
 }
 
-/// Returns whether a container runtime's error means that an image does not exist, as opposed to any other pull failure.
+/// Whether a container runtime's error means that an image does not exist.
 pub fn says_not_found(words: &str) -> bool {
     let said = words.to_lowercase();
     let none = ["not found", "manifest unknown", "name unknown", "does not exist"];

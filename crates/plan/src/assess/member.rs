@@ -1,4 +1,4 @@
-//! A member: one GPU node of a policy, with all facts that the later steps need.
+//! A GPU node of a policy, with all facts that the later steps need.
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
@@ -18,32 +18,28 @@ use crate::{
     assess::health::{self, NodeHealth},
     container_names::GUARD,
     desired::{
-        driver::choice::DriverChoice, effective_spec, expected_resources::ExpectedResources, node::DesiredNode,
-        toolkit::choice::ToolkitChoice, variant::Variant,
+        DesiredNode, driver::DriverChoice, effective_spec, expected_resources::ExpectedResources,
+        toolkit::ToolkitChoice, variant::Variant,
     },
-    inventory::{gpus, report},
+    inventory::{gpus, records},
     settings::{GRACE, GUARD_TIMEOUT, REPORT_GRACE},
     time::later,
     world::{ContainerFacts, GpuPods, ObservedTime, PodFacts, Role, TaintFact, World, is_gpu},
 };
 
-/// One GPU node of a policy.
 #[derive(Debug)]
 pub struct Member<'w> {
     desired: DesiredNode<'w>,
-    /// The first taint of the node that the policy does not tolerate, if any. It prevents operands from being scheduled there.
+    /// The first taint that the policy does not tolerate, which keeps operands away.
     pub untolerated: Option<&'w TaintFact>,
-    /// The policy's health settings for the node's pool.
     pub health_policy: Health,
-    /// The health of its GPUs.
     pub health: NodeHealth,
-    /// The resources that should be allocatable.
     pub expected_resources: Option<ExpectedResources>,
-    /// What other managers keep changing of what this operator writes to the node, if anything.
+    /// The fields that other managers keep changing.
     pub contested: Option<&'w str>,
     /// The pods that use or offer its GPUs, if they were queried.
     pub gpu_pods: Option<&'w GpuPods>,
-    /// Why pods of the fleet are not evicted, by `namespace/name`.
+    /// For the fleet, by `namespace/name`.
     pub refused_evictions: &'w BTreeMap<String, String>,
 }
 
@@ -56,11 +52,10 @@ impl<'w> Deref for Member<'w> {
 }
 
 impl<'w> Member<'w> {
-    /// Returns a node as a member of its pool.
     pub fn of(desired: DesiredNode<'w>, world: &'w World, now: Timestamp) -> Self {
         let (policy, pool) = (desired.policy, desired.pool.named);
         let tolerations = effective_spec::tolerations(policy, pool);
-        let last = report::last(desired.gpu_node);
+        let last = records::last_report(desired.gpu_node);
         let missing = match last {
             Some(last) => desired.expected.unwrap_or_default().saturating_sub(gpus::on_bus(Some(last))),
             None => 0,
@@ -81,85 +76,73 @@ impl<'w> Member<'w> {
         }
     }
 
-    /// Returns the node's status as the operator last wrote it.
     pub fn status(&self) -> Option<&'w GpuNodeStatus> {
         self.gpu_node?.status.as_ref()
     }
 
-    /// Returns the probe's last report of any boot: the node's GPUs and their health are as it says until the next one.
+    /// Of any boot: GPUs and their health are as it says until the next report.
     pub fn last_report(&self) -> Option<&'w Report> {
-        report::last(self.gpu_node)
+        records::last_report(self.gpu_node)
     }
 
-    /// Returns whether the probe's last report is of another boot than the node's current one.
     pub fn report_is_outdated(&self) -> bool {
         self.report.is_none() && self.last_report().is_some()
     }
 
-    /// Returns the update that the node is in.
     pub fn rollout(&self) -> Option<&'w Rollout> {
         self.gpu_node?.spec.rollout.as_ref()
     }
 
-    /// Returns the number of the node's updates that have begun.
     pub fn turns(&self) -> u32 {
         self.gpu_node.map_or(0, |gpu_node| gpu_node.spec.turns)
     }
 
-    /// Returns the last update of the node in a rollout of its pool.
     pub fn moved(&self) -> Option<&'w Moved> {
         self.gpu_node?.spec.moved.as_ref()
     }
 
-    /// Returns the time before which no update of the node begins.
     pub fn not_before(&self) -> Option<Timestamp> {
         Some(self.gpu_node?.spec.not_before.as_ref()?.0)
     }
 
-    /// Returns the groups that the policy wants, if it can be applied to the node.
     pub fn want(&self) -> Option<StageRevisions> {
         self.desired.desired.variant().map(Variant::groups)
     }
 
-    /// Returns the driver that the policy wants, if it can be applied to the node.
     pub fn driver(&self) -> Option<&DriverChoice> {
         self.desired.desired.variant().map(|variant| &variant.key.driver)
     }
 
-    /// Returns the toolkit that the policy wants, if it can be applied to the node.
     pub fn toolkit(&self) -> Option<&ToolkitChoice> {
         self.desired.desired.variant().map(|variant| &variant.key.toolkit)
     }
 
-    /// Returns the model's name, if it is known.
     pub fn model(&self) -> Option<&str> {
         self.discovery.model.as_deref()
     }
 
-    /// Returns the time since which a report is expected: the node, its policy and its probe all exist since then.
+    /// The node, its policy and its probe all exist since then.
     pub fn report_awaited_since(&self) -> Option<Timestamp> {
         let probe = self.probe_pod().and_then(|pod| pod.created);
         let created = [self.node.created, probe].into_iter().flatten().map(ObservedTime::local);
         created.chain(self.policy.creation_timestamp().map(|time| time.0)).max()
     }
 
-    /// Returns the time from which a missing report is a failure.
+    /// From then on a missing report is a failure.
     pub fn report_due(&self) -> Option<Timestamp> {
         self.report_awaited_since().map(|since| later(since, REPORT_GRACE))
     }
 
-    /// Returns whether no status should be written for the node yet: its probe is about to report, and a status that is written
-    /// before would be written again.
+    /// Whether no status is written yet: the probe is about to report, and the status would be written again.
     pub fn is_awaited(&self, now: Timestamp) -> bool {
         self.last_report().is_none() && self.report_due().is_some_and(|due| now < due)
     }
 
-    /// Returns the number of GPUs on the PCI bus.
     pub fn on_bus(&self) -> u32 {
         gpus::on_bus(self.last_report())
     }
 
-    /// Returns the PCI addresses of the GPUs that are no longer on the bus.
+    /// By PCI address.
     pub fn missing_from(&self) -> Vec<&str> {
         let there = |address: &str| {
             self.last_report().is_some_and(|report| {
@@ -170,7 +153,7 @@ impl<'w> Member<'w> {
         self.discovery.seen.at.iter().copied().filter(|address| !there(address)).collect()
     }
 
-    /// Returns the node's allocatable units: a GPU that four pods share counts as four.
+    /// A GPU that four pods share counts as four.
     pub fn allocatable(&self) -> u32 {
         let there = &self.node.allocatable;
         // Third-party plugins may have resource names other than NVIDIA's.
@@ -180,7 +163,7 @@ impl<'w> Member<'w> {
         there.total() + others.sum::<u32>()
     }
 
-    /// Returns a resource name with which a pod can request one of the node's GPUs, or a part of one.
+    /// Returns a resource name that pods can request.
     pub fn offered(&self) -> &str {
         let there = &self.node.allocatable;
         let mut resource_names =
@@ -189,13 +172,11 @@ impl<'w> Member<'w> {
         other.or(there.first_gpu().map(Interned::as_str)).unwrap_or(keys::GPU_RESOURCE)
     }
 
-    /// Returns the units that should be allocatable.
     pub fn expected_units(&self) -> Option<u32> {
         self.expected_resources.as_ref().map(ExpectedResources::units)
     }
 
-    /// Returns whether all expected units are allocatable, except those of unhealthy GPUs, and the policy does not require more
-    /// healthy GPUs.
+    /// Whether all expected units are allocatable, except those of unhealthy GPUs, and the policy does not require more healthy GPUs.
     pub fn is_complete(&self) -> bool {
         let enough = |expected: u32| {
             expected.saturating_sub(self.health.unhealthy) >= health::required(&self.health_policy, expected)
@@ -210,14 +191,13 @@ impl<'w> Member<'w> {
             && self.expected_resources.as_ref().is_some_and(kept)
     }
 
-    /// Returns whether the node's allocatable units are reliable. Kubelet needs some seconds to remove the GPUs of a plugin
-    /// that is gone, so a node becomes ready only with a running plugin, and during an update only with all stages of the new
-    /// revision; for a node that is ready, the allocatable units are sufficient.
+    /// Whether the allocatable units are reliable. Kubelet needs some seconds to remove the GPUs of a plugin that is gone, so a node
+    /// becomes ready only with a running plugin, and during an update with all stages of the new revision.
     pub fn is_believable(&self) -> bool {
         self.is_proven() || !self.is_in_its_turn() && self.status().is_some_and(GpuNodeStatus::is_ready)
     }
 
-    /// Returns whether the node's allocatable units are proven by what runs on it, whatever its status.
+    /// Whether the allocatable units are proven by what runs on the node, whatever its status.
     pub fn is_proven(&self) -> bool {
         if self.is_in_its_turn() {
             return self.stack_proven();
@@ -227,17 +207,17 @@ impl<'w> Member<'w> {
         third_party || self.pod(Stage::DevicePlugin).is_some_and(PodFacts::running)
     }
 
-    /// Returns whether an update of the node has begun. A node that only waits for its pods has what it had before.
+    /// A node that only waits for its pods has what it had before.
     fn is_in_its_turn(&self) -> bool {
         self.rollout().is_some_and(|rollout| rollout.step != RolloutStep::Await)
     }
 
-    /// Returns whether the node's last reason is a failure: an update then disturbs no workload.
+    /// An update of such a node disturbs no workload.
     pub fn was_failing(&self) -> bool {
         self.status().is_some_and(|status| !status.is_ready() && status.reason().is_some_and(Reason::is_failure))
     }
 
-    /// Returns the stage's pod of the group that the node has.
+    /// Returns the stage's pod of the node's revision.
     pub fn pod(&self, stage: Stage) -> Option<&'w PodFacts> {
         let group = self.have.get(stage)?;
         let of_group = self.pods_of(stage).filter(|pod| pod.group.as_ref() == Some(group));
@@ -245,7 +225,7 @@ impl<'w> Member<'w> {
         of_group.min_by_key(|pod| pod.is_leaving())
     }
 
-    /// Returns when the last of this operator's pods and containers on the node was created or started.
+    /// Returns when the last pod or container was created or started.
     pub fn last_pod_activity(&self) -> Option<Timestamp> {
         let of_pod = |pod: &&PodFacts| {
             let started = pod.init.iter().chain(&pod.containers).filter_map(ContainerFacts::running_since);
@@ -254,28 +234,27 @@ impl<'w> Member<'w> {
         self.pods.iter().filter_map(of_pod).max()
     }
 
-    /// Returns the times until which past crashes of containers that are running again count as failures of their pods.
+    /// Until then, past crashes of containers that are running again count as failures.
     pub fn crashes_count_until(&self) -> impl Iterator<Item = Timestamp> + use<'w, '_> {
         let containers = self.pods.iter().flat_map(|pod| pod.init.iter().chain(&pod.containers));
         let crashed = containers.filter(|container| container.last_failure.is_some());
         crashed.filter_map(ContainerFacts::running_since).map(|since| later(since.local(), GRACE))
     }
 
-    /// Returns the time until which a driver pod in its guard container is expected to continue by itself: most guards exit
-    /// immediately.
+    /// Until then, a driver pod in its guard is expected to continue by itself: most guards exit immediately.
     pub fn driver_waits_until(&self) -> Option<Timestamp> {
         let guard = self.pod(Stage::Driver)?.init.iter().find(|init| init.name == GUARD)?;
         Some(later(guard.running_since()?.local(), GUARD_TIMEOUT))
     }
 
-    /// Returns whether a restarted driver container is waiting in its guard.
+    /// Whether a restarted driver container is waiting in its guard.
     pub fn driver_waits(&self) -> bool {
         let reported = self.report.is_some_and(|report| report.driver.waits.is_some());
         reported && self.pod(Stage::Driver).is_some_and(|pod| pod.is_nvidia_driver() && pod.has_started())
     }
 
-    /// Returns whether the driver is in use by programs other than the operator's own pods. While the probe itself uses the
-    /// driver, it cannot detect other users; pods are known from the API server.
+    /// Whether programs other than the operator's own pods use the driver. The probe cannot detect them while it uses the driver itself;
+    /// pods are known from the API server.
     pub fn is_held_by_others(&self) -> bool {
         let Some(report) = self.report.filter(|report| report.driver.in_use) else { return false };
         if self.gpu_pods.is_some_and(GpuPods::is_held) {
@@ -286,13 +265,12 @@ impl<'w> Member<'w> {
         !answers && !self.pods.iter().copied().filter(holds).any(PodFacts::has_started)
     }
 
-    /// Returns all pods of a stage on the node, including those that are terminating.
+    /// Includes those that are terminating.
     pub fn pods_of(&self, stage: Stage) -> impl Iterator<Item = &'w PodFacts> + use<'w, '_> {
         self.pods.iter().copied().filter(move |pod| pod.role == Role::Operand(stage))
     }
 
-    /// Returns whether the node's driver is loaded and installed according to the probe's report: the version that the policy
-    /// wants, or, while an update is pending, any version.
+    /// Whether the probe reports a loaded and installed driver: of the wanted version or, while an update is pending, of any.
     pub fn driver_proven(&self) -> bool {
         let (Some(choice), Some(report)) = (self.driver(), self.report) else {
             return false;
@@ -304,12 +282,12 @@ impl<'w> Member<'w> {
             && report.driver.installed.iter().any(|found| found.root == choice.root() && found.version == loaded)
     }
 
-    /// Returns whether the node has a driver of this operator that differs from the one that the policy wants.
+    /// Whether the node has a driver of this operator that differs from the wanted one.
     pub fn driver_waits_for_its_turn(&self) -> bool {
         self.have.driver.is_some() && self.want().is_some_and(|want| want.driver != self.have.driver)
     }
 
-    /// Returns whether every stage of the wanted revision, or of that to which a node is being updated, is proven. During an update the allocatable units alone may still be
+    /// Whether every stage of the target revision runs. During an update, allocatable units may be those of the old revision.
     /// those of the old revision.
     pub fn stack_proven(&self) -> bool {
         let runs = |stage| self.pod(stage).is_some_and(PodFacts::running);
@@ -323,8 +301,8 @@ impl<'w> Member<'w> {
             && Stage::ALL.into_iter().all(|stage| self.have.get(stage).is_none() || runs(stage))
     }
 
-    /// Returns whether the driver works: it is loaded and installed, and during an update its pod is also running, because
-    /// another revision of the same version finds the old driver loaded.
+    /// Whether the driver is loaded and installed and, during an update, its pod runs: another revision of the same version finds the old
+    /// driver loaded.
     pub fn driver_done(&self) -> bool {
         let moved = self.rollout().is_none() || self.have.driver.is_none();
         self.driver_proven() && (moved || self.pod(Stage::Driver).is_some_and(PodFacts::running))

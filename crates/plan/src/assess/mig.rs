@@ -1,4 +1,4 @@
-//! The MIG layout of a node's GPUs: whether it is the one in the policy, and whether programs prevent a change.
+//! Whether the MIG layout of a node's GPUs is the one in the policy, and whether programs prevent a change.
 
 use std::time::Duration;
 
@@ -13,18 +13,16 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     assess::{member::Member, pod_failure::named_reason},
     container_names::DIVIDER,
-    inventory::report,
+    inventory::records,
     time::older,
     world::{ContainerFacts, ContainerState, ObservedTime, PodFacts},
 };
 
-/// The probe's report is newer than the start of the device plugin's pod after this time and [`LOOKS`] intervals of the probe,
-/// whichever is longer.
+/// After this time and [`LOOKS`] intervals of the probe, its report is newer than the start of the device plugin's pod.
 const SETTLED: Duration = Duration::from_mins(10);
 const LOOKS: u32 = 3;
 
-/// Returns a message with the first GPU whose MIG layout differs from the policy; `None` if every GPU has its layout, if the
-/// policy has none, or if that is unknown.
+/// Names the first GPU whose layout differs; `None` if there is none, or if that is unknown.
 pub fn differs(member: &Member<'_>) -> Option<String> {
     let layout = member.desired.variant()?.key.plugin.layout()?;
     let report = member.report.filter(|report| report.nvml.state == NvmlState::Answering)?;
@@ -43,8 +41,7 @@ fn devices(gpu: &Gpu) -> Option<GpuLayout> {
     Some(devices.iter().map(|devices| (devices.profile.clone(), devices.count)).collect())
 }
 
-/// Returns whether a GPU has the wanted layout, or cannot have it. Devices are also missing in the report of a GPU that NVML
-/// cannot read.
+/// A GPU that cannot have the layout counts as well. Devices are also missing in the report of a GPU that NVML cannot read.
 fn has_layout(gpu: &Gpu, wanted: &GpuLayout) -> bool {
     match devices(gpu) {
         Some(devices) => !wanted.is_empty() && devices == *wanted,
@@ -60,10 +57,10 @@ fn words(devices: Option<&GpuLayout>) -> String {
     devices.iter().map(|(profile, count)| format!("{count} x {profile}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the device plugin's pod whose replacement would restore the layout: one that applied it long ago, is running, and was
-/// there when the probe last reported. If the probe is silent since, the layout is unknown.
+/// Returns the plugin's pod whose replacement would restore the layout: it applied it long ago, is running, and was there at the last
+/// report. If the probe is silent since, the layout is unknown.
 pub fn settled_pod<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFacts> {
-    let reported = report::written(member.gpu_node);
+    let reported = records::last_report_at(member.gpu_node);
     let pod = member
         .pod(Stage::DevicePlugin)
         .filter(|pod| pod.running() && pod.created.map(ObservedTime::reported) < reported)?;
@@ -72,8 +69,7 @@ pub fn settled_pod<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFac
     pod.running_since().filter(|since| older(since.local(), settled, now)).map(|_| pod)
 }
 
-/// Returns whether a program prevents a change of the layout by using a GPU. It may be the probe, which then has to release the
-/// GPUs.
+/// The program may be the probe, which then has to release the GPUs.
 pub fn is_blocked(member: &Member<'_>) -> bool {
     let Some(pod) = member.pod(Stage::DevicePlugin).filter(|pod| !pod.running()) else { return false };
     pod.init.iter().filter(|init| init.name == DIVIDER).any(says_blocked)

@@ -2,45 +2,38 @@
 //! the last one is checked first.
 
 use gpu_operator_crd::{
-    keys,
+    GpuNodeStatus, NodeConditionType, Phase, keys,
     policy::Stage,
     reason::Reason,
     report::{HostRuntime, NvmlState},
-    stage::Phase,
 };
 use k8s_openapi::jiff::Timestamp;
 
-use super::driver;
 use crate::{
     assess::{
-        broken_stage,
+        driver,
         member::Member,
         pod_failure::{pod_failure, silent_probe},
-        stage_pod::{gpu_missing, no_pod, runs, stage_pod_failure, starting},
         validation::ValidationState,
-        verdict::Verdict,
+        verdict::{Verdict, gpu_missing, no_pod, runs, stage_pod_failure, starting},
     },
     container_names::INSTALL_TOOLKIT,
-    desired::{driver::choice::DriverChoice, node::Desired, toolkit::choice::ToolkitChoice},
+    desired::{Desired, driver::DriverChoice, toolkit::ToolkitChoice},
     note::Note,
-    settings::REPORT_GRACE,
-    time::older,
+    settings::{REPORT_GRACE, STAGE_GRACE},
+    time::{later, older},
     world::{ContainerState, World},
 };
 
-/// What has been found about a node besides its inputs.
 #[derive(Debug)]
 pub struct Evidence<'a> {
     pub validation: &'a ValidationState,
-    /// Why the host's driver does not support the node's GPUs, if so.
+    /// Why the host's driver does not support the node's GPUs.
     pub host_driver: Option<String>,
-    /// The evidence against its driver, if there is any.
     pub against_driver: Option<&'a Note>,
-    /// The stage that is broken, if any.
     pub broken_stage: Option<&'a Verdict>,
 }
 
-/// Returns the verdict on a node: its phase, and what keeps it from being ready.
 pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Timestamp) -> Verdict {
     let Evidence { validation, host_driver, against_driver, broken_stage } = evidence;
     let node = member.node;
@@ -52,7 +45,7 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
     }
     if member.is_complete() && member.is_believable() && against_driver.is_none() {
         let counts = |broken: &&Verdict| {
-            let from = member.status().and_then(|status| broken_stage::counts_from(broken, status));
+            let from = member.status().and_then(|status| broken_stage_counts_from(broken, status));
             from.is_some_and(|from| now >= from)
         };
         if let Some(broken) = broken_stage.filter(counts) {
@@ -83,11 +76,10 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
         .unwrap_or_else(|| device_plugin(member, world, now))
 }
 
-/// A limitation of `injection: NRI` that users may not expect. The device plugin's response to kubelet cannot be read by NRI
-/// plugins: it annotates containers, but NVIDIA's NRI plugin reads annotations of pods.
+/// A limitation of `injection: NRI`: NRI plugins cannot read the device plugin's response to kubelet. It annotates containers, but NVIDIA's
+/// NRI plugin reads annotations of pods.
 const NRI_IS_IDLE: &str = "pods that request GPUs get them as CDI devices, as with injection: CDI: NVIDIA's NRI plugin serves only pods in this operator's namespace that list devices in an annotation";
 
-/// Returns the message of a ready node.
 fn allocatable(member: &Member<'_>) -> String {
     let (units, gpus) = (member.allocatable(), member.expected.unwrap_or_default());
     let whole = member.expected_units() == member.expected;
@@ -123,7 +115,7 @@ fn of_host_runtime(member: &Member<'_>, HostRuntime { file, handler, .. }: &Host
     )
 }
 
-/// Returns the phase of a node that is NotReady or being deleted: the one it had.
+/// A node that is NotReady or being deleted keeps its phase.
 fn last_phase(member: &Member<'_>) -> Phase {
     match member.status().map(|status| status.phase) {
         // Ready means that pods can be scheduled, which is not the case now.
@@ -134,8 +126,7 @@ fn last_phase(member: &Member<'_>) -> Phase {
     }
 }
 
-/// Returns the verdict on a node whose container runtime does not answer. The Node becomes NotReady if that lasts. The
-/// toolkit's pod, if it restarted the runtime, has the more specific error.
+/// The Node becomes NotReady if that lasts. The toolkit's pod, if it restarted the runtime, has the more specific error.
 fn silent_runtime(member: &Member<'_>, now: Timestamp) -> Verdict {
     if let Some((reason, message)) = member.pod(Stage::Toolkit).and_then(|pod| pod_failure(pod, now)) {
         return Verdict::new(Phase::Toolkit, reason, message);
@@ -144,7 +135,6 @@ fn silent_runtime(member: &Member<'_>, now: Timestamp) -> Verdict {
     Verdict::new(last_phase(member), Reason::NodeNotReady, message)
 }
 
-/// Returns the verdict on a node whose probe has not reported since its boot.
 fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
     let failure = member.probe_pod().and_then(|pod| pod_failure(pod, now));
     let (late, since) = if member.report_is_outdated() {
@@ -159,8 +149,7 @@ fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
     Verdict::new(Phase::Discovery, Reason::ProbeMissing, silent_probe(member.probe_pod(), failure, since))
 }
 
-/// Returns whether a report of the current boot is overdue: the node's status has been waiting for it for [`REPORT_GRACE`]. That
-/// is measured by this operator's clock alone.
+/// Whether the node's status has been waiting for a report of this boot for [`REPORT_GRACE`], by this operator's clock alone.
 fn waited_since_boot(member: &Member<'_>, now: Timestamp) -> bool {
     let before = member.status().filter(|before| before.phase == Phase::Discovery);
     before.is_some_and(|before| match before.reason() {
@@ -169,7 +158,7 @@ fn waited_since_boot(member: &Member<'_>, now: Timestamp) -> bool {
     })
 }
 
-/// Returns the verdict on a toolkit that is not proven to work, or `None` if it is.
+/// Returns `None` for a toolkit that is proven to work.
 fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
     let phase = Phase::Toolkit;
     if member.want()?.toolkit.is_none() {
@@ -194,8 +183,8 @@ fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict
     })
 }
 
-/// Returns the verdict on a node whose kubelet does not list NVIDIA's runtime yet. A kubelet that lists no runtimes at all,
-/// because its container runtime does not report them, proves nothing.
+/// For a kubelet that does not list NVIDIA's runtime yet. One that lists no runtimes at all, because its container runtime does not report
+/// them, proves nothing.
 fn handler_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
     let handler = member.toolkit()?.handler()?;
     let known = &member.node.runtime_handlers;
@@ -214,7 +203,7 @@ fn handler_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
     })
 }
 
-/// Returns the verdict on a node whose GPUs are allocated to resource claims instead of by a device plugin.
+/// For GPUs that are allocated to resource claims instead of by a device plugin.
 fn by_claims(member: &Member<'_>) -> Option<Verdict> {
     let how = member.external.by_claims()?;
     let missing = gpu_missing(member, Phase::DevicePlugin).map(|verdict| verdict.message);
@@ -229,7 +218,6 @@ fn mps(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
     runs(member, world, Stage::Mps, now).err()
 }
 
-/// Returns the verdict on a node whose GPUs are not all allocatable.
 fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
     let phase = Phase::DevicePlugin;
     let waits_for = if member.want().is_some_and(|want| want.device_plugin.is_none()) {
@@ -275,7 +263,7 @@ fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict 
     Verdict::new(phase, Reason::WaitingForAllocatable, message)
 }
 
-/// Returns the message for devices that a serving device plugin reports as unhealthy, if no other cause is known.
+/// For devices that a serving plugin reports as unhealthy, if no other cause is known.
 fn withheld(member: &Member<'_>, name: &str, there: u32) -> Option<String> {
     let withheld = member.node.withheld.amount(name);
     // For a plugin that has just started, or is gone, kubelet lists all devices, and none is allocatable.
@@ -287,4 +275,31 @@ fn withheld(member: &Member<'_>, name: &str, there: u32) -> Option<String> {
             "{withheld} more {verb} registered but not allocatable: {plugin} reports {them} as unhealthy; see its log"
         )
     })
+}
+
+// Allocatable GPUs seem to prove a stage that broke after its node had become ready, but no new GPU pod can start: kubelet keeps devices
+// allocatable as long as the device plugin runs.
+
+/// The stages that GPU pods need while they start. The driver's container has evidence of its own, and without a device plugin no GPU is
+/// allocatable.
+const NEEDED: [Stage; 2] = [Stage::Toolkit, Stage::Mps];
+
+/// Returns the verdict on the first broken stage. After a reboot that is not reported yet, nothing is known of the stages.
+pub fn broken_stage(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
+    member.report?;
+    let needed = || NEEDED.into_iter().filter(|stage| member.have.get(*stage).is_some());
+    driver::replaced_on_host(member).or_else(|| needed().find_map(|stage| runs(member, world, stage, now).err()))
+}
+
+/// Returns when a broken stage, which may only be restarting, counts against Ready. It is recorded in the stage's condition, so the time is
+/// measured by this operator's clock alone.
+pub fn broken_stage_counts_from(broken: &Verdict, status: &GpuNodeStatus) -> Option<Timestamp> {
+    let kind = match broken.phase {
+        Phase::Driver => NodeConditionType::DriverReady,
+        Phase::Toolkit => NodeConditionType::ToolkitReady,
+        _ => NodeConditionType::DevicePluginReady,
+    };
+    let mut conditions = status.conditions.iter();
+    let condition = conditions.find(|condition| condition.type_ == kind.as_str() && condition.status == "False")?;
+    Some(later(condition.last_transition_time.0, STAGE_GRACE))
 }

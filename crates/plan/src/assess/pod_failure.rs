@@ -1,5 +1,4 @@
-//! Why a pod does not run or does not exist, from the error of the component that reports it: the API server, the scheduler,
-//! kubelet, or the container itself.
+//! Why a pod does not run or does not exist, from the error of the API server, the scheduler, kubelet, or the container itself.
 
 use std::{collections::HashSet, fmt};
 
@@ -17,12 +16,9 @@ use crate::{
     world::{ContainerFacts, ContainerState, Exit, NodeFacts, PodFacts, Role, World},
 };
 
-/// The name of the probe's DaemonSet in the chart.
 pub const PROBE_DAEMON_SET: &str = "nodestack-nvml-probe";
-/// The name of the detector's DaemonSet in the chart.
 pub const DETECTOR_DAEMON_SET: &str = "nodestack-gpu-detector";
 
-/// The API server's rejection of the pods of the probe or the detector.
 #[derive(Clone, Copy, Debug)]
 pub struct AgentRefusal<'w> {
     set: &'static str,
@@ -36,8 +32,8 @@ impl fmt::Display for AgentRefusal<'_> {
     }
 }
 
-/// Returns the API server's error for the pods of the probe or the detector, if it rejects them and they are missing. The Event with the
-/// error outlives its cause by an hour.
+/// Returns the API server's error for the chart's agents, if it rejects their pods and they are missing: the Event with the error outlives
+/// its cause by an hour.
 pub fn agent_refusal(world: &World) -> Option<AgentRefusal<'_>> {
     if let Some(error) = probe_refusal(world) {
         return Some(AgentRefusal { set: PROBE_DAEMON_SET, error });
@@ -55,8 +51,8 @@ fn probe_refusal(world: &World) -> Option<&str> {
     (have_one.is_empty() || world.nodes.values().any(|node| is_missing(node))).then_some(refusal)
 }
 
-/// Returns the API server's error for a DaemonSet's pods of which one is missing, if the error still applies: no pod was accepted
-/// since. A quota accepts some pods and rejects others.
+/// Returns the API server's error for a DaemonSet with a missing pod, if no pod was accepted since. A quota accepts some pods and rejects
+/// others.
 pub fn refusal<'w>(world: &'w World, set: &str, is_of_set: impl Fn(&PodFacts) -> bool) -> Option<&'w str> {
     let refusal = world.refusals.get(set)?;
     let words = refusal.message.as_str();
@@ -66,8 +62,7 @@ pub fn refusal<'w>(world: &'w World, set: &str, is_of_set: impl Fn(&PodFacts) ->
     (words.contains("exceeded quota") || forbidden && !taken_since).then_some(words)
 }
 
-/// Returns why a pod does not run, with the error of the scheduler, kubelet or its container; `None` if it runs or is still
-/// starting.
+/// Returns `None` for a pod that runs or is still starting.
 pub fn pod_failure(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
     if pod.unschedulable.is_some() {
         return unschedulable(pod, now);
@@ -75,8 +70,7 @@ pub fn pod_failure(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
     pod.init.iter().chain(&pod.containers).find_map(|container| container_failure(pod, container, now))
 }
 
-/// Returns why the probe of a node does not report: its pod, and why that fails, if it does. `since` is the event since when it should have
-/// reported, such as ` since the node was booted`.
+/// Returns why a probe does not report. `since` is when it should have reported, such as ` since the node was booted`.
 pub fn silent_probe(pod: Option<&PodFacts>, failure: Option<(Reason, String)>, since: &str) -> String {
     match (failure, pod) {
         (Some((reason, message)), _) => format!("the probe does not report: {reason}: {message}"),
@@ -87,18 +81,18 @@ pub fn silent_probe(pod: Option<&PodFacts>, failure: Option<(Reason, String)>, s
     }
 }
 
-/// The scheduler's words for a node on which a pod must not run beside another one.
+/// The scheduler's words for a node on which another pod excludes this one.
 const BESIDE_ANOTHER: &str = "anti-affinity";
 
-/// Returns why a pod cannot be scheduled. Every pod is unschedulable for a moment, and a replacement is until the scheduler tries
-/// again after the previous pod is gone, which may take a minute: no pod of this operator has another anti-affinity.
+/// Every pod is unschedulable for a moment, and a replacement until the scheduler tries again after the previous pod is gone, which may
+/// take a minute: no pod of this operator has another anti-affinity.
 pub fn unschedulable(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
     let message = pod.unschedulable.as_ref().filter(|message| !message.contains(BESIDE_ANOTHER))?;
     let long = pod.created.is_some_and(|created| older(created.local(), GRACE, now));
     long.then(|| (Reason::PodUnschedulable, format!("pod {} cannot be scheduled: {message}", pod.name)))
 }
 
-/// Returns why a container of a pod does not run; `None` if it runs or is still starting.
+/// Returns `None` for a container that runs or is still starting.
 pub fn container_failure(pod: &PodFacts, container: &ContainerFacts, now: Timestamp) -> Option<(Reason, String)> {
     let named = |message: &str| format!("pod {}, container {}: {message}", pod.name, container.name);
     let crashed = |exit| crashed(pod, container, exit);
@@ -138,12 +132,10 @@ fn crashed(pod: &PodFacts, container: &ContainerFacts, exit: &Exit) -> (Reason, 
     }
 }
 
-/// Returns whether a pod cannot start because an image does not exist.
 pub fn lacks_its_image(pod: &PodFacts) -> bool {
     pod.init.iter().chain(&pod.containers).any(lacks_image)
 }
 
-/// Returns whether a container cannot start because its image does not exist.
 pub fn lacks_image(container: &ContainerFacts) -> bool {
     match &container.state {
         ContainerState::Waiting { reason, message } => {
@@ -153,7 +145,7 @@ pub fn lacks_image(container: &ContainerFacts) -> bool {
     }
 }
 
-/// Returns the reason that a container of this operator reports at the beginning of its message, and the rest of the message.
+/// Returns the reason at the beginning of this operator's own containers' messages, and the rest.
 pub fn named_reason(words: &str) -> Option<(Reason, &str)> {
     let (name, words) = words.split_once(": ")?;
     let known = [
@@ -167,8 +159,8 @@ pub fn named_reason(words: &str) -> Option<(Reason, &str)> {
     known.into_iter().find(|reason| reason.as_str() == name).map(|reason| (reason, words))
 }
 
-/// Returns a pull error without kubelet's prefix `Back-off pulling image …: ErrImagePull: `. Kubelet reports each error with
-/// and without it; without it, both are the same message and thus one transition.
+/// Kubelet reports each pull error with and without `Back-off pulling image …: ErrImagePull: `. Without it, both are the same message and
+/// thus one transition.
 fn pull_error(message: &str) -> &str {
     message.split_once("ErrImagePull: ").map_or(message, |(_, error)| error)
 }

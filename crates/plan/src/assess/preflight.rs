@@ -1,43 +1,43 @@
-//! Pods that pull the images of a revision on one node before any node moves to it: their names, and what became of them.
+//! Pods that pull the images of a revision on one node before any node moves to it, and missing images of precompiled drivers.
 
 use std::{collections::BTreeSet, time::Duration};
 
-use gpu_operator_crd::{NodeName, gpunode::StageRevisions, keys};
+use gpu_operator_crd::{NodeName, gpunode::StageRevisions, keys, policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{
         member::Member,
-        pod_failure::{container_failure, lacks_image, unschedulable},
+        pod_failure::{self, container_failure, lacks_image, unschedulable},
     },
+    catalogue::Catalogue,
     container_names::PREFLIGHT_DRIVER,
+    desired::{
+        driver::{self, DriverChoice, Subject},
+        effective_spec,
+    },
+    note::Note,
     revision,
     time::older,
     world::{ContainerFacts, ContainerState, PodFacts, Role, World},
 };
 
-/// What became of the images of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pull {
-    /// They are being pulled.
     Underway,
-    /// They have been pulled.
     Done,
-    /// They cannot be pulled for this reason, at present.
     Failed(String),
 }
 
-/// Returns the beginning of the names of the pods for a revision, which is the same on all nodes.
+/// The beginning of the names of the pods for a revision, the same on all nodes.
 pub fn prefix(goal: &StageRevisions) -> String {
     format!("{}-{}", keys::PREFLIGHT, revision::short(goal, 10))
 }
 
-/// Returns the name of the pod for a revision on a node.
 pub fn name(goal: &StageRevisions, node: &NodeName) -> String {
     format!("{}-{}", prefix(goal), revision::short(node, 6))
 }
 
-/// Returns the pod on a node for the revision with this [`prefix`].
 pub fn pod_on<'w>(member: &Member<'w>, prefix: &str) -> Option<&'w PodFacts> {
     member.pods.iter().copied().find(|pod| pod.role == Role::Preflight && prefix_of(pod) == Some(prefix))
 }
@@ -46,8 +46,7 @@ fn prefix_of(pod: &PodFacts) -> Option<&str> {
     pod.name.rsplit_once('-').map(|(prefix, _)| prefix)
 }
 
-/// Returns what became of the images of a pod that may take this long. The exit codes of its containers prove nothing: an image may
-/// not contain the command.
+/// `limit` is how long it may take. The exit codes of the containers prove nothing: an image may not contain the command.
 pub fn state(pod: &PodFacts, limit: Duration, now: Timestamp) -> Pull {
     if !pod.containers.is_empty() && pod.containers.iter().all(is_pulled) {
         return Pull::Done;
@@ -66,7 +65,7 @@ pub fn state(pod: &PodFacts, limit: Duration, now: Timestamp) -> Pull {
     }
 }
 
-/// Returns whether kubelet has pulled the image of a container: all that may fail later comes after that.
+/// Whether kubelet has pulled the image: everything else that may fail comes later.
 fn is_pulled(container: &ContainerFacts) -> bool {
     match &container.state {
         ContainerState::Running(_) | ContainerState::Ended(_) => true,
@@ -82,6 +81,55 @@ pub fn without_driver_image(world: &World) -> BTreeSet<&str> {
     let is_missing = |container: &ContainerFacts| container.name.as_str() == PREFLIGHT_DRIVER && lacks_image(container);
     let pods = world.pods.values().filter(|pod| pod.role == Role::Preflight && pod.containers.iter().any(is_missing));
     pods.filter_map(|pod| prefix_of(pod)).collect()
+}
+
+// A missing image of a precompiled driver is recorded in the GpuNode, and the driver is compiled on the node until a different image is
+// wanted. Without the record the node would alternate between the two.
+
+/// Returns the precompiled image that the policy selects, if it does not exist. `without_image` are the revisions whose image a node has
+/// tried to pull; see [`without_driver_image`].
+pub fn missing_precompiled(
+    catalogue: &Catalogue,
+    member: &Member<'_>,
+    without_image: &BTreeSet<&str>,
+) -> Option<String> {
+    // This is called for every node, and most policies select no precompiled driver.
+    if !effective_spec::is_precompiled(member.policy, member.pool.named) {
+        return None;
+    }
+    let status = member.status()?;
+    if member.desired.is_unknown() {
+        return status.missing_image.clone();
+    }
+    let (report, choice) = (member.report?, member.driver()?);
+    let subject = Subject {
+        catalogue,
+        images: &member.policy.spec.images,
+        node: member.node,
+        has_driver: member.have.driver.is_some(),
+        discovery: &member.discovery,
+        report,
+        missing_image: status.missing_image.as_deref(),
+    };
+    let settings = effective_spec::driver(member.policy, member.pool.named);
+    let image = driver::wants_precompiled(&settings, &subject, choice)?;
+    let known = status.missing_image.as_ref() == Some(&image);
+    let want = member.want();
+    let now_seen = || {
+        let Some(want) = &want else { return false };
+        want.driver == member.have.driver && member.pod(Stage::Driver).is_some_and(pod_failure::lacks_its_image)
+            || !without_image.is_empty() && without_image.contains(prefix(want).as_str())
+    };
+    (known || choice.is_precompiled() && now_seen()).then_some(image)
+}
+
+/// Reports that the driver is compiled on the node instead.
+pub fn precompiled_note(member: &Member<'_>, image: &str) -> Option<Note> {
+    let compiles = matches!(member.driver(), Some(DriverChoice::Container { kernel: None, .. }));
+    let message = format!(
+        "image {image} does not exist, so the driver is compiled on the node; the image is checked again when the kernel or the driver's branch changes"
+    );
+    compiles.then(|| Note::new(Reason::PrecompiledImageMissing, message))
 }
 
 #[cfg(test)]

@@ -1,22 +1,110 @@
-//! The verdict on a node: its phase, and why.
+//! The verdict on a node: its phase, and why; and the verdicts on a stage's pod that does not exist or does not run.
 
-use gpu_operator_crd::{Phase, reason::Reason};
+use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
+use k8s_openapi::jiff::Timestamp;
 
-/// A node's phase with its reason and message.
+use crate::{
+    assess::{
+        member::Member,
+        pod_failure::{self, pod_failure},
+    },
+    container_names::DEVICE_NODES,
+    inventory::gpus,
+    revision::daemon_set_name,
+    world::{ContainerState, PodFacts, Role, World},
+};
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub phase: Phase,
-    /// The machine-readable reason.
     pub reason: Reason,
-    /// The message for humans.
     pub message: String,
-    /// The pods that the node is waiting for, as `namespace/name`.
     pub waits_on: Vec<String>,
 }
 
 impl Verdict {
-    /// Returns a verdict on a node that is not waiting for particular pods.
     pub fn new(phase: Phase, reason: Reason, message: impl Into<String>) -> Self {
         Self { phase, reason, message: message.into(), waits_on: Vec::new() }
     }
+}
+
+/// The cause is the pod that it replaces, or a failure.
+pub fn stage_pod_failure(
+    member: &Member<'_>,
+    stage: Stage,
+    pod: &PodFacts,
+    phase: Phase,
+    now: Timestamp,
+) -> Option<Verdict> {
+    let before = member.pods_of(stage).find(|other| other.name != pod.name);
+    if let Some(before) = before.filter(|_| pod.unschedulable.is_some()) {
+        let message = format!("pod {} is waiting for pod {} to terminate", pod.name, before.name);
+        return Some(Verdict::new(phase, Reason::PodStarting, message));
+    }
+    pod_failure(pod, now).map(|(reason, message)| Verdict::new(phase, reason, message))
+}
+
+pub fn runs<'w>(member: &Member<'w>, world: &World, stage: Stage, now: Timestamp) -> Result<&'w PodFacts, Verdict> {
+    let phase = stage.phase();
+    let pod = member.pod(stage).ok_or_else(|| no_pod(member, world, stage, phase))?;
+    if let Some(verdict) = stage_pod_failure(member, stage, pod, phase, now) {
+        return Err(verdict);
+    }
+    if pod.running() { Ok(pod) } else { Err(starting(phase, pod)) }
+}
+
+pub fn gpu_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
+    let (expected, on_bus) = (member.expected?, member.on_bus());
+    let gone = member.missing_from().join(", ");
+    let mut details = if gone.is_empty() { String::new() } else { format!("; missing: {gone}") };
+    details.extend(gpus::passed_through(member.last_report()).into_iter().flat_map(|given| ["; ".to_owned(), given]));
+    (on_bus < expected).then(|| {
+        let advice = missing_advice(&member.node.name, on_bus);
+        let message = format!("{on_bus} of {expected} expected GPUs are on the PCI bus{details}. {advice}");
+        Verdict::new(phase, Reason::GpuMissing, message)
+    })
+}
+
+fn missing_advice(node: &NodeName, on_bus: u32) -> String {
+    let count = keys::GPU_COUNT;
+    // The expected number cannot be zero.
+    if on_bus == 0 {
+        return format!(
+            "Search the kernel log for NVRM/Xid; if fewer GPUs are expected, correct gpusPerNode, or the node's annotation {count}"
+        );
+    }
+    format!(
+        "If one failed, search the kernel log for NVRM/Xid; if {on_bus} is right, set gpusPerNode: {on_bus} or run: kubectl annotate --overwrite node {node} {count}={on_bus}"
+    )
+}
+
+/// The node has a taint that is not tolerated, the API server rejects the pod, or the pod is about to be created.
+pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) -> Verdict {
+    if let Some(taint) = member.untolerated {
+        let message = format!(
+            "taint {taint} of the node is not tolerated, so no operand is scheduled there; add a toleration for it to the tolerations of defaults or of its pool, or remove them to tolerate every taint"
+        );
+        return Verdict::new(phase, Reason::UntoleratedTaint, message);
+    }
+    let group = member.have.get(stage);
+    let refusal = group.and_then(|group| {
+        let of_group = |pod: &PodFacts| pod.role == Role::Operand(stage) && pod.group.as_ref() == Some(group);
+        pod_failure::refusal(world, &daemon_set_name(stage, group), of_group)
+    });
+    match refusal {
+        Some(words) => Verdict::new(phase, Reason::PodsForbidden, words),
+        None => Verdict::new(phase, Reason::PodStarting, format!("waiting for the pod of the {}", stage.title())),
+    }
+}
+
+/// Names the current container.
+pub fn starting(phase: Phase, pod: &PodFacts) -> Verdict {
+    let next = pod
+        .init
+        .iter()
+        .chain(&pod.containers)
+        .filter(|container| container.name != DEVICE_NODES || container.running_since().is_none())
+        .find(|container| !matches!(container.state, ContainerState::Ended(ref exit) if exit.code == 0));
+    let at = next.map_or_else(String::new, |container| format!(", at container {}", container.name));
+    Verdict::new(phase, Reason::PodStarting, format!("pod {} is starting{at}", pod.name))
 }

@@ -1,9 +1,7 @@
-//! When a write is made again: because it failed, or because what it wrote did not stay.
-//!
-//! A write that fails again and again is attempted less and less often, whatever wakes the loop, while all others go on. A repair is a
-//! successful write of what was last written there: another writer has changed it since. The first repairs are made at once, so that a
-//! manual edit is reverted immediately. Then they become less and less frequent: a controller or a webhook that writes something else
-//! would otherwise cause writes without end.
+//! When a write is made again, because it failed or did not stay. Failures: the pause before each attempt doubles, whatever wakes the loop,
+//! while all other writes go on. Repairs, which write again what another writer has changed: the first [`AT_ONCE`] are immediate, so that a
+//! manual edit is reverted; then the pause doubles from [`FIRST_PAUSE`] to [`MAX_PAUSE`], so that a controller or webhook cannot cause
+//! writes without end. These are 12 repairs in an hour.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,8 +10,8 @@ use std::{
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{keys, reason::Reason};
+use strum::IntoStaticStr;
 
-use super::failure::Failure;
 use crate::{
     output::{
         body::{Body, Kind, Part, Target},
@@ -24,30 +22,75 @@ use crate::{
     world::{Concern, HeldWrite, World},
 };
 
-/// The number of repairs that are made at once …
+/// The number of immediate repairs.
 const AT_ONCE: u32 = 5;
-/// … the pause before the next one, which doubles with each …
+/// The pause before the next repair, which doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_secs(90);
-/// … and its maximum. A fight is over if no repair has been needed for as long. In total, these are 12 repairs in an hour.
+/// The longest pause. A fight is over if no repair has been needed for as long.
 const MAX_PAUSE: Duration = Duration::from_mins(10);
 /// How long a success is remembered.
 const MEMORY: Duration = Duration::from_hours(1);
-/// How soon a fight that has just been noticed is reported.
+/// How soon a new fight is reported.
 const SOON: Duration = Duration::from_secs(1);
 
-/// The last attempts, by the hash of their target.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Failure {
+    pub class: Class,
+    /// Includes the action and the object.
+    pub message: String,
+}
+
+#[derive(IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// The operator's role lacks a permission.
+    Forbidden,
+    /// Another write came first, or another manager owns a field.
+    Conflict,
+    NotFound,
+    /// The API server considers the object invalid.
+    Invalid,
+    /// At present: a PodDisruptionBudget forbids an eviction, or there are too many requests.
+    TooManyRequests,
+    Refused,
+    Unreachable,
+}
+
+impl Class {
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    /// Whether only a person can fix the error.
+    pub fn lasts(self) -> bool {
+        matches!(self, Self::Forbidden | Self::Invalid)
+    }
+
+    /// The longest pause between two attempts.
+    pub fn retry_within(self) -> Duration {
+        Duration::from_mins(if self == Self::TooManyRequests { 1 } else { 5 })
+    }
+
+    /// Errors that only a person can fix are not retried every second.
+    pub fn retry_after(self) -> Duration {
+        match self {
+            Self::Conflict | Self::NotFound => Duration::from_secs(1),
+            Self::Unreachable | Self::Refused | Self::TooManyRequests => Duration::from_secs(5),
+            Self::Forbidden | Self::Invalid => Duration::from_secs(30),
+        }
+    }
+}
+
+/// By the hash of their target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Retry {
     attempts: BTreeMap<u64, Attempts>,
-    /// When the first of the repairs that the current plan contains and that are held may be made, or a new fight is reported.
+    /// When the first held repair may be made, or a new fight is reported.
     next: Option<Uptime>,
 }
 
-/// The last attempts to write to a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Attempts {
     success: Option<Success>,
-    /// The failures since.
     failed: Option<Failed>,
 }
 
@@ -57,29 +100,25 @@ struct Success {
     content: u64,
     at: Uptime,
     repairs: u32,
-    /// The generation that the object had when this was planned, if it is a DaemonSet.
+    /// For a DaemonSet, its generation when the write was planned.
     before: Option<i64>,
     fight: Option<Box<Fight>>,
 }
 
-/// A write that is needed again and again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Fight {
     target: String,
-    /// What the other manager does to it.
+    /// What the other manager does.
     deed: &'static str,
     concerns: Concern,
     /// The other manager, if the object names one.
     manager: Option<Interned>,
-    /// When a repair was last needed.
     needed: Uptime,
 }
 
-/// A write that failed when it was last attempted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Failed {
     deletes: bool,
-    /// The pod that it evicts, if it does.
     evicts: Option<String>,
     concerns: Concern,
     failure: Failure,
@@ -88,7 +127,7 @@ struct Failed {
 }
 
 impl Retry {
-    /// Adds to the world what an administrator has to resolve: lasting failures and current fights.
+    /// Adds lasting failures and current fights to the world.
     pub fn report(&self, world: &mut World) {
         let failed = || self.attempts.values().filter_map(|attempts| attempts.failed.as_ref());
         let refused = |failed: &Failed| Some((failed.evicts.clone()?, failed.failure.message.clone()));
@@ -117,9 +156,8 @@ impl Retry {
         }
     }
 
-    /// Records the repairs that a plan contains, and removes those of DaemonSets that are held. Nothing that depends on such a
-    /// DaemonSet has to wait: it exists. Failed writes that the plan does not contain are not needed any more: returns whether there
-    /// were any.
+    /// Records the repairs of a plan, and removes those of DaemonSets that are held: what depends on such a DaemonSet need not wait,
+    /// because it exists. Failed writes that the plan does not contain are forgotten: returns whether there were any.
     pub fn begin(&mut self, writes: &mut Vec<Write>, world: &World, now: Uptime) -> bool {
         self.next = None;
         for attempts in self.attempts.values_mut() {
@@ -154,8 +192,8 @@ impl Retry {
         resolved
     }
 
-    /// Records that a write is needed, if it is one more repair than those that are made at once. A write that leaves the object as
-    /// it was is no fight: a webhook changes it on admission, for example to use a mirror of an image registry.
+    /// Records a repair beyond the immediate ones. A write that leaves the object as it was is no fight: a webhook changes it on admission,
+    /// for example to use a mirror of an image registry.
     fn note(&mut self, write: &Write, world: &World, now: Uptime) {
         let success = self.attempts.get_mut(&key(write)).and_then(|attempts| attempts.success.as_mut());
         let success = success.filter(|success| success.repeats(write));
@@ -182,14 +220,13 @@ impl Retry {
         fight.manager = co_writer(&write.target, world).or(fight.manager.take());
     }
 
-    /// Returns whether a write is not to be made yet.
     pub fn holds(&self, write: &Write, now: Uptime) -> bool {
         let Some(attempts) = self.attempts.get(&key(write)) else { return false };
         let failed = attempts.failed.as_ref().filter(|failed| failed.deletes == deletes(write));
         failed.is_some_and(|failed| now < failed.until) || attempts.hold_repair(write, now)
     }
 
-    /// Records a success. Returns whether the write had failed before.
+    /// Returns whether the write had failed before.
     pub fn succeeded(&mut self, write: &Write, now: Uptime) -> bool {
         let attempts = self.attempts.entry(key(write)).or_default();
         let (content, before) = (content(write), generation(write));
@@ -202,7 +239,6 @@ impl Retry {
         attempts.failed.take_if(|failed| failed.deletes == deletes(write)).is_some()
     }
 
-    /// Records a failed attempt. The pause doubles with each.
     pub fn failed(&mut self, write: &Write, failure: Failure, now: Uptime) {
         let attempts = self.attempts.entry(key(write)).or_default();
         let before = attempts.failed.as_ref().filter(|failed| failed.deletes == deletes(write));
@@ -213,7 +249,6 @@ impl Retry {
         attempts.failed = Some(Failed { deletes, evicts, concerns, failure, pause, until: now + pause });
     }
 
-    /// Returns when the next attempt may be made, or a message changes.
     pub fn next(&self) -> Option<Uptime> {
         let failed = self.attempts.values().filter_map(|attempts| Some(attempts.failed.as_ref()?.until));
         let ends = self.fights().map(|fight| fight.needed + MAX_PAUSE);
@@ -226,14 +261,12 @@ impl Retry {
 }
 
 impl Attempts {
-    /// Returns whether a write is a repair that is not to be made yet.
     fn hold_repair(&self, write: &Write, now: Uptime) -> bool {
         self.success.as_ref().is_some_and(|success| now < success.until() && success.repeats(write))
     }
 }
 
 impl Success {
-    /// Returns when the next repair may be made.
     fn until(&self) -> Uptime {
         let pause = self.repairs.checked_sub(AT_ONCE).map_or(Duration::ZERO, |doublings| {
             FIRST_PAUSE.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(MAX_PAUSE)
@@ -241,7 +274,7 @@ impl Success {
         self.at + pause
     }
 
-    /// Returns whether a write is a repair of this one, after those that are made at once.
+    /// Whether a write is a repair of this one, after the immediate ones.
     fn repeats(&self, write: &Write) -> bool {
         self.repairs >= AT_ONCE && self.content == content(write)
     }
@@ -251,18 +284,18 @@ impl Fight {
     fn message(&self) -> String {
         let Self { target, deed, manager, .. } = self;
         let minutes = MAX_PAUSE.as_secs() / 60;
-        let (who, it) = manager.as_ref().map_or_else(
-            || {
-                let unknown = "an unknown component (managedFields lists no other manager)";
-                (unknown.to_owned(), "that component".to_owned())
-            },
-            |manager| (format!("field manager {manager:?}"), format!("{manager:?}")),
-        );
-        format!("{who} keeps {deed} {target}; repairs are delayed by up to {minutes} minutes: stop {it} from doing so")
+        match manager {
+            Some(manager) => format!(
+                "field manager {manager:?} keeps {deed} {target}; repairs are delayed by up to {minutes} minutes: stop {manager:?} from doing so"
+            ),
+            None => format!(
+                "a client without a field manager keeps {deed} {target}; find it in the API server's audit log. Repairs are delayed by up to {minutes} minutes"
+            ),
+        }
     }
 }
 
-/// Returns what identifies the target of a write: a pod of an operand by its role, because its successor has another name.
+/// A pod of an operand is identified by its role, because its successor has another name.
 fn key(write: &Write) -> u64 {
     write.role.as_ref().map_or_else(|| hash(&write.target), hash)
 }
@@ -271,7 +304,6 @@ fn deletes(write: &Write) -> bool {
     matches!(write.body, Body::Delete(_))
 }
 
-/// Returns the generation of the DaemonSet that a write repairs.
 fn generation(write: &Write) -> Option<i64> {
     match &write.body {
         Body::DaemonSet(write) => write.generation,
@@ -279,7 +311,7 @@ fn generation(write: &Write) -> Option<i64> {
     }
 }
 
-/// Returns the hash of what a write writes, without what differs each time.
+/// Without what differs each time.
 fn content(write: &Write) -> u64 {
     match &write.body {
         Body::DaemonSet(write) => hash(&write.set),
@@ -300,7 +332,6 @@ fn content(write: &Write) -> u64 {
     }
 }
 
-/// Returns the other manager that last wrote to a target.
 fn co_writer(target: &Target, world: &World) -> Option<Interned> {
     let Target { kind, part, name } = target;
     if *kind == Kind::DaemonSet {

@@ -1,56 +1,53 @@
-//! A minimum interval between the writes of each status. What changes in between is written together.
+//! A minimum interval between the writes of each status: what changes in between is written together. Counts of a policy, which wake all
+//! watchers, wait for [`PROMPT`] at first; the interval doubles with each write up to [`MAX_POLICY_PROGRESS`], until nothing has been
+//! written for [`QUIET`]. Transient phases of a node wait for [`NODE_PROGRESS`] or, if that is longer, [`PER_NODE`] for each node being
+//! installed, at most [`MAX_INTERVAL`]: one write per second, however many nodes are installed.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
     output::{
         body::{Kind, Target},
-        write::{Urgency, Write},
+        write::{Step, Steps, Urgency, Write},
     },
     time::Uptime,
 };
 
-/// The interval of changes in the status of a policy that a user may wait for or act upon.
+/// The interval of changes that a user may wait for or act upon.
 const PROMPT: Duration = Duration::from_secs(1);
-/// The interval of changes of counts in the status of a policy, which wakes all watchers, is that of prompt ones at first. It doubles
-/// with each write, up to this maximum …
+/// The longest interval of counts in the status of a policy.
 const MAX_POLICY_PROGRESS: Duration = Duration::from_secs(30);
-/// … until nothing has been written for this time. A node whose status was written within it is being installed, or has just been.
+/// Without a write for this time, a status is quiet: a node whose status was written within it is being installed.
 const QUIET: Duration = Duration::from_mins(1);
-/// The interval of transient phases in the status of a GpuNode or the condition of a Node: an installation with stages of a few seconds needs two writes …
+/// The shortest interval of transient phases: an installation of a few seconds needs two writes.
 const NODE_PROGRESS: Duration = Duration::from_secs(10);
-/// … and this time per node that is in such a phase or was recently, if that is longer in total: it limits these writes to one per
-/// second, regardless of the number of nodes that are installed at once …
+/// The share of each installing node in the interval of transient phases.
 const PER_NODE: Duration = Duration::from_secs(1);
-/// … and the maximum of that total.
+/// The longest interval of transient phases.
 const MAX_INTERVAL: Duration = Duration::from_mins(10);
-/// How soon a plan without another reason looks again at changes that are written with the next one.
+/// How soon a plan looks again at changes that are written with the next one.
 const LATER: Duration = Duration::from_hours(1);
 
-/// The times of the last writes of statuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Throttle {
     written: BTreeMap<Target, Written>,
-    /// The number of nodes whose status was written recently, or is in the current plan because of a transient phase.
+    /// Nodes whose status was written recently, or is in the current plan because of a transient phase.
     installing: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Written {
     at: Uptime,
-    /// The interval until the next write, if it is one of counts.
     gap: Duration,
 }
 
 impl Written {
-    /// Returns whether it has not been quiet since.
     fn is_recent(&self, now: Uptime) -> bool {
         now.saturating_sub(self.at) < QUIET
     }
 }
 
 impl Throttle {
-    /// Prepares for the writes of a plan.
     pub fn begin(&mut self, writes: &[Write], now: Uptime) {
         self.written.retain(|_, last| now.saturating_sub(last.at) < MAX_INTERVAL);
         let recent =
@@ -61,7 +58,7 @@ impl Throttle {
         self.installing = u32::try_from(recent + others).unwrap_or(u32::MAX);
     }
 
-    /// Returns how long a write must wait, or `None` if it may be made now.
+    /// Returns `None` if the write may be made now.
     pub fn wait(&self, write: &Write, now: Uptime) -> Option<Duration> {
         if write.urgency == Urgency::Detail {
             return Some(LATER);
@@ -77,7 +74,6 @@ impl Throttle {
         interval.checked_sub(now.saturating_sub(last.at)).filter(|wait| !wait.is_zero())
     }
 
-    /// Records a write.
     pub fn written(&mut self, write: &Write, now: Uptime) {
         if write.urgency == Urgency::Immediate {
             return;
@@ -85,6 +81,46 @@ impl Throttle {
         let last = self.written.get(&write.target).filter(|last| last.is_recent(now));
         let gap = last.map_or(PROMPT, |last| (last.gap * 2).min(MAX_POLICY_PROGRESS));
         self.written.insert(write.target.clone(), Written { at: now, gap });
+    }
+}
+
+// Policy statuses are the last writes of a pass, and a pass ends after some seconds: while a large fleet is installed, no pass would write
+// them for minutes.
+
+/// After this time, the status of a policy is written before those of its nodes, although it shows more than these.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Since when passes have wanted to write the statuses of policies.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Overdue(BTreeMap<Target, Uptime>);
+
+impl Overdue {
+    /// Moves overdue statuses to an earlier step: after the finalizers, on which all else depends, and the taints, for whose end pods may
+    /// be waiting.
+    pub fn begin(&mut self, steps: &mut Steps, now: Uptime) {
+        let is_policy_status = |write: &Write| write.step() == Step::PolicyStatuses;
+        let wanted = steps.iter().flatten().filter(|write| is_policy_status(write));
+        let wanted = wanted.map(|write| (write.target.clone(), *self.0.get(&write.target).unwrap_or(&now)));
+        self.0 = wanted.collect();
+        let is_overdue = |write: &Arc<Write>| {
+            let since = self.0.get(&write.target).filter(|_| is_policy_status(write));
+            since.is_some_and(|since| now.saturating_sub(*since) >= PATIENCE)
+        };
+        let overdue: Vec<_> =
+            steps.iter_mut().flat_map(|step| step.extract_if(.., |write| is_overdue(write))).collect();
+        if overdue.is_empty() {
+            return;
+        }
+        steps.retain(|step| !step.is_empty());
+        let is_first = |step: &Vec<Arc<Write>>| step.first().is_some_and(|write| write.step() <= Step::Taints);
+        let first = steps.iter().take_while(|step| is_first(step)).count();
+        steps.insert(first, overdue);
+    }
+
+    pub fn written(&mut self, write: &Write) {
+        if write.step() == Step::PolicyStatuses {
+            self.0.remove(&write.target);
+        }
     }
 }
 

@@ -2,21 +2,75 @@
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
-use serde::Deserialize;
+use gpu_operator_crd::policy::{Architecture, ModuleSupport};
+use serde::{
+    Deserialize,
+    de::{IntoDeserializer, value::Error},
+};
+use thiserror::Error;
 
-use super::{
-    desktop,
-    entries::{CatalogueError, DeviceEntry, ModelEntry, illegal},
-    model::{Accelerator, ArchitectureEntry, BranchRange, Limit, PciDevice, Release, Subsystem},
-    name,
+use crate::catalogue::{
+    model::{
+        self, Accelerator, ArchitectureEntry, BranchRange, Limit, PciDevice, Release, Subsystem, branch_of, parsed,
+    },
     table::Catalogue,
-    version::{branch_of, parsed},
 };
 
-/// The data file.
 pub(super) const BUILTIN: &str = include_str!("../../data/accelerators.yaml");
-/// The table of desktop cards.
 pub(super) const DESKTOP: &str = include_str!("../../data/desktop.txt");
+
+#[derive(Debug, Error)]
+pub enum CatalogueError {
+    #[error("invalid catalogue of accelerators: {0}")]
+    Shape(#[from] serde_yaml::Error),
+    #[error("duplicate {what} {value} in the catalogue of accelerators")]
+    Duplicate {
+        /// The kind of value, such as `name or alias`.
+        what: &'static str,
+        value: String,
+    },
+    #[error("invalid value {value:?} in the catalogue of accelerators: expected {what}")]
+    Illegal { what: &'static str, value: String },
+    #[error("the catalogue of accelerators does not define architecture {0}")]
+    UnknownArchitecture(Architecture),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ModelEntry {
+    pub(super) name: String,
+    pub(super) architecture: Architecture,
+    pub(super) devices: Vec<DeviceEntry>,
+    #[serde(default)]
+    pub(super) aliases: Vec<String>,
+    /// Overrides the architecture's.
+    pub(super) first: Option<Limit>,
+    /// Overrides the architecture's.
+    pub(super) modules: Option<ModuleSupport>,
+    /// Whether its drivers are published among those for desktop cards, where the name is misleading.
+    pub(super) desktop: Option<bool>,
+    pub(super) believed: Option<String>,
+}
+
+impl ModelEntry {
+    /// Returns a model with the defaults of its architecture.
+    pub(super) fn of_table(name: &str, architecture: Architecture, devices: Vec<DeviceEntry>) -> Self {
+        let (name, aliases) = (name.to_owned(), Vec::new());
+        Self { name, architecture, devices, aliases, first: None, modules: None, desktop: Some(true), believed: None }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct DeviceEntry {
+    pub(super) id: String,
+    pub(super) subsystem: Option<String>,
+    pub(super) memory_mib: Option<u32>,
+}
+
+pub(super) fn illegal(what: &'static str, value: &str) -> CatalogueError {
+    CatalogueError::Illegal { what, value: value.to_owned() }
+}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -45,25 +99,24 @@ struct DriverEntry {
 }
 
 impl Catalogue {
-    /// The catalogue that is built into the operator. Reading it takes about a millisecond: read it once and pass it on.
+    /// Reading the catalogue takes about a millisecond: read it once and pass it on.
     pub fn builtin() -> Result<Self, CatalogueError> {
         Self::from_files(BUILTIN, DESKTOP)
     }
 
-    /// Reads a catalogue from the data file and the table of desktop cards.
     pub(super) fn from_files(yaml: &str, desktop: &str) -> Result<Self, CatalogueError> {
         let file: File = serde_yaml::from_str(yaml)?;
         let models = file
             .models
             .into_iter()
-            .chain(desktop::models(desktop)?)
+            .chain(desktop_models(desktop)?)
             .map(|entry| accelerator(entry, &file.architectures))
             .collect::<Result<Vec<_>, _>>()?;
         let mut by_name = BTreeMap::new();
         let mut by_pci = BTreeMap::new();
         for (index, model) in models.iter().enumerate() {
             for word in std::iter::once(&model.name).chain(&model.aliases) {
-                if !name::is_label_value(word) {
+                if !model::is_label_value(word) {
                     return Err(illegal("a legal label value", word));
                 }
                 insert_once(&mut by_name, word.clone(), index, "name or alias", word)?;
@@ -108,7 +161,7 @@ fn accelerator(entry: ModelEntry, architectures: &[ArchitectureEntry]) -> Result
     let believed: Vec<_> =
         [&entry.believed, &mark(first.as_ref()), &mark(last.as_ref())].into_iter().filter_map(Clone::clone).collect();
     Ok(Accelerator {
-        desktop: entry.desktop.unwrap_or_else(|| name::is_desktop(&entry.name)),
+        desktop: entry.desktop.unwrap_or_else(|| model::is_desktop(&entry.name)),
         name: entry.name,
         aliases: entry.aliases,
         architecture: entry.architecture.into(),
@@ -150,7 +203,7 @@ fn releases(entries: Vec<DriverEntry>) -> Result<Vec<Release>, CatalogueError> {
         let Some(numbers) = parsed(&version).filter(|numbers| numbers.parts() > 1) else {
             return Err(illegal("a full driver version", &version));
         };
-        if let Some(nothing) = os.iter().find(|os| !name::is_label_value(os)) {
+        if let Some(nothing) = os.iter().find(|os| !model::is_label_value(os)) {
             return Err(illegal("the name of an operating system in image tags", nothing));
         }
         let release = Release { version: version.clone(), numbers: numbers.clone(), os, source };
@@ -173,4 +226,32 @@ fn insert_once<K: Ord, V>(
             Ok(())
         }
     }
+}
+
+// The table of desktop and workstation cards: for each architecture, a row per model. It is plain text instead of YAML because
+// it is the largest part of the data, and every command parses it.
+
+pub(super) fn desktop_models(text: &str) -> Result<Vec<ModelEntry>, CatalogueError> {
+    let mut architecture = None;
+    let mut models = Vec::new();
+    for line in text.lines().map(str::trim_end).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let row = || illegal("a row of a name and PCI ids below the heading of an architecture", line);
+        if !line.starts_with(' ') {
+            let heading: Result<Architecture, Error> = Architecture::deserialize(line.into_deserializer());
+            architecture = Some(heading.map_err(|_| illegal("the name of an architecture", line))?);
+            continue;
+        }
+        let mut words = line.split_whitespace();
+        let (name, ids) = (words.next().ok_or_else(row)?, words.collect::<Vec<_>>());
+        if ids.is_empty() {
+            return Err(row());
+        }
+        models.push(ModelEntry::of_table(name, architecture.ok_or_else(row)?, devices(name, &ids)));
+    }
+    Ok(models)
+}
+
+fn devices(name: &str, ids: &[&str]) -> Vec<DeviceEntry> {
+    let memory_mib = name.split('-').find_map(|word| word.strip_suffix("gb")?.parse::<u32>().ok()).map(|gb| gb * 1024);
+    ids.iter().map(|id| DeviceEntry { id: (*id).to_owned(), subsystem: None, memory_mib }).collect()
 }

@@ -1,4 +1,4 @@
-//! The facts of a GPU model.
+//! The facts of a GPU model, names of models, and versions of drivers.
 
 use std::{fmt, str::FromStr};
 
@@ -9,25 +9,20 @@ use gpu_operator_crd::{
 };
 use serde::Deserialize;
 
-/// A GPU model, with one canonical name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accelerator {
-    /// The canonical name, a legal label value: the value of GKE's accelerator label if it has one, such as
-    /// `nvidia-tesla-p100`.
+    /// A legal label value: the value of GKE's accelerator label, if it has one, such as `nvidia-tesla-p100`.
     pub name: String,
     /// Other clouds' label values for this model.
     pub aliases: Vec<String>,
     pub architecture: Open<Architecture>,
-    /// The PCI devices that it appears as.
     pub devices: Vec<PciDevice>,
     /// Nominal memory of one GPU in MiB, if known and the same for all of [`Self::devices`].
     pub memory_mib: Option<u32>,
-    /// The driver branches that support it.
     pub driver: BranchRange,
     /// The flavours of NVIDIA's kernel modules that support it.
     pub modules: ModuleSupport,
-    /// Whether NVIDIA publishes its drivers among those for desktop and workstation cards, and not among those for data
-    /// centres.
+    /// Whether NVIDIA publishes its drivers among those for desktop and workstation cards.
     pub desktop: bool,
     /// The facts that are unverified; `None` if all are verified.
     pub believed: Option<String>,
@@ -49,10 +44,8 @@ impl Accelerator {
     }
 }
 
-/// An NVIDIA PCI device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PciDevice {
-    /// The device id, without the vendor's `10de`.
     pub device_id: u16,
     /// The subsystem that distinguishes this product from others with the same device id; `None` matches any.
     pub subsystem: Option<Subsystem>,
@@ -63,9 +56,7 @@ pub struct PciDevice {
 /// A PCI subsystem (`subsystem_vendor` and `subsystem_device` in sysfs). Parsed from text such as `10de:157e`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subsystem {
-    /// The id of the board's vendor.
     pub vendor: u16,
-    /// The vendor's id of the board.
     pub device: u16,
 }
 
@@ -103,14 +94,13 @@ impl fmt::Display for BranchRange {
 /// A driver version that is recommended, and what its images were built for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// The full version, such as `580.173.02`.
     pub version: String,
-    /// The numbers of the version, of which the first is the branch.
+    /// The first number is the branch.
     pub numbers: Version,
     /// The operating systems that NVIDIA built its image for, as the tags name them, such as `ubuntu22.04`. A Red Hat
     /// system is named by its major version, or by its minor one too, such as `rhel8.8`.
     pub os: Vec<String>,
-    /// Where that is known from.
+    /// The source of this information.
     pub source: String,
 }
 
@@ -131,4 +121,51 @@ pub(super) struct Limit {
     pub(super) branch: u16,
     pub(super) version: Option<String>,
     pub(super) believed: Option<String>,
+}
+
+const LONGEST: usize = 63;
+
+/// Returns the name of a PCI device that the catalogue lacks: `nvidia-` and NVML's product name or, if that is unknown, the PCI id
+/// (`nvidia-10de-2684`). It can be a label value and part of an object's name: lower-case letters, digits and `-`.
+pub fn unknown_model_name(device_id: u16, product_name: Option<&str>) -> String {
+    let mut words = product_name.map(sanitised).unwrap_or_default();
+    if let Some(rest) = words.strip_prefix("nvidia-") {
+        words = rest.to_owned();
+    }
+    // NVML may return only the vendor's name, which does not distinguish models.
+    if words.is_empty() || words == "nvidia" {
+        words = format!("10de-{device_id:04x}");
+    }
+    let name = format!("nvidia-{words}");
+    // The name is ASCII here, so truncation cannot split a character.
+    name.get(..LONGEST).unwrap_or(&name).trim_end_matches('-').to_owned()
+}
+
+/// Returns the text in lower case, with `-` for each sequence of characters other than ASCII letters and digits.
+fn sanitised(text: &str) -> String {
+    let words: Vec<_> = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    words.join("-").to_ascii_lowercase()
+}
+
+pub(super) fn is_desktop(name: &str) -> bool {
+    let families = ["quadro-", "geforce-", "titan-", "rtx-", "nvs-"];
+    name.strip_prefix("nvidia-").is_some_and(|rest| families.iter().any(|family| rest.starts_with(family)))
+}
+
+/// Returns whether this is a legal non-empty label value, or a legal name part of a label key.
+pub fn is_label_value(text: &str) -> bool {
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let outer = |c: char| c.is_ascii_alphanumeric();
+    text.len() <= LONGEST && text.starts_with(outer) && text.ends_with(outer) && text.chars().all(inner)
+}
+
+/// 580 of `580.173.02`, and of `580` itself.
+pub fn branch_of(version: &str) -> Option<u16> {
+    parsed(version)?.major().try_into().ok()
+}
+
+/// Returns a version of one to three numbers, the first of which has three digits.
+pub(super) fn parsed(version: &str) -> Option<Version> {
+    let version: Version = version.parse().ok()?;
+    (version.parts() <= 3 && (100..1000).contains(&version.major())).then_some(version)
 }

@@ -1,19 +1,16 @@
-//! The flavour of NVIDIA's kernel modules to load.
-
 use std::fmt;
 
 use gpu_operator_crd::policy::{KernelModule, ModuleSupport};
 use serde::Serialize;
 use thiserror::Error;
 
-use super::{model::Accelerator, version::branch_of};
+use super::model::{Accelerator, branch_of};
 
 /// The first branch with open modules (general knowledge, unverified).
 const OPEN_SINCE: u16 = 515;
 /// The first branch in which NVIDIA's installer prefers the open modules if both are supported (NVIDIA documentation).
 const OPEN_PREFERRED_SINCE: u16 = 560;
 
-/// A flavour of NVIDIA's kernel modules.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "lowercase")]
 pub enum Flavour {
@@ -43,38 +40,21 @@ pub enum FlavourUnsupported {
     #[error(
         "{model} runs with the proprietary kernel modules only; write driver.kernelModule: Proprietary, or Auto to leave the choice to the operator"
     )]
-    ProprietaryOnly {
-        /// Name and architecture of the model.
-        model: String,
-    },
+    ProprietaryOnly { model: String },
     #[error(
         "{model} runs with the open kernel modules only; write driver.kernelModule: Open, or Auto to leave the choice to the operator"
     )]
-    OpenOnly {
-        /// Name and architecture of the model.
-        model: String,
-    },
+    OpenOnly { model: String },
     #[error(
         "driver {version} has no open kernel modules, which exist from branch 515 on; write a newer driver.version, or driver.kernelModule: Proprietary if the model supports it"
     )]
-    NotYetOpen {
-        /// The driver's version.
-        version: String,
-    },
+    NotYetOpen { version: String },
     #[error(
         "{proprietary_only} runs with the proprietary kernel modules only and {open_only} with the open ones only; no driver runs both on one node: move one of them to another node"
     )]
-    Mixed {
-        /// Name and architecture of a model.
-        proprietary_only: String,
-        /// Name and architecture of another.
-        open_only: String,
-    },
+    Mixed { proprietary_only: String, open_only: String },
     #[error("{version:?} is not a driver version; write a full version such as 580.173.02")]
-    NotAVersion {
-        /// The text.
-        version: String,
-    },
+    NotAVersion { version: String },
 }
 
 /// Returns the flavour of kernel modules for a model with a driver of `version` (`580.173.02`, or a branch such as `580`).

@@ -9,14 +9,15 @@ use gpu_operator_crd::{
         Pool, RolloutStrategy, RuntimePaths, StartupTaint, Toolkit,
     },
 };
-
-use k8s_openapi::api::core::v1::{EnvVar, Toleration};
+use k8s_openapi::{
+    api::core::v1::{EnvVar, Toleration},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
 
 use crate::{desired::key::VariantKey, revision::short};
 
 /// Settings of a pool that are merged with the defaults.
 trait Over: Sized {
-    /// Returns these settings, and the defaults where they are not set.
     fn over(self, defaults: Self) -> Self;
 }
 
@@ -32,7 +33,7 @@ impl<T> Over for Vec<T> {
     }
 }
 
-/// Merges optional settings that are merged by field.
+/// Merges by field.
 fn parts<T: Over>(own: Option<T>, defaults: Option<T>) -> Option<T> {
     match (own, defaults) {
         (Some(own), Some(defaults)) => Some(own.over(defaults)),
@@ -40,7 +41,6 @@ fn parts<T: Over>(own: Option<T>, defaults: Option<T>) -> Option<T> {
     }
 }
 
-/// Replaces settings as a whole.
 fn whole<T: Default + PartialEq>(own: T, default: T) -> T {
     if own == T::default() { default } else { own }
 }
@@ -52,7 +52,7 @@ fn by_name(own: Vec<EnvVar>, mut defaults: Vec<EnvVar>) -> Vec<EnvVar> {
     defaults
 }
 
-/// Implements [`Over`] for types that are merged by field: each as its type is, or by the named function.
+/// Implements [`Over`] by field: each as its type does, or by the named function.
 macro_rules! by_field {
     ($($settings:ident { $($field:ident $(: $merge:ident)?),+ $(,)? })+) => {$(
         impl Over for $settings {
@@ -111,12 +111,10 @@ impl Over for Mig {
     }
 }
 
-/// Returns a pool's own settings.
 fn own<T: Default + Clone>(pool: Option<&Pool>, of: fn(&Pool) -> &T) -> T {
     pool.map(of).cloned().unwrap_or_default()
 }
 
-/// Returns the driver's settings: the pool's fields over the defaults.
 pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
     let own = own(pool, |pool| &pool.driver);
     let mut inherited = policy.spec.defaults.driver.clone();
@@ -149,13 +147,12 @@ pub fn driver(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Driver {
     own.over(inherited)
 }
 
-/// Returns the named pool of a variant.
 pub fn pool_of<'p>(policy: &'p ClusterGpuPolicy, key: &VariantKey) -> Option<&'p Pool> {
     policy.spec.pools.iter().find(|pool| key.named && pool.name == key.pool)
 }
 
-/// Returns the tolerations of operands if the policy lists any: the pool's list instead of the default, and those of taints that must not
-/// keep this operator's pods from a node that starts or recovers.
+/// Returns the policy's tolerations, if any, and those of taints that must not keep this operator's pods from a node that starts or
+/// recovers.
 pub fn tolerations(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Option<Vec<Toleration>> {
     let listed = pool.and_then(|pool| pool.tolerations.as_ref()).or(policy.spec.defaults.tolerations.as_ref())?;
     let mut keys = policy.spec.taint_keys();
@@ -169,24 +166,20 @@ pub fn tolerations(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Option<Vec
     Some(listed.iter().cloned().chain(own).collect())
 }
 
-/// Returns the priority class of operands: the pool's instead of the default.
 pub fn priority_class<'p>(policy: &'p ClusterGpuPolicy, pool: Option<&'p Pool>) -> &'p str {
     let own = pool.and_then(|pool| pool.priority_class_name.as_deref());
     own.or(policy.spec.defaults.priority_class_name.as_deref()).unwrap_or("system-node-critical")
 }
 
-/// Returns whether precompiled drivers are enabled: the pool's field over the default.
 pub fn is_precompiled(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> bool {
     let own = pool.and_then(|pool| pool.driver.precompiled);
     own.or(policy.spec.defaults.driver.precompiled).unwrap_or_default()
 }
 
-/// Returns the container toolkit's settings: the pool's fields over the defaults.
 pub fn toolkit(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Toolkit {
     own(pool, |pool| &pool.toolkit).over(policy.spec.defaults.toolkit.clone())
 }
 
-/// Returns the device plugin's settings: the pool's fields over the defaults.
 pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePlugin {
     let own = own(pool, |pool| &pool.device_plugin);
     let defaults = &policy.spec.defaults.device_plugin;
@@ -195,23 +188,20 @@ pub fn device_plugin(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> DevicePl
     own.over(if same { defaults.clone() } else { DevicePlugin::default() })
 }
 
-/// Returns how third-party stacks are handled: the pool's field over the default.
 pub fn foreign_stack(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> ForeignStack {
     pool.and_then(|pool| pool.foreign_stack).or(policy.spec.defaults.foreign_stack).unwrap_or_default()
 }
 
-/// Returns the settings of GPU health: the pool's fields over the policy's.
 pub fn health(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Health {
     own(pool, |pool| &pool.health).over(policy.spec.health.clone())
 }
 
-/// Returns how nodes move to a new revision: the pool's fields over the policy's. The limits of both apply; see
-/// [`crate::rollout::budget`].
+/// The limits of both apply; see [`crate::rollout::terms`].
 pub fn rollout(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> RolloutStrategy {
     own(pool, |pool| &pool.rollout).over(policy.spec.rollout.clone())
 }
 
-/// Returns a hash of the settings of a pool that its nodes are updated to, whatever the nodes are.
+/// Hashes the settings that start an update of the pool's nodes.
 pub fn revision(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> String {
     let settled = |operand: &mut Operand| operand.resources = None;
     let (mut driver, mut toolkit, mut plugin) =
@@ -219,6 +209,17 @@ pub fn revision(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> String {
     [&mut driver.operand, &mut toolkit.operand, &mut plugin.operand].into_iter().for_each(settled);
     let ClusterGpuPolicySpec { images, proxy, models, .. } = &policy.spec;
     short(&(driver, toolkit, plugin, &images.registry, proxy, models), 16)
+}
+
+/// A percentage is rounded up; a number may be greater than `all`.
+pub fn int_or_percent(wanted: &IntOrString, all: u32) -> u32 {
+    match wanted {
+        IntOrString::Int(number) => u32::try_from(*number).unwrap_or_default(),
+        IntOrString::String(percent) => {
+            let percent: u32 = percent.trim_end_matches('%').parse().unwrap_or(100);
+            (all * percent).div_ceil(100)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! The expected resources of a node by name, computed from its GPUs and the resources that its device plugin makes of
-//! each GPU.
+//! The expected resources of a node, computed from its GPUs and the resources that its device plugin makes of each.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -12,9 +11,8 @@ use gpu_operator_crd::{
 
 use crate::world::{ResourceLayout, Resources};
 
-/// The MIG profiles that NVIDIA's plugin shares. Its configuration supports names but no patterns, and ignores names
-/// that a node does not have. (Of A30, A100, H100, H200, B200, GB200 and RTX PRO 6000; partly unverified. Devices of
-/// other profiles are neither shared nor expected to be.)
+/// The MIG profiles that NVIDIA's plugin shares. Its configuration has no patterns, and ignores names that a node lacks. (Of A30, A100,
+/// H100, H200, B200, GB200 and RTX PRO 6000; partly unverified. Other profiles are neither shared nor expected to be.)
 pub const PROFILES: [&str; 39] = [
     "1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb", "1g.6gb", "2g.12gb", "4g.24gb", "1g.10gb", "2g.20gb",
     "3g.40gb", "4g.40gb", "7g.80gb", "1g.20gb", "1g.12gb", "1g.24gb", "2g.24gb", "3g.48gb", "4g.48gb", "7g.96gb",
@@ -22,21 +20,18 @@ pub const PROFILES: [&str; 39] = [
     "4g.90gb", "7g.180gb", "1g.47gb", "2g.47gb", "3g.93gb", "4g.93gb", "7g.186gb", "2g.48gb", "4g.96gb",
 ];
 
-/// Amounts by resource name.
 pub type Amounts = BTreeMap<Cow<'static, str>, u32>;
 
-/// The expected resources of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpectedResources {
-    /// The resources of all its GPUs.
+    /// Of all GPUs.
     pub whole: Amounts,
-    /// The resources without GPUs that are missing or must not be used.
+    /// Without GPUs that are missing or must not be used.
     pub usable: Amounts,
 }
 
 impl ExpectedResources {
-    /// Returns the expected resources of a node that should have `expected` GPUs, of which `unhealthy` are missing or
-    /// must not be used.
+    /// Of `expected` GPUs, `unhealthy` are missing or must not be used.
     pub fn of(expected: u32, unhealthy: u32, report: Option<&Report>, offer: &ResourceLayout) -> Self {
         let mut expected_resources = Self::default();
         let partitioned = |gpu: &&Gpu| offer.mig != MigStrategy::None && gpu.mig_devices.is_some();
@@ -69,12 +64,11 @@ impl ExpectedResources {
         }
     }
 
-    /// Returns the total number of units of all resources.
     pub fn units(&self) -> u32 {
         self.whole.values().sum()
     }
 
-    /// Returns the first resource with less than the usable amount: its name, the actual and the expected amount.
+    /// Returns the first resource below the usable amount: name, actual and expected amount.
     pub fn lacks(&self, there: &Resources) -> Option<(&str, u32, u32)> {
         self.usable
             .iter()
@@ -82,7 +76,7 @@ impl ExpectedResources {
             .find(|(_, there, usable)| there < usable)
     }
 
-    /// Returns the resources by name, or nothing if they are whole GPUs only.
+    /// Empty if they are whole GPUs only.
     pub fn named(&self) -> BTreeMap<String, u32> {
         if self.whole.keys().all(|name| name == keys::GPU_RESOURCE) {
             return BTreeMap::new();
@@ -91,7 +85,7 @@ impl ExpectedResources {
     }
 }
 
-/// Returns whether NVIDIA's plugin shares MIG devices of a profile, if they are offered by profile.
+/// Whether NVIDIA's plugin shares MIG devices of a profile.
 pub fn is_shared(profile: &str) -> bool {
     PROFILES.contains(&profile)
 }
@@ -100,9 +94,8 @@ fn gpu_resource(renamed: bool) -> Cow<'static, str> {
     if renamed { Cow::Borrowed("nvidia.com/gpu.shared") } else { Cow::Borrowed(keys::GPU_RESOURCE) }
 }
 
-/// Returns the resource of a MIG profile, as NVIDIA's plugin names it: resource names cannot contain a plus, so
-/// `1g.10gb+me` is `mig-1g.10gb.me`, but `1g.24gb-me` is `mig-1g.24gb-me`. (According to the plugin's source; not
-/// verified on a GPU.)
+/// NVIDIA's plugin replaces a plus, which resource names cannot contain: `1g.10gb+me` is `mig-1g.10gb.me`, but `1g.24gb-me` is
+/// `mig-1g.24gb-me`. (According to its source; not verified on a GPU.)
 pub fn mig_resource(profile: &str, renamed: bool) -> Cow<'static, str> {
     let suffix = if renamed { ".shared" } else { "" };
     Cow::Owned(format!("{}mig-{}{suffix}", keys::RESOURCES, profile.replace('+', ".")))

@@ -2,21 +2,18 @@
 
 use gpu_operator_crd::policy::{Image, Images};
 
-/// Registry host of NVIDIA's images.
 pub const REGISTRY: &str = "nvcr.io";
-/// NVIDIA's driver container; its tag is `<version>-<operating system>`.
+/// The tag is `<version>-<operating system>`.
 pub const DRIVER: &str = "nvidia/driver";
-/// Google's driver installer for COS: it is preloaded on GKE's nodes and in no registry.
+/// Preloaded on GKE's nodes, and in no registry.
 pub const GKE_COS: &str = "cos-nvidia-installer:fixed";
-/// Google's driver installer for GKE's Ubuntu, preloaded as well.
+/// Preloaded as well.
 pub const GKE_UBUNTU: &str = "gke-nvidia-installer:fixed";
-/// NVIDIA's container toolkit and its tag. The tests run this version, built from its Go module.
+/// The tests run this version, built from its Go module.
 pub const TOOLKIT: (&str, &str) = ("nvidia/k8s/container-toolkit", "v1.20.2");
-/// NVIDIA's device plugin and its tag (likewise).
 pub const DEVICE_PLUGIN: (&str, &str) = ("nvidia/k8s-device-plugin", "v0.19.3");
 
-/// Returns the reference of an image that is preloaded on the nodes: `reference`, or the user's repository with the
-/// user's digest or tag.
+/// Returns `reference`, or the user's repository with the user's digest or tag.
 pub fn preloaded(custom: Option<&Image>, reference: &str) -> String {
     let Some((image, repository)) = custom.and_then(|image| Some((image, image.repository.as_deref()?))) else {
         return reference.to_owned();
@@ -25,41 +22,36 @@ pub fn preloaded(custom: Option<&Image>, reference: &str) -> String {
     joined(repository, Some(image), tag)
 }
 
-/// Returns the reference of an image without a default; `None` if the user sets no repository, or no tag or digest.
+/// Returns `None` unless the user sets a repository, and a tag or digest.
 pub fn own(custom: Option<&Image>) -> Option<String> {
     let image = custom?;
     let version = image.digest.as_deref().or(image.tag.as_deref())?;
     Some(joined(image.repository.as_deref()?, custom, version))
 }
 
-/// NVIDIA's CUDA samples; the tag is the sample's name and the CUDA version that it was built with.
+/// The tag is the sample's name and its CUDA version.
 pub const SAMPLES: &str = "nvidia/k8s/cuda-sample";
-/// Google's device plugin: registry, path and digest, as in the manifest in its sources (container-engine-accelerators
-/// 992db81, cmd/nvidia_gpu/device-plugin.yaml; unverified that it can be pulled from outside GKE).
+/// As in the manifest in its sources (container-engine-accelerators 992db81, cmd/nvidia_gpu/device-plugin.yaml; unverified that it can be
+/// pulled from outside GKE).
 pub const GKE_DEVICE_PLUGIN: Upstream<'static> = Upstream {
     host: "gcr.io",
     path: "gke-release/nvidia-gpu-device-plugin",
     version: "sha256:6b25281cd0fa3ca55f3e837a18be4a14b44952105568f466530dd85bcebde62f",
 };
 
-/// Returns the reference of an operand's image: `path` on NVIDIA's registry or the policy's mirror, or the user's
-/// repository; with the user's digest or tag, else `tag`.
+/// Returns `path` on NVIDIA's registry or the policy's mirror, or the user's repository; with the user's digest or tag, else `tag`.
 pub fn reference(images: &Images, custom: Option<&Image>, path: &str, tag: &str) -> String {
     reference_of(images, custom, Upstream { host: REGISTRY, path, version: tag })
 }
 
-/// An image as its vendor publishes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Upstream<'a> {
-    /// The registry's host.
     pub host: &'a str,
-    /// The path in the registry.
     pub path: &'a str,
-    /// The tag or digest.
     pub version: &'a str,
 }
 
-/// Returns the reference of an image of any registry, by host, path, and tag or digest; see [`reference`].
+/// As [`reference`], for any registry.
 pub fn reference_of(images: &Images, custom: Option<&Image>, upstream: Upstream<'_>) -> String {
     let Upstream { host, path, version } = upstream;
     let registry = if images.registry.is_empty() { host } else { images.registry.as_str() };
@@ -67,8 +59,7 @@ pub fn reference_of(images: &Images, custom: Option<&Image>, upstream: Upstream<
     joined(&repository, custom, version)
 }
 
-/// Returns whether a reference always denotes the same image: by a digest, or because GKE's nodes contain the image. A registry can move a
-/// tag to another image.
+/// Whether a reference always denotes the same image: by a digest, or preloaded. A registry can move a tag.
 pub fn is_fixed(reference: &str) -> bool {
     reference.contains("@sha256:") || [GKE_COS, GKE_UBUNTU].contains(&reference)
 }

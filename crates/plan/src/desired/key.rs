@@ -3,12 +3,15 @@
 use gpu_operator_crd::{
     PolicyName, PoolName,
     policy::{Operand, Stage},
+    report::OsRelease,
 };
 use serde::Serialize;
 
-use super::{
-    device_plugin::choice::PluginChoice, driver::choice::DriverChoice, host_traits::HostTraits,
-    toolkit::choice::ToolkitChoice,
+use crate::desired::{
+    container_runtime::{Kind, Runtime},
+    device_plugin::PluginChoice,
+    driver::DriverChoice,
+    toolkit::ToolkitChoice,
 };
 
 /// Everything on which a variant depends.
@@ -16,37 +19,100 @@ use super::{
 pub struct VariantKey {
     pub policy: PolicyName,
     pub pool: PoolName,
-    /// Whether it is a pool of the policy: such a pool may have the name of a model, whose implicit pool is another
-    /// one.
+    /// Whether it is a named pool, which may have the name of a model's implicit pool.
     pub named: bool,
-    /// The node's driver.
     pub driver: DriverChoice,
-    /// What is installed for its container runtime.
+    /// What is installed for the container runtime.
     pub toolkit: ToolkitChoice,
-    /// The folder of the host in which the toolkit is installed, if not the default.
+    /// The host's folder of the toolkit, if not the default.
     pub toolkit_folder: Option<String>,
-    /// The device plugin.
     pub plugin: PluginChoice,
-    /// Further properties of its host.
     pub host: HostTraits,
-    /// Kubelet's root directory, if it is not the default and the plugin reads it.
+    /// If it is not the default and the plugin reads it.
     pub kubelet_root: Option<&'static str>,
-    /// Processor architecture.
     pub arch: String,
 }
 
-/// One resolved stage of a variant: the settings with which its container starts. Changing one of them is disruptive,
-/// so they are part of the revision; other settings (resources, tolerations, …) are not.
+/// One resolved stage of a variant. All settings that are disruptive to change are part of the revision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StageSpec {
     pub stage: Stage,
-    /// Image reference.
     pub image: String,
-    /// The user's environment, arguments and resources; resources are not part of the revision.
+    /// Its resources are not part of the revision.
     #[serde(serialize_with = "without_resources")]
     pub operand: Operand,
 }
 
 fn without_resources<S: serde::Serializer>(operand: &Operand, serializer: S) -> Result<S::Ok, S::Error> {
     Operand { resources: None, ..operand.clone() }.serialize(serializer)
+}
+
+/// By `ID` of os-release. Other systems must not get the options: Bottlerocket's policy, for example, does not know the type `spc_t` and
+/// would start no container. SELinux's state is not checked, because it may change without a new pod.
+const SELINUX: [&str; 7] = ["rhel", "rhcos", "centos", "rocky", "almalinux", "ol", "fedora"];
+
+/// Systems whose packages require a subscription of the host, by `ID`.
+const SUBSCRIBED: [&str; 4] = ["rhel", "sles", "sled", "sl-micro"];
+
+/// Properties of a host on which pods depend. Nodes that differ in one have separate DaemonSets of the stages of [`HostTraits::of_stage`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct HostTraits {
+    /// Whether containers need `SELinux` options for the host's files.
+    pub selinux: bool,
+    /// Whether the host's subscription must be mounted into the driver's container. CRI-O mounts it by itself.
+    pub subscription: bool,
+}
+
+impl HostTraits {
+    pub fn of(os: &OsRelease, runtime: &str, driver: &DriverChoice) -> Self {
+        let compiles = matches!(driver, DriverChoice::Container { .. });
+        Self {
+            selinux: SELINUX.contains(&os.id.as_str()),
+            subscription: compiles
+                && SUBSCRIBED.contains(&os.id.as_str())
+                && Runtime::of(runtime).kind != Some(Kind::CriO),
+        }
+    }
+
+    /// Pods of every stage mount files of the host; only the driver's pods download packages.
+    pub fn of_stage(self, stage: Stage) -> Self {
+        Self { selinux: self.selinux, subscription: self.subscription && stage == Stage::Driver }
+    }
+
+    pub fn is_none(self) -> bool {
+        self == Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traits_follow_the_system_and_the_runtime() {
+        let container = DriverChoice::Container {
+            version: "580.173.02".into(),
+            os: "rhel9".into(),
+            open: true,
+            kernel: None,
+            parameters: None,
+        };
+        let host = DriverChoice::Preinstalled { root: "/".into() };
+        for (id, runtime, driver, selinux, subscription) in [
+            ("rhel", "containerd://2.1.4", &container, true, true),
+            ("rhel", "docker://27.0.3", &container, true, true),
+            ("rhel", "cri-o://1.34.1", &container, true, false),
+            ("rhel", "containerd://2.1.4", &host, true, false),
+            ("rocky", "containerd://2.1.4", &container, true, false),
+            ("sles", "containerd://2.1.4", &container, false, true),
+            ("sles", "cri-o://1.34.1", &container, false, false),
+            ("ubuntu", "containerd://2.1.4", &container, false, false),
+            ("bottlerocket", "containerd://2.1.4", &host, false, false),
+            ("", "containerd://2.1.4", &host, false, false),
+        ] {
+            let os = OsRelease { id: id.into(), ..OsRelease::default() };
+            let expected = HostTraits { selinux, subscription };
+            assert_eq!(HostTraits::of(&os, runtime, driver), expected, "{id} with {runtime}");
+        }
+    }
 }

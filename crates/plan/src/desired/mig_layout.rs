@@ -7,9 +7,9 @@ use gpu_operator_crd::{
     report::Report,
 };
 
-use crate::desired::fault::Fault;
+use crate::note::Fault;
 
-/// Returns a policy's layout with NVML's profile names; `None` if GPUs are not repartitioned.
+/// Uses NVML's profile names; `None` if GPUs are not repartitioned.
 pub fn layout(mig: &Mig) -> Option<MigLayout> {
     match mig.mode() {
         MigMode::Unmanaged => None,
@@ -40,7 +40,7 @@ fn of_profiles(written: &[MigProfile]) -> GpuLayout {
     layout
 }
 
-/// Checks that a node has the GPUs that its layout names. A missing GPU, which is `expected`, is not the layout's fault.
+/// A missing GPU, which is `expected`, is not the layout's fault.
 pub fn check(layout: Option<&MigLayout>, report: &Report, expected: Option<u32>) -> Result<(), Fault> {
     let on_bus = u32::try_from(report.gpus.len()).unwrap_or(u32::MAX);
     let gpus = expected.map_or(on_bus, |expected| expected.max(on_bus));

@@ -1,39 +1,41 @@
-//! Variants: the desired stages of a kind of node in a pool, and the names of their DaemonSets.
-//!
-//! A variant depends on a node only by its [`VariantKey`]: nodes with the same key share their DaemonSets, and a node
-//! that joins or changes does not affect other nodes' DaemonSets.
+//! Variants: the desired stages of a kind of node in a pool, and the names of their DaemonSets. Nodes with the same [`VariantKey`] share
+//! their DaemonSets: a node that joins or changes does not affect others.
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, Revision,
+    ClusterGpuPolicy, PolicyName, Revision,
     gpunode::StageRevisions,
     policy::{Pool, Stage},
     report::HOST_ROOT,
 };
 
-use super::{
-    device_plugin::{self, PluginChoice, minimum},
-    driver::{self, DriverChoice},
-    effective_spec,
-    fault::Fault,
-    host_traits::HostTraits,
-    key::{StageSpec, VariantKey},
-    mig_layout,
-    toolkit::{self, ToolkitChoice},
-};
 use crate::{
-    inventory::{external_stack::ExternalStack, membership::name_of, pools::GoverningPool},
+    desired::{
+        device_plugin::{self, PluginChoice},
+        driver::{self, DriverChoice},
+        effective_spec,
+        key::{HostTraits, StageSpec, VariantKey},
+        mig_layout, stages,
+        toolkit::{self, ToolkitChoice},
+    },
+    inventory::{
+        external_stack::ExternalStack,
+        membership::{GoverningPool, name_of},
+    },
+    note::Fault,
     revision,
 };
 
-/// The longest part of a pool's name in a group's name; the rest is a hash.
+/// The longest part of a pool's name in a group's name.
 const SLUG: usize = 30;
 
-/// The desired stages of a kind of node in a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variant {
-    /// Everything on which it depends.
     pub key: VariantKey,
     /// The stages that this operator installs, with the group of each.
     pub stages: Vec<(Revision, StageSpec)>,
@@ -49,11 +51,10 @@ impl Variant {
     }
 }
 
-/// Returns the key of a node's variant in a pool.
 pub fn choose(
     policy: &ClusterGpuPolicy,
     pool: &GoverningPool<'_>,
-    on: &driver::subject::Subject<'_>,
+    on: &driver::Subject<'_>,
     foreign: &ExternalStack,
 ) -> Result<VariantKey, Fault> {
     let GoverningPool { ref name, named } = *pool;
@@ -64,7 +65,7 @@ pub fn choose(
     let is_external = foreign.third_party(Stage::DevicePlugin).is_some();
     let loaded = on.report.driver.loaded.as_deref();
     let wanted_plugin = effective_spec::device_plugin(policy, named);
-    let plugin = device_plugin::choice::choose(&wanted_plugin, &driver, loaded, is_external)?;
+    let plugin = device_plugin::choose(&wanted_plugin, &driver, loaded, is_external)?;
     mig_layout::check(plugin.layout(), on.report, on.discovery.expected.in_pool(named))?;
     // A third-party plugin on the node already has what it needs.
     let needs_toolkit = plugin.needs_toolkit(&driver) && !is_external && foreign.third_party(Stage::Toolkit).is_none();
@@ -73,13 +74,13 @@ pub fn choose(
         // A runtime that is configured on the host looks for the driver in the host's root.
         let of_host = matches!(&driver, DriverChoice::Preinstalled { root } if root == HOST_ROOT);
         let host_runtimes = if of_host { foreign.runtimes() } else { &[] };
-        let choice = toolkit::choice::choose(&wanted, on.node, host_runtimes)?;
-        toolkit::folder_driver::check(&choice, driver.root())?;
-        (choice, toolkit::folder(&wanted, &driver))
+        let choice = toolkit::choose(&wanted, on.node, host_runtimes)?;
+        toolkit::check_folder_driver(&choice, driver.root())?;
+        (choice, toolkit::toolkit_folder(&wanted, &driver))
     } else {
         (ToolkitChoice::None, None)
     };
-    minimum::check(&wanted_plugin, &plugin, &toolkit)?;
+    device_plugin::check_image(&wanted_plugin, &plugin, &toolkit)?;
     let host = HostTraits::of(&on.report.os, &on.node.runtime, &driver);
     let looks_there = matches!(plugin, PluginChoice::Gke { .. });
     let kubelet_root = toolkit::kubelet_root(&effective_spec::toolkit(policy, named), on.node).filter(|_| looks_there);
@@ -97,21 +98,19 @@ pub fn choose(
     })
 }
 
-/// Resolves the images, environments and group names of a variant's stages.
 pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) -> Variant {
     let specs = [
-        driver::stage(policy, pool, &key),
-        toolkit::stage(policy, pool, &key),
-        device_plugin::mps_stage(policy, pool, &key),
-        device_plugin::stage(policy, pool, &key),
+        stages::driver_stage(policy, pool, &key),
+        stages::toolkit_stage(policy, pool, &key),
+        stages::mps_stage(policy, pool, &key),
+        stages::plugin_stage(policy, pool, &key),
     ];
     let stages = specs.into_iter().flatten().map(|spec| (group_name(&key, &spec), spec)).collect();
     Variant { key, stages }
 }
 
-/// Returns the name of a stage's group, which is the value of the node's label: a readable prefix and a hash of the
-/// revision. A stage's revision covers the stages before it and not those after it: a change of the plugin updates only
-/// the plugin.
+/// Returns a readable prefix and a hash of the revision, the value of the node's label. A stage's revision covers only the stages before
+/// it: a change of the plugin updates only the plugin.
 fn group_name(key: &VariantKey, spec: &StageSpec) -> Revision {
     let VariantKey { policy, pool, named, driver, toolkit, toolkit_folder, plugin, host, kubelet_root, arch } = key;
     let toolkit = (spec.stage >= Stage::Toolkit).then(|| toolkit.revision());
@@ -140,13 +139,35 @@ fn group_name(key: &VariantKey, spec: &StageSpec) -> Revision {
     format!("{}-{digest}", slug.trim_matches('-')).into()
 }
 
+#[derive(Debug, Default)]
+pub struct Variants<'w> {
+    by_policy: HashMap<PolicyName, BTreeMap<VariantKey, Arc<Variant>>>,
+    policies: BTreeMap<PolicyName, &'w ClusterGpuPolicy>,
+}
+
+impl<'w> Variants<'w> {
+    /// Resolves each variant once for all nodes that share it.
+    pub fn resolve(&mut self, policy: &'w ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) -> Arc<Variant> {
+        self.policies.insert(key.policy.clone(), policy);
+        let of_policy = self.by_policy.entry(key.policy.clone()).or_default();
+        Arc::clone(of_policy.entry(key).or_insert_with_key(|key| Arc::new(resolve(policy, pool, key.clone()))))
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = (&'w ClusterGpuPolicy, &Variant)> {
+        self.by_policy
+            .iter()
+            .filter_map(|(policy, variants)| Some((*self.policies.get(policy)?, variants)))
+            .flat_map(|(policy, variants)| variants.values().map(move |variant| (policy, variant.as_ref())))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use gpu_operator_crd::ClusterGpuPolicySpec;
 
     use super::*;
     use crate::{
-        desired::{container_runtime::Kind, host_traits::HostTraits, toolkit::RuntimeSetup},
+        desired::{container_runtime::Kind, key::HostTraits, toolkit::RuntimeSetup},
         manifests::daemon_set::daemon_sets,
         settings::Settings,
     };
@@ -168,7 +189,7 @@ mod tests {
 
     fn choose_plugin(written: &str, driver: &DriverChoice) -> PluginChoice {
         let written = serde_yaml::from_str(written).unwrap();
-        device_plugin::choice::choose(&written, driver, None, false).unwrap()
+        device_plugin::choose(&written, driver, None, false).unwrap()
     }
 
     /// Returns each stage's group, and its pod with the group's name replaced.

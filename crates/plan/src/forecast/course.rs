@@ -1,4 +1,4 @@
-//! The course of a forecast: the plan is computed, what it begins ends, and so on until it begins nothing more.
+//! The course of a forecast: the plan is computed and what it begins ends, until it begins nothing more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +19,8 @@ use crate::{
     assess::{self, AssessedFleet, Assessment, PolicyMembers, member::Member, verdict::Verdict},
     desired::{self, effective_spec},
     inventory::{
-        self, added_models,
-        membership::{Unmanaged, name_of},
+        self,
+        membership::{self, Unmanaged, name_of},
     },
     note::Note,
     output::gpu_node::member_spec,
@@ -36,39 +36,34 @@ use crate::{
     world::{GpuPod, World},
 };
 
-/// How often the plan is computed at most, for each node: its update begins and ends, and it may be given up in between.
+/// The maximum number of plans: an update begins and ends, and may be given up in between.
 const ROUNDS_PER_NODE: usize = 4;
 
-/// The course so far.
 struct Course<'a> {
     inputs: Inputs<'a>,
     world: World,
     now: Timestamp,
     /// Nodes that have what they get.
     arrived: BTreeSet<NodeName>,
-    /// The waves of the last updates of each policy that have ended.
+    /// The waves of the last updates that have ended.
     ended: BTreeMap<PolicyName, u32>,
-    /// The updates that have begun.
     updates: BTreeMap<NodeName, (PolicyName, Update)>,
 }
 
-/// What one plan begins.
 #[derive(Default)]
 struct Round {
     events: Vec<Event>,
     updates: Vec<(PolicyName, Update)>,
     /// Nodes that are not updated so far.
     waiting: Vec<(PolicyName, Waiting)>,
-    /// The updates that are given up.
+    /// Updates that are given up.
     given_up: Vec<NodeName>,
-    /// When the plan changes.
     next: Option<Timestamp>,
-    /// The number of nodes of each policy, and those that are excluded from it.
+    /// The number of nodes of each policy.
     nodes: BTreeMap<PolicyName, usize>,
     excluded: Vec<(PolicyName, NodeName)>,
 }
 
-/// Returns what happens to the nodes of these policies.
 pub fn follow(inputs: Inputs<'_>, world: World, policies: &[ClusterGpuPolicy]) -> Vec<Forecast> {
     let rounds = 100 + ROUNDS_PER_NODE * world.gpu_nodes.len();
     let (arrived, ended, updates) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
@@ -95,9 +90,8 @@ pub fn follow(inputs: Inputs<'_>, world: World, policies: &[ClusterGpuPolicy]) -
 }
 
 impl Course<'_> {
-    /// Computes the plan.
     fn round(&self) -> Round {
-        let models = added_models::of(self.inputs.catalogue, &self.world);
+        let models = membership::added_models(self.inputs.catalogue, &self.world);
         let fleet = inventory::take(models.catalogue(), &self.world);
         let (fleet, variants) = desired::resolve(fleet, &self.inputs.settings.namespace);
         let mut fleet = assess::assess(fleet, variants, self.now);
@@ -115,7 +109,6 @@ impl Course<'_> {
         round
     }
 
-    /// Takes over the decisions for a policy.
     fn decided(
         &self,
         policy: &ClusterGpuPolicy,
@@ -146,7 +139,6 @@ impl Course<'_> {
         }
     }
 
-    /// Takes over the decision for a node.
     fn decided_on(
         &self,
         assessed: &Assessment<'_>,
@@ -184,7 +176,6 @@ impl Course<'_> {
         }
     }
 
-    /// Returns the update of a node that begins, or has begun.
     fn update(&self, member: &Member<'_>, decision: &Decision, to: &StageRevisions, terms: &Terms) -> Update {
         let scope = decision.rollout.as_ref().map_or(DisruptionScope::Nothing, |rollout| rollout.scope);
         let ended = self.ended.get(&name_of(member.policy)).copied().unwrap_or_default();
@@ -210,7 +201,7 @@ impl Course<'_> {
         }
     }
 
-    /// Lets everything end that a plan has begun. Returns whether that changes anything.
+    /// Ends what a plan has begun. Returns whether that changes anything.
     fn pass(&mut self, round: &mut Round) -> bool {
         let mut changed = !round.given_up.is_empty();
         for (policy, update) in round.updates.drain(..) {
@@ -233,12 +224,12 @@ impl Course<'_> {
         changed
     }
 
-    /// Returns whether all updates that have begun have ended, or are blocked.
+    /// Whether all updates that have begun have ended, or are blocked.
     fn is_over(&self) -> bool {
         self.updates.values().all(|(_, update)| update.blocked_by.is_some() || self.arrived.contains(&update.node))
     }
 
-    /// Returns how many times updates may wait for that come to nothing: each blocked one has two, its deadline and its next attempt.
+    /// Each blocked update is waited for twice in vain: until its deadline and its next attempt.
     fn patience(&self) -> usize {
         8 + 2 * self.updates.values().filter(|(_, update)| update.blocked_by.is_some()).count()
     }
@@ -266,7 +257,6 @@ fn excluded(fleet: &AssessedFleet<'_>) -> Vec<(PolicyName, NodeName)> {
     opted_out.filter_map(|node| Some((name_of(node.selected_by?), node.node.name.clone()))).collect()
 }
 
-/// Returns what a node waits for.
 fn waiting(assessed: &Assessment<'_>, decision: &Decision) -> Waiting {
     let Assessment { member, verdict, .. } = assessed;
     let (node, pool): (NodeName, PoolName) = (member.node.name.clone(), member.pool.name.clone());
@@ -277,19 +267,18 @@ fn waiting(assessed: &Assessment<'_>, decision: &Decision) -> Waiting {
     Waiting { node, pool, reason, message, pods: waits_on }
 }
 
-/// Returns what becomes of a pod of a node whose turn has come.
+/// For a pod of a node that is being updated.
 fn outcome(pod: &GpuPod, terms: &Terms, world: &World) -> PodOutcome {
     let (outcome, message) = match fate(pod, &terms.strategy.gpu_pods, &world.refused_evictions) {
-        _ if !terms.evicts() => (Outcome::Awaited, ""),
-        Fate::Leaving | Fate::Awaited => (Outcome::Awaited, ""),
-        Fate::Kept(why) => (Outcome::Kept, why),
-        Fate::Refused(why) => (Outcome::Blocked, why),
-        Fate::Evicted => (Outcome::Evicted, ""),
+        _ if !terms.evicts() => (Outcome::Awaited, String::new()),
+        Fate::Leaving | Fate::Awaited => (Outcome::Awaited, String::new()),
+        Fate::Kept(why) => (Outcome::Kept, format!("it {}", why.message(true))),
+        Fate::Refused(why) => (Outcome::Blocked, why.to_owned()),
+        Fate::Evicted => (Outcome::Evicted, String::new()),
     };
-    PodOutcome { pod: pod.name.clone(), outcome, message: message.to_owned() }
+    PodOutcome { pod: pod.name.clone(), outcome, message }
 }
 
-/// Returns the stages that differ.
 fn stages(have: &StageRevisions, to: &StageRevisions, world: &World) -> Vec<StageChange> {
     let image = |stage: Stage, groups: &StageRevisions| {
         revision::pod_spec(world, stage, groups.get(stage)?)?.containers.first()?.image.clone()

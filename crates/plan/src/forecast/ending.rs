@@ -1,4 +1,4 @@
-//! The world of a forecast: the observed one, and what it is like after something has been applied, or has ended well.
+//! The world of a forecast: as observed, and after something has been applied or has ended well.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,18 +10,18 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-use super::{budgets, inputs::Inputs};
+use super::inputs::{self, Inputs};
 use crate::{
     inventory::membership::name_of,
-    output::{body::Body, plan::Plan},
+    output::{body::Body, write::Plan},
     rollout::{ledger::Content, preflight::PreflightPod},
     world::{ContainerFacts, ContainerState, DaemonSetFacts, Exit, NodeFacts, PodFacts, Role, World},
 };
 
-/// Returns the world in which no eviction has been attempted: which ones the API server would not allow follows from the budgets. All pods are known from the API server.
+/// No eviction has been attempted: the budgets decide which the API server would allow. All pods are known.
 pub fn observed(inputs: Inputs<'_>) -> World {
     let mut world = inputs.world.clone();
-    world.refused_evictions = budgets::refused(&world, inputs.budgets);
+    world.refused_evictions = inputs::refused(&world, inputs.budgets);
     let reports = world.gpu_nodes.values_mut().filter(|gpu_node| {
         gpu_node.status.as_ref().and_then(|status| status.report.as_ref()?.gpu_pods.as_ref()).is_some()
     });
@@ -34,7 +34,6 @@ pub fn observed(inputs: Inputs<'_>) -> World {
     world
 }
 
-/// Returns the world once these policies have been applied.
 pub fn with_policies(world: &World, policies: &[ClusterGpuPolicy], now: Timestamp) -> World {
     let mut world = world.clone();
     for policy in policies {
@@ -55,7 +54,6 @@ pub fn with_policies(world: &World, policies: &[ClusterGpuPolicy], now: Timestam
     world
 }
 
-/// Returns the world once the DaemonSets of a plan have been applied.
 pub fn with_daemon_sets(world: &World, plan: &Plan) -> World {
     let mut world = world.clone();
     for write in &plan.writes {
@@ -72,14 +70,14 @@ pub enum Event {
     Ledger(PolicyName, Content),
     /// A preflight has pulled all images.
     Pulled(String, PreflightPod),
-    /// The record of a node, and whether this operator keeps the node cordoned.
+    /// The record, and whether this operator keeps the node cordoned.
     Recorded(NodeName, Box<GpuNodeSpec>, bool),
-    /// A node has these groups, and they work.
+    /// A node has this revision, and it works.
     Arrived(NodeName, Box<GpuNodeSpec>, StageRevisions),
 }
 
 impl Event {
-    /// Lets it happen, and returns whether that changes anything.
+    /// Returns whether that changes anything.
     pub fn happen(self, world: &mut World, now: Timestamp) -> bool {
         match self {
             Self::Ledger(policy, content) => write_ledger(world, &policy, content),
@@ -110,7 +108,6 @@ fn pull(world: &mut World, name: String, pod: &PreflightPod) -> bool {
     before.is_none_or(|before| *before != facts)
 }
 
-/// Returns a pod without containers.
 fn pod_on(node: &NodeName, role: Role, name: String) -> PodFacts {
     PodFacts {
         name,

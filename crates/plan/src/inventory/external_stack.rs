@@ -1,10 +1,12 @@
-//! Coexistence with third-party GPU stacks: they are reported and left unchanged, and this operator installs nothing in
-//! addition to them.
+//! Coexistence with third-party GPU stacks: they are reported and left unchanged, and nothing is installed beside them.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use gpu_operator_crd::{
-    GpuNodeStatus,
+    GpuNodeStatus, NodeName,
     gpunode::StageRevisions,
     keys,
     policy::{ForeignStack, PluginFlavor, Stage},
@@ -13,12 +15,10 @@ use gpu_operator_crd::{
 };
 
 use crate::{
-    inventory::foreign_stacks::ForeignStacks,
     note::Note,
-    world::{ForeignPart, NodeFacts},
+    world::{ForeignPart, ForeignPod, ForeignSet, NodeFacts, World},
 };
 
-/// The third-party parts of one node's GPU stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExternalStack {
     stages: BTreeMap<Stage, ThirdParty>,
@@ -29,14 +29,12 @@ pub struct ExternalStack {
     take_over: bool,
 }
 
-/// The third-party owner of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThirdParty {
-    /// The DaemonSet, or the pod if it belongs to no DaemonSet, as namespace/name.
+    /// The DaemonSet, or else the pod, as namespace/name.
     pub set: String,
-    /// Whether it is a DaemonSet or a pod.
     kind: Kind,
-    /// How to remove it from the node, for messages; `None` if it is gone.
+    /// How to remove it from the node; `None` if it is gone.
     removal_command: Option<String>,
     /// Whether a DaemonSet of this operator serves the node as well: it was installed first, and stays.
     beside_managed: bool,
@@ -44,7 +42,6 @@ pub struct ThirdParty {
     by_claims: bool,
 }
 
-/// The kind of object that owns a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     DaemonSet,
@@ -61,11 +58,10 @@ impl std::fmt::Display for ThirdParty {
     }
 }
 
-/// The stages that this operator does not install on a node where a third-party pod installs the driver and this
-/// operator has installed nothing: such pods are usually left over from a complete stack.
+/// The stages that are not installed beside a third-party driver pod: such a pod is usually left over from a complete stack.
 const BESIDE_A_POD: [Stage; 3] = [Stage::Driver, Stage::Toolkit, Stage::DevicePlugin];
 
-/// Returns the stage of a name that is stored in a GpuNode's status, and whether the name means a DRA driver.
+/// Returns the stage of a name in a GpuNode's status, and whether the name means a DRA driver.
 fn named(name: &str) -> Option<(Stage, bool)> {
     match name {
         keys::DRA_DRIVER => Some((Stage::DevicePlugin, true)),
@@ -73,8 +69,7 @@ fn named(name: &str) -> Option<(Stage, bool)> {
     }
 }
 
-/// Returns the runtimes that the probe reports, and the one that the node uses already: a file that is being rewritten
-/// is incomplete for a moment.
+/// Returns the reported runtimes, and the one that the node already uses: a file that is being rewritten is incomplete for a moment.
 fn runtimes(report: Option<&Report>, status: Option<&GpuNodeStatus>) -> Vec<HostRuntime> {
     let reported = report.map_or(&[][..], |report| &report.runtimes);
     let known = status.and_then(|status| status.host_runtime.as_ref());
@@ -83,9 +78,8 @@ fn runtimes(report: Option<&Report>, status: Option<&GpuNodeStatus>) -> Vec<Host
 }
 
 impl ExternalStack {
-    /// Returns the third-party parts of a node's GPU stack. `have` are the stages of this operator on the node.
-    /// `status` stores earlier findings: DaemonSets disappear while they are upgraded, and this operator must not
-    /// install its own in between. `policy` is whether to take over, and whose device plugin is used.
+    /// `have` are this operator's stages on the node. `status` stores earlier findings: DaemonSets disappear while they are upgraded, and
+    /// nothing may be installed in between. `policy` is whether to take over, and the flavor of the device plugin.
     pub fn of(
         stacks: &ForeignStacks<'_>,
         node: &NodeFacts,
@@ -142,8 +136,7 @@ impl ExternalStack {
         foreign
     }
 
-    /// Adds a pod that installs a driver on the node, if no DaemonSet does: this operator installs nothing in addition
-    /// to it.
+    /// Adds a pod that installs a driver on the node, if no DaemonSet does.
     fn add_pod(&mut self, stacks: &ForeignStacks<'_>, node: &NodeFacts, have: &StageRevisions) {
         let first = stacks.driver_pod(&node.name);
         let Some(pod) = first.filter(|_| !self.stages.contains_key(&Stage::Driver)) else { return };
@@ -160,24 +153,22 @@ impl ExternalStack {
         }
     }
 
-    /// Returns NVIDIA's runtimes that are configured on the host and left unchanged: none if the policy takes over, or
-    /// if this operator's toolkit was installed first.
+    /// None if the policy takes over, or if this operator's toolkit was installed first.
     pub fn runtimes(&self) -> &[HostRuntime] {
         &self.runtimes
     }
 
-    /// Returns the third-party owner of a stage, if any.
     pub fn third_party(&self, stage: Stage) -> Option<&ThirdParty> {
         self.stages.get(&stage).filter(|owner| !owner.beside_managed)
     }
 
-    /// Returns kind and name of a stage's third-party owner while it serves the node.
+    /// Returns kind and name of a stage's owner while it serves the node.
     pub fn present(&self, stage: Stage) -> Option<String> {
         let owner = self.third_party(stage).filter(|owner| owner.removal_command.is_some())?;
         Some(owner.to_string())
     }
 
-    /// Returns what is stored in the GpuNode's status: the owners, by stage name or as the DRA driver.
+    /// Returns the owners for the GpuNode's status, by stage name or as the DRA driver.
     pub fn remembered(&self) -> BTreeMap<String, String> {
         let owners = Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.third_party(stage)?)));
         // A DaemonSet is recreated by an upgrade; a deleted pod is not.
@@ -186,7 +177,6 @@ impl ExternalStack {
         owners.map(|(stage, owner)| (name(stage, owner).to_owned(), owner.set.clone())).collect()
     }
 
-    /// Returns the notes on conflicts and on what is left unchanged.
     pub fn notes(&self) -> impl Iterator<Item = Note> + use<'_> {
         let both = self.stages.iter().filter(|(_, owner)| owner.beside_managed).map(|(stage, owner)| {
             let removal_command = owner.removal_command.as_deref().unwrap_or_default();
@@ -205,7 +195,6 @@ impl ExternalStack {
         both.chain(rival).chain(self.unchanged())
     }
 
-    /// Returns one note on everything that is left unchanged.
     fn unchanged(&self) -> Option<Note> {
         let owners: Vec<(Stage, &ThirdParty)> =
             Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.third_party(stage)?))).collect();
@@ -233,7 +222,6 @@ impl ExternalStack {
         (!owners.is_empty()).then(|| Note::new(reason, message))
     }
 
-    /// Returns a message if a DRA driver allocates the node's GPUs.
     pub fn by_claims(&self) -> Option<String> {
         let owner = self.third_party(Stage::DevicePlugin).filter(|owner| owner.by_claims)?;
         let (set, removal_command) = (&owner.set, owner.removal_command.as_ref()?);
@@ -249,7 +237,6 @@ impl ExternalStack {
         })
     }
 
-    /// Returns the message for a node that waits for a stage with a third-party owner.
     pub fn awaited(&self, stage: Stage) -> Option<String> {
         let owner = self.third_party(stage)?;
         Some(match &owner.removal_command {
@@ -262,5 +249,59 @@ impl ExternalStack {
                 owner.set
             ),
         })
+    }
+}
+
+// The third-party GPU stacks that count. A user of one namespace must not be able to stop this operator on the cluster's nodes, so
+// names and labels prove nothing outside `kube-system`. The proof is a pod with access to the host: a privileged container with a
+// directory of the host or, for device plugins and DRA drivers, a mount of kubelet's sockets. Pod Security rejects both in tenants'
+// namespaces. The pod need not run: it will once its image is pulled.
+
+/// The namespace whose objects are trusted: only administrators of the cluster may create any there.
+const TRUSTED: &str = "kube-system";
+
+#[derive(Debug)]
+pub struct ForeignStacks<'w> {
+    sets: BTreeMap<&'w str, &'w ForeignSet>,
+    pods: &'w BTreeMap<String, Arc<ForeignPod>>,
+}
+
+impl<'w> ForeignStacks<'w> {
+    /// `own` is this operator's namespace.
+    pub fn of(world: &'w World, own: &str) -> Self {
+        // A pod on one node is evidence for all nodes of its DaemonSet: on a new node its next pod may not be there yet.
+        let mut proven: HashMap<(&str, &str), bool> = HashMap::new();
+        for pod in world.foreign_pods.values() {
+            if let Some(set) = &pod.set {
+                *proven.entry((&pod.namespace, set)).or_default() |= pod.is_privileged;
+            }
+        }
+        // While the pods of a DaemonSet are recreated, it counts where it has been found before.
+        let statuses = world.gpu_nodes.values().filter_map(|gpu_node| gpu_node.status.as_ref());
+        for key in statuses.flat_map(|status| status.foreign.values()).filter_map(|set| set.split_once('/')) {
+            proven.insert(key, true);
+        }
+        let counts = |key: &str, set: &ForeignSet| {
+            let (namespace, name) = key.split_once('/').unwrap_or_default();
+            let is_own = set.is_labelled && namespace == own;
+            let is_proven = proven.get(&(namespace, name)).is_some_and(|is_privileged| match set.part {
+                ForeignPart::Stage(Stage::DevicePlugin) | ForeignPart::Dra => true,
+                ForeignPart::Stage(_) => *is_privileged,
+            });
+            !is_own && (namespace == TRUSTED || is_proven)
+        };
+        let sets = world.foreign_sets.iter().filter(|(key, set)| counts(key, set));
+        Self { sets: sets.map(|(key, set)| (key.as_str(), set.as_ref())).collect(), pods: &world.foreign_pods }
+    }
+
+    pub fn sets(&self) -> impl Iterator<Item = (&'w str, &'w ForeignSet)> {
+        self.sets.iter().map(|(key, set)| (*key, *set))
+    }
+
+    /// Returns the first driver pod on a node that belongs to no DaemonSet.
+    pub fn driver_pod(&self, node: &NodeName) -> Option<&'w ForeignPod> {
+        let prefix = ForeignPod::prefix(node);
+        let of_node = self.pods.range(prefix.clone()..).take_while(move |(key, _)| key.starts_with(&prefix));
+        of_node.map(|(_, pod)| pod.as_ref()).find(|pod| pod.set.is_none())
     }
 }

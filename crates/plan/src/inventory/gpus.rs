@@ -1,6 +1,5 @@
-//! Discovery: which nodes have GPUs, and of which model. Evidence-based and sticky: what is known stays known until a
-//! live report contradicts it, because a missing label proves nothing. So does a reboot: the last report counts here until the
-//! probe reports again.
+//! Discovery: which nodes have GPUs, and of which model. What is known stays known until a live report contradicts it: a missing label and
+//! a reboot prove nothing.
 
 use std::{borrow::Cow, collections::BTreeSet};
 
@@ -15,7 +14,7 @@ use crate::{
     catalogue::{Accelerator, Catalogue, unknown_model_name},
     inventory::{
         node_labels::{self, Signals},
-        report,
+        records,
     },
     note::Note,
     world::NodeFacts,
@@ -27,16 +26,15 @@ pub const MIXED: &str = "mixed";
 /// What is known of a node's GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Discovery<'c> {
-    /// Canonical name of the model, or [`MIXED`]. `None` if a label shows that the node has NVIDIA GPUs of an unknown
-    /// model.
+    /// Canonical name, or [`MIXED`]. `None` if labels show NVIDIA GPUs of an unknown model.
     pub model: Option<String>,
-    /// The node's models that are in the catalogue, each once.
+    /// Those in the catalogue, each once.
     pub accelerators: Vec<&'c Accelerator>,
-    /// How many GPUs the node should have, by what is known of the node itself; a pool may set another number.
+    /// By what is known of the node itself; a pool may set another number.
     pub expected: Expected,
-    /// The GPUs seen on this Node's PCI bus.
+    /// On this Node's PCI bus.
     pub seen: Seen<'c>,
-    /// What was replaced by what, if all GPUs were replaced during a reboot and the status does not record the new ones yet.
+    /// The replacement of all GPUs during a reboot, if the status does not record the new ones yet.
     pub replaced: Option<String>,
     /// Problems that do not keep the node from working.
     pub notes: Vec<Note>,
@@ -45,17 +43,14 @@ pub struct Discovery<'c> {
 /// How many GPUs a node should have, by source; the first known one applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
-    /// The number in the Node's annotation.
     pub annotated: Option<u32>,
-    /// The number seen on the bus, else the number in the cloud's label.
+    /// The number on the bus, else the number in the cloud's label.
     pub known: Option<u32>,
-    /// How many of the GPUs seen on the bus have been passed through to virtual machines since. The annotation is an
-    /// administrator's own number, without them.
+    /// How many of the known GPUs have been passed through to virtual machines. An administrator's annotation does not count them.
     pub passed_through: u32,
 }
 
 impl Expected {
-    /// Returns how many GPUs a node of this pool should have.
     pub fn in_pool(&self, pool: Option<&Pool>) -> Option<u32> {
         let counted = || {
             let Some(promised) = pool.and_then(|pool| pool.gpus_per_node) else {
@@ -69,30 +64,28 @@ impl Expected {
     }
 }
 
-/// The GPUs on a Node's PCI bus at the time when it showed the most.
+/// The GPUs on a Node's PCI bus when it showed the most.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen<'r> {
-    /// Their number. `None` if the bus has never shown any.
+    /// `None` if the bus has never shown any.
     pub most: Option<u32>,
-    /// Their PCI addresses.
     pub at: Vec<&'r str>,
-    /// Their PCI device ids, each once.
+    /// Each once.
     pub device_ids: Vec<&'r str>,
-    /// The boot on which the bus showed them last. Empty if it is unknown.
+    /// The last boot on which the bus showed them. Empty if unknown.
     pub boot_id: &'r str,
 }
 
 impl Seen<'_> {
-    /// Returns whether these GPUs make the Node another machine than the earlier ones did: it was rebooted in between, and no
-    /// GPU is of an earlier model. A GPU that is only missing proves nothing, and neither do GPUs that were replaced while the
-    /// machine was running: one that fell off the bus and GPUs that a hypervisor attaches look the same.
+    /// Whether these GPUs make the Node another machine: it was rebooted, and no GPU has an earlier model. Without a reboot, a GPU that
+    /// fell off the bus and GPUs that a hypervisor attaches look the same.
     fn replace(&self, before: &Self) -> bool {
         let rebooted = ![self.boot_id, before.boot_id].contains(&"") && self.boot_id != before.boot_id;
         let is_other = |id: &&str| !id.is_empty() && !before.device_ids.contains(id);
         rebooted && self.most.is_some() && !before.device_ids.is_empty() && self.device_ids.iter().all(is_other)
     }
 
-    /// Returns the number of GPUs and their models, such as `8 GPUs (nvidia-h100-80gb)`.
+    /// For example `8 GPUs (nvidia-h100-80gb)`.
     fn describe(&self, catalogue: &Catalogue) -> String {
         let ids: Vec<_> = self.device_ids.iter().map(|id| parse_id(id)).collect();
         let count = self.most.unwrap_or_default();
@@ -101,7 +94,7 @@ impl Seen<'_> {
     }
 }
 
-/// Returns what is known of a node's GPUs; `None` for a node without GPUs.
+/// Returns `None` for a node without GPUs.
 pub fn discover<'c>(
     catalogue: &'c Catalogue,
     node: &NodeFacts,
@@ -111,10 +104,11 @@ pub fn discover<'c>(
         return None;
     }
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
-    let report = report::last(gpu_node);
+    let report = records::last_report(gpu_node);
     let on_bus: &[Gpu] = report.map(|report| report.gpus.as_slice()).unwrap_or_default();
     let mut remembered = remembered(node, gpu_node);
-    let boot_id = report::current(node, gpu_node).map(|report| report.boot_id.as_str()).filter(|id| !id.is_empty());
+    let boot_id =
+        records::current_report(node, gpu_node).map(|report| report.boot_id.as_str()).filter(|id| !id.is_empty());
     let now = now_seen(on_bus, boot_id.unwrap_or(remembered.boot_id));
     let replaced = now.replace(&remembered).then(|| {
         let (now, before) = (now.describe(catalogue), remembered.describe(catalogue));
@@ -124,8 +118,8 @@ pub fn discover<'c>(
         remembered = Seen::default();
     }
     let passed_through = passed_through_of(&remembered, report);
-    // A node whose bus shows no GPU is still a GPU node, with all of them missing, if this Node (by UID) had GPUs
-    // before that are not passed through now, or its annotation gives a number.
+    // A node whose bus shows no GPU is still a GPU node, with all of them missing, if this Node (by UID) had GPUs that are not passed
+    // through now, or its annotation gives a number.
     let annotated = Annotated::of(node);
     let had = remembered.most.filter(|most| *most > passed_through);
     // Of a node without a GpuNode, the label records what its last report has proven, because third-party labels may name GPUs that are
@@ -163,7 +157,6 @@ pub fn discover<'c>(
     })
 }
 
-/// The content of the Node's annotation, if set.
 #[derive(Default)]
 struct Annotated {
     count: Option<u32>,
@@ -182,8 +175,7 @@ impl Annotated {
     }
 }
 
-/// Returns the node's models that are in the catalogue, each once. The bus is more reliable; a name counts only if the
-/// bus shows no known model.
+/// The bus is more reliable than names: a name counts only if the bus shows no known model.
 fn accelerators<'c>(catalogue: &'c Catalogue, ids: &[Option<u16>], model: Option<&str>) -> Vec<&'c Accelerator> {
     let mut accelerators: Vec<&Accelerator> = Vec::new();
     for accelerator in ids.iter().filter_map(|id| catalogue.model_of_pci((*id)?, None)) {
@@ -197,13 +189,13 @@ fn accelerators<'c>(catalogue: &'c Catalogue, ids: &[Option<u16>], model: Option
     accelerators
 }
 
-/// Returns the only one of these models, or [`MIXED`] for several.
+/// Returns the only one of these models, or [`MIXED`].
 fn one_or_mixed<'n>(names: &'n [Cow<'_, str>]) -> Option<&'n str> {
     if names.len() > 1 { Some(MIXED) } else { names.first().map(AsRef::as_ref) }
 }
 
-/// Returns the models on the bus, each once. A model that is not in the catalogue is named by its PCI id and not by its
-/// product: NVML reports the product only once a driver works, and a changed name would move the node to another pool.
+/// Returns the models on the bus, each once. An unknown model is named by its PCI id: NVML reports the product only once a driver works,
+/// and a changed name would move the node to another pool.
 fn model_names<'c>(catalogue: &'c Catalogue, ids: &[Option<u16>]) -> Vec<Cow<'c, str>> {
     let mut names = Vec::new();
     for id in ids.iter().map(|id| id.unwrap_or_default()) {
@@ -256,12 +248,12 @@ fn notes(
     notes
 }
 
-/// Returns the model in this operator's own label: all that remains known of a node whose GpuNode was deleted.
+/// The model in this operator's own label, all that remains of a node whose GpuNode was deleted.
 fn own_label(node: &NodeFacts) -> Option<String> {
     node.labels.get(keys::MODEL).filter(|_| node.owned_labels.contains(keys::MODEL)).map(ToString::to_string)
 }
 
-/// Returns what was seen on this Node (by UID), not on an earlier Node of the same name.
+/// Returns what was seen on this Node, by UID and not by name.
 fn remembered<'r>(node: &NodeFacts, gpu_node: Option<&'r GpuNode>) -> Seen<'r> {
     let gpus = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()).map(|status| &status.gpus);
     let gpus = gpus.filter(|gpus| gpus.seen_on.as_deref() == Some(node.uid.as_str()));
@@ -284,26 +276,23 @@ fn now_seen<'r>(on_bus: &'r [Gpu], boot_id: &'r str) -> Seen<'r> {
     }
 }
 
-/// Returns the observation with more GPUs, or the newer one if both have the same number.
+/// Returns the observation with more GPUs, or else the newer one.
 fn most<'r>(now: Seen<'r>, before: Seen<'r>) -> Seen<'r> {
     if now.most >= before.most { now } else { before }
 }
 
-/// Returns how many of the GPUs that were seen on the bus are passed through to virtual machines now.
 fn passed_through_of(seen: &Seen<'_>, report: Option<&Report>) -> u32 {
     let is_passed_through =
         |address: &&&str| report.is_some_and(|report| report.passed_through_at.iter().any(|at| at == **address));
     u32::try_from(seen.at.iter().filter(is_passed_through).count()).unwrap_or(u32::MAX)
 }
 
-/// Returns a message if GPUs of the node are passed through to virtual machines.
 pub fn passed_through(report: Option<&Report>) -> Option<String> {
     let count = report.map(|report| report.passed_through).filter(|count| *count > 0)?;
     let (gpus, verb) = if count == 1 { ("GPU", "is") } else { ("GPUs", "are") };
     Some(format!("{count} {gpus} {verb} bound to vfio-pci, for virtual machines, and not counted"))
 }
 
-/// Returns how many GPUs a report shows on the bus.
 pub fn on_bus(report: Option<&Report>) -> u32 {
     report.map_or(0, |report| count(&report.gpus))
 }
@@ -312,7 +301,7 @@ fn count(gpus: &[Gpu]) -> u32 {
     u32::try_from(gpus.len()).unwrap_or(u32::MAX)
 }
 
-/// Returns the device ids on the bus, adjacent equal ones once.
+/// Adjacent equal ids count once.
 fn device_ids(on_bus: &[Gpu]) -> Vec<Option<u16>> {
     let mut ids: Vec<_> = on_bus.iter().map(device_id).collect();
     ids.dedup();

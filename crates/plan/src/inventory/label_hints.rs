@@ -1,12 +1,10 @@
-//! Labels that seem to name another product than the node's model. Labels that a policy publishes are published as
-//! written, labels that users set on the node are left unchanged, and both are reported together with the actual model.
+//! Labels that seem to name another product than the node's model: they are left as written and reported with the actual model.
 
 use gpu_operator_crd::{keys, policy::Labels};
 
 use crate::world::NodeLabels;
 
-/// Returns a message if labels name another product than the node's model. `on_node` are all labels of the node: those
-/// that users set can contradict the hardware as well.
+/// `on_node` are all labels of the node, because those of users can contradict the hardware as well.
 pub fn mismatch_message(published: &Labels, on_node: &NodeLabels, model: Option<&str>) -> Option<String> {
     let model = model?.to_lowercase();
     let names_another = |value: &str| {
@@ -37,8 +35,7 @@ fn written(key: &str, value: &str) -> String {
     format!("{key}={value}")
 }
 
-/// Returns whether a label that a user set on the node is about its GPUs. NVIDIA's labels are written by its programs
-/// and also name the machine; labels of clouds are compared elsewhere.
+/// Whether a user's label is about the node's GPUs. NVIDIA's labels also name the machine; those of clouds are compared elsewhere.
 fn is_of_gpus(key: &str) -> bool {
     let (prefix, name) = key.split_once('/').unwrap_or(("", key));
     let a_programs = prefix == "nvidia.com"
@@ -49,8 +46,8 @@ fn is_of_gpus(key: &str) -> bool {
     !a_programs && (word(prefix) || word(name))
 }
 
-/// Returns whether a word looks like a product's name: a letter and three digits, or `rtx` or `gtx` and three or four
-/// digits, and up to two letters. Shorter names, such as `t4`, are too ambiguous.
+/// A product's name is a letter and three digits, or `rtx` or `gtx` and three or four digits, and up to two letters. Shorter names, such as
+/// `t4`, are ambiguous.
 fn is_product(word: &str) -> bool {
     let is_letter = |c: char| c.is_ascii_alphabetic();
     let digits = word.trim_start_matches(is_letter);

@@ -1,6 +1,4 @@
-//! What labels of clouds, NFD and users show of a node's GPUs, before and in addition to the probe's report.
-//!
-//! Keys and values are those of the clouds' and NFD's documentation. They are only read.
+//! What labels of clouds, NFD and users show of a node's GPUs. Keys and values are those of the clouds' and NFD's documentation.
 
 use std::ops::Bound;
 
@@ -12,37 +10,32 @@ use crate::{
     world::{NodeFacts, NodeLabels},
 };
 
-/// What labels show of a node's GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signals {
-    /// The model that the user sets for the node, by its canonical name if the catalogue has one.
+    /// The user's choice, by the canonical name if the catalogue has one.
     pub overridden: Option<String>,
     /// The label that names a model, and the model.
     pub named: Option<Named>,
-    /// Whether a label shows that the node has NVIDIA GPUs of any model.
+    /// Whether a label shows NVIDIA GPUs of any model.
     pub present: bool,
-    /// The number of GPUs in a label.
     pub count: Option<u32>,
 }
 
-/// A label that names a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     pub key: String,
-    /// The model's canonical name, or the label's value if it is not in the catalogue.
+    /// The canonical name, or the label's value if it is not in the catalogue.
     pub model: String,
 }
 
 struct Cloud {
-    /// The key that names the model.
     model: &'static str,
-    /// Whether every value is a model's canonical name, in the catalogue or not.
+    /// Whether every value is a canonical name, in the catalogue or not.
     canonical: bool,
-    /// The key that names the GPUs' manufacturer.
+    /// The key of the GPUs' manufacturer.
     maker: Option<&'static str>,
-    /// The key that counts the GPUs.
     count: Option<&'static str>,
-    /// The key with the memory of one GPU, in MiB: it distinguishes models that share a short name.
+    /// The key of a GPU's memory in MiB, which distinguishes models with the same short name.
     memory: Option<&'static str>,
 }
 
@@ -85,7 +78,6 @@ const CLOUDS: [Cloud; 5] = [
 
 /// Labels that only show the presence of NVIDIA GPUs: the current and the older one of AKS.
 const PRESENCE: [(&str, &str); 2] = [("kubernetes.azure.com/accelerator", "nvidia"), ("accelerator", "nvidia")];
-/// GPU feature discovery's count.
 const GFD_COUNT: &str = "nvidia.com/gpu.count";
 /// NFD's labels of PCI devices: the configured fields of the device, joined by `_`, and `.present`.
 const NFD_PCI: &str = "feature.node.kubernetes.io/pci-";
@@ -93,7 +85,7 @@ const NFD_PRESENT: &str = ".present";
 /// NVIDIA, as a PCI vendor.
 const NVIDIA: &str = "10de";
 
-/// Returns what a node's labels show. Labels that this operator has published are ignored, whatever their key.
+/// Labels that this operator has published are ignored, whatever their key.
 pub fn signals(catalogue: &Catalogue, node: &NodeFacts) -> Signals {
     let is_foreign = |key: &str| !node.owned_labels.contains(key);
     let get =
@@ -123,12 +115,12 @@ pub fn signals(catalogue: &Catalogue, node: &NodeFacts) -> Signals {
     signals
 }
 
-/// Returns the canonical name of a model by any cloud's name for it, or the given name if it is not in the catalogue.
+/// Returns the canonical name by any cloud's name, or the given name if the catalogue lacks it.
 pub fn canonical(catalogue: &Catalogue, name: &str) -> String {
     catalogue.model(name).map_or_else(|| name.to_owned(), |model| model.name.clone())
 }
 
-/// Returns the model that a cloud's name means. The name may be short for several models that differ in memory.
+/// The name may be short for several models that differ in memory.
 fn known(catalogue: &Catalogue, word: &str, memory_mib: Option<u32>) -> Option<String> {
     let word = word.to_ascii_lowercase();
     let sized = memory_mib.map(|mib| format!("nvidia-{word}-{}gb", mib / 1024));
@@ -144,8 +136,7 @@ fn known(catalogue: &Catalogue, word: &str, memory_mib: Option<u32>) -> Option<S
     sized.and_then(|sized| fits(&sized).or_else(|| fits(&format!("nvidia-tesla-{word}"))))
 }
 
-/// Returns what NFD's PCI labels show: the model, if NFD is configured to include device ids, and whether an NVIDIA GPU
-/// is present.
+/// Returns the model, if NFD is configured to include device ids, and whether an NVIDIA GPU is present.
 fn nfd(catalogue: &Catalogue, labels: &NodeLabels) -> (Option<Named>, bool) {
     let mut present = false;
     for (key, value) in labels.range::<str, _>((Bound::Included(NFD_PCI), Bound::Unbounded)) {
@@ -168,7 +159,7 @@ fn nfd(catalogue: &Catalogue, labels: &NodeLabels) -> (Option<Named>, bool) {
     (None, present)
 }
 
-/// Returns whether a field is a PCI class. All relevant classes begin with `0`; NVIDIA's device ids are larger.
+/// All relevant PCI classes begin with `0`; NVIDIA's device ids are larger.
 fn is_class(field: &str) -> bool {
     field.len() == 4 && field.starts_with('0')
 }

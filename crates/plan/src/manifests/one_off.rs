@@ -1,34 +1,45 @@
-//! What the pods have in common that this operator creates on one node, without a DaemonSet.
+//! Pods on one node, without a DaemonSet, that validate it or pull images.
 
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{ClusterGpuPolicy, NodeName, keys, policy::Pool};
 use k8s_openapi::{
     api::core::v1::{
-        Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Toleration,
+        Affinity, Container, EnvVar, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod,
+        PodSpec, ResourceRequirements, SecurityContext, Toleration,
     },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
 use kube::Resource;
 
-use crate::{manifests::pod, settings::Settings};
+use crate::{
+    assess::{
+        member::Member,
+        validation::{is_users_image, test_image},
+    },
+    container_names::VALIDATION,
+    desired::device_plugin::PluginChoice,
+    manifests::{
+        device_plugin::gke::DRIVER_IN_CONTAINER,
+        pod::{self, env, unprivileged},
+    },
+    rollout::preflight::{NewImage, PreflightPod},
+    settings::{Settings, VALIDATION_TIMEOUT},
+};
 
-/// The node of a pod, and why it is there.
 #[derive(Clone, Copy, Debug)]
-pub struct OneOff<'a> {
-    /// The operator's settings.
-    pub settings: &'a Settings,
-    /// The policy that the node belongs to.
-    pub policy: &'a ClusterGpuPolicy,
-    /// Its pool in the policy, if it is a named one.
-    pub pool: Option<&'a Pool>,
-    pub node: &'a NodeName,
+struct OneOff<'a> {
+    settings: &'a Settings,
+    policy: &'a ClusterGpuPolicy,
+    /// If it is a named one.
+    pool: Option<&'a Pool>,
+    node: &'a NodeName,
     /// The value of [`keys::STAGE`].
-    pub stage: &'a str,
+    stage: &'a str,
 }
 
-/// Returns a pod that ends by itself and is placed by the scheduler, only on its node. It never preempts.
-pub fn pod(of: OneOff<'_>, name: String, spec: PodSpec) -> Pod {
+/// Returns a pod that ends by itself, on its node only. It never preempts.
+fn one_off_pod(of: OneOff<'_>, name: String, spec: PodSpec) -> Pod {
     let OneOff { settings, policy, pool, node, stage } = of;
     let labels = BTreeMap::from([
         (keys::STAGE.to_owned(), stage.to_owned()),
@@ -59,7 +70,7 @@ pub fn pod(of: OneOff<'_>, name: String, spec: PodSpec) -> Pod {
     }
 }
 
-/// Returns an affinity for one node, like that of the DaemonSet controller.
+/// Like that of the DaemonSet controller.
 fn only_on(node: &NodeName) -> Affinity {
     let field = NodeSelectorRequirement {
         key: "metadata.name".to_owned(),
@@ -76,7 +87,7 @@ fn only_on(node: &NodeName) -> Affinity {
     }
 }
 
-/// Returns the operands' tolerations, and one of a cordon, which the DaemonSet controller adds to its pods.
+/// Includes a toleration of a cordon, like pods of the DaemonSet controller.
 fn tolerations(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Vec<Toleration> {
     let mut tolerations = pod::tolerations(policy, pool);
     tolerations.push(Toleration {
@@ -86,4 +97,84 @@ fn tolerations(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Vec<Toleration
         ..Toleration::default()
     });
     tolerations
+}
+
+/// The containers do nothing: what counts is that kubelet has pulled their images.
+pub fn preflight_pod(
+    settings: &Settings,
+    policy: &ClusterGpuPolicy,
+    pool: Option<&Pool>,
+    name: String,
+    wanted: &PreflightPod,
+) -> Pod {
+    let of = OneOff { settings, policy, pool, node: &wanted.node, stage: keys::PREFLIGHT };
+    let containers = wanted.images.iter().map(pulling_container).collect();
+    one_off_pod(of, name, PodSpec { containers, ..PodSpec::default() })
+}
+
+fn pulling_container(NewImage { container, image, pull_policy }: &NewImage) -> Container {
+    Container {
+        name: container.clone(),
+        image: Some(image.clone()),
+        image_pull_policy: pull_policy.clone(),
+        // Not every image contains it.
+        command: Some(vec!["/bin/true".to_owned()]),
+        // NVIDIA's runtime must not add a driver that may be about to be replaced.
+        env: Some(vec![env("NVIDIA_VISIBLE_DEVICES", "void")]),
+        security_context: Some(unprivileged()),
+        ..Container::default()
+    }
+}
+
+/// The longest deadline in Kubernetes, in seconds.
+const LONGEST_DEADLINE: i64 = i32::MAX as i64;
+
+/// The scheduler places the pod, so it gets a GPU only if one is free.
+pub fn validation_pod(settings: &Settings, member: &Member<'_>, name: String) -> Pod {
+    let policy = member.policy;
+    let validation = &policy.spec.readiness.validation;
+    let timeout = validation.timeout.map_or(VALIDATION_TIMEOUT, Into::into);
+    let (node, stage) = (&member.node.name, keys::VALIDATION);
+    let of = OneOff { settings, policy, pool: member.pool.named, node, stage };
+    let spec = PodSpec {
+        runtime_class_name: runtime_class(member),
+        active_deadline_seconds: Some(
+            i64::try_from(timeout.as_secs()).unwrap_or(LONGEST_DEADLINE).clamp(1, LONGEST_DEADLINE),
+        ),
+        containers: vec![validation_container(member)],
+        ..PodSpec::default()
+    };
+    one_off_pod(of, name, spec)
+}
+
+/// Only if containers get GPUs by NVIDIA's runtime, and it is not the default.
+fn runtime_class(member: &Member<'_>) -> Option<String> {
+    member.toolkit()?.class_to_name().map(str::to_owned)
+}
+
+/// Google's plugin mounts the driver's libraries and sets no variable.
+fn handed_over(member: &Member<'_>) -> Option<Vec<EnvVar>> {
+    let key = &member.desired.variant()?.key;
+    let google = key.driver.is_a_folder() && !matches!(key.plugin, PluginChoice::Nvidia { .. });
+    // A user's image sets its own path.
+    (google && !is_users_image(member)).then(|| vec![env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"))])
+}
+
+fn validation_container(member: &Member<'_>) -> Container {
+    let resource = member.offered();
+    Container {
+        name: VALIDATION.to_owned(),
+        image: Some(test_image(member)),
+        image_pull_policy: Some(member.policy.spec.images.pull_policy.unwrap_or_default().as_str().to_owned()),
+        env: handed_over(member),
+        resources: Some(ResourceRequirements {
+            limits: Some(BTreeMap::from([(resource.to_owned(), Quantity("1".to_owned()))])),
+            ..ResourceRequirements::default()
+        }),
+        // The end of the test's output is shown in the node's message.
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+        // The root stays writable, because hooks of some runtimes create the driver's libraries there.
+        security_context: Some(SecurityContext { read_only_root_filesystem: None, ..unprivileged() }),
+        ..Container::default()
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::{ClusterGpuPolicy, policy::Pool};
+use gpu_operator_crd::{ClusterGpuPolicy, policy::Pool, report::CONTAINER_ROOT};
 use k8s_openapi::{
     api::core::v1::{
         Capabilities, Container, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource, LocalObjectReference,
@@ -13,48 +13,42 @@ use k8s_openapi::{
 
 use crate::{
     desired::{
+        driver::DriverChoice,
         effective_spec,
         key::{StageSpec, VariantKey},
     },
     settings::Settings,
 };
 
-/// User and group of the gates: an unprivileged ID.
+/// An unprivileged ID.
 const UNPRIVILEGED: i64 = 65532;
 
-/// The namespaces of the host that a pod uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostNamespaces {
     None,
-    /// The host's process namespace.
     Pid,
-    /// The host's process and network namespaces.
+    /// Process and network namespace.
     PidAndNetwork,
 }
 
-/// The parts of a stage's pod.
 pub struct PodParts {
     /// Gates and installers, in order.
     pub init: Vec<Container>,
     pub main: Container,
-    /// The volumes that they mount.
     pub volumes: Vec<Volume>,
-    /// The namespaces of the host that the pod uses.
     pub host: HostNamespaces,
-    /// The grace period in which the main container must end, in seconds.
+    /// In which the main container must end.
     pub grace_seconds: i64,
 }
 
-/// The input for a stage's pod.
 pub struct PodInput<'a> {
-    /// The operator's settings.
     pub settings: &'a Settings,
     pub policy: &'a ClusterGpuPolicy,
     pub key: &'a VariantKey,
     pub spec: &'a StageSpec,
 }
 
-/// Returns the pull secrets of all pods of this operator: the user's, and those of this operator's images.
+/// The user's, and those of this operator's images.
 pub fn pull_secrets(settings: &Settings, policy: &ClusterGpuPolicy) -> Option<Vec<LocalObjectReference>> {
     let mut names: Vec<String> = policy.spec.images.pull_secrets.iter().map(|secret| secret.name.clone()).collect();
     names.extend(settings.image_pull_secrets.iter().cloned());
@@ -63,17 +57,16 @@ pub fn pull_secrets(settings: &Settings, policy: &ClusterGpuPolicy) -> Option<Ve
     (!names.is_empty()).then(|| names.into_iter().map(|name| LocalObjectReference { name }).collect())
 }
 
-/// Returns the tolerations of this operator's pods on the nodes of a pool.
 pub fn tolerations(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Vec<Toleration> {
     effective_spec::tolerations(policy, pool).unwrap_or_else(every_taint)
 }
 
-/// Returns a toleration of all taints: operands run on every GPU node.
+/// Operands run on every GPU node.
 fn every_taint() -> Vec<Toleration> {
     vec![Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() }]
 }
 
-/// Returns the main or installing container of an operand. The user's environment overrides this operator's by name.
+/// The main or installing container of an operand. The user's environment overrides this operator's by name.
 pub fn operand_container(input: &PodInput<'_>, name: &str, env: Vec<EnvVar>, args: Vec<String>) -> Container {
     let operand = &input.spec.operand;
     let mut env: Vec<EnvVar> =
@@ -93,7 +86,7 @@ pub fn operand_container(input: &PodInput<'_>, name: &str, env: Vec<EnvVar>, arg
     }
 }
 
-/// Returns an unprivileged container of the probe's image, for gates, guards and waiting.
+/// An unprivileged container of the probe's image, for gates, guards and waiting.
 pub fn own_container(settings: &Settings, name: &str, args: &[&str], mounts: Vec<VolumeMount>) -> Container {
     Container {
         name: name.to_owned(),
@@ -119,7 +112,7 @@ pub fn own_container(settings: &Settings, name: &str, args: &[&str], mounts: Vec
     }
 }
 
-/// Returns a security context without capabilities or privilege escalation, and with a read-only root.
+/// Without capabilities or privilege escalation, and with a read-only root.
 pub fn unprivileged() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
@@ -130,8 +123,7 @@ pub fn unprivileged() -> SecurityContext {
     }
 }
 
-/// Returns a security context of root with these capabilities only. Capabilities of another user would be dropped when the program
-/// starts.
+/// Root, because capabilities of another user would be dropped when the program starts.
 pub fn root_with(capabilities: &[&str]) -> SecurityContext {
     let add = capabilities.iter().map(|&name| name.to_owned()).collect();
     SecurityContext {
@@ -142,8 +134,7 @@ pub fn root_with(capabilities: &[&str]) -> SecurityContext {
     }
 }
 
-/// Returns a privileged security context of this operator's image, which writes only to its mounts. Images of others may write to
-/// their root.
+/// For this operator's image, which writes only to its mounts. Images of others may write to their root.
 pub fn privileged_root() -> SecurityContext {
     SecurityContext {
         privileged: Some(true),
@@ -153,7 +144,6 @@ pub fn privileged_root() -> SecurityContext {
     }
 }
 
-/// How a volume is mounted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     ReadOnly,
@@ -180,7 +170,6 @@ pub fn mount(volume: &str, path: &str, mode: Mode) -> VolumeMount {
     }
 }
 
-/// Returns the volume of a folder or file of the host.
 pub fn host_path(name: &str, path: &str, kind: Option<&str>) -> Volume {
     Volume {
         name: name.to_owned(),
@@ -189,12 +178,88 @@ pub fn host_path(name: &str, path: &str, kind: Option<&str>) -> Volume {
     }
 }
 
-/// Returns the volume of a folder with the lifetime of the pod.
 pub fn empty_dir(name: &str) -> Volume {
     Volume { name: name.to_owned(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
 }
 
-/// Returns an environment variable.
 pub fn env(name: &str, value: &str) -> EnvVar {
     EnvVar { name: name.to_owned(), value: Some(value.to_owned()), value_from: None }
+}
+
+/// The driver's container locks it while it runs.
+pub const DRIVER_PID_FILE: &str = "/run/nvidia/nvidia-driver.pid";
+
+/// Waits until the desired driver is loaded and its libraries are installed.
+pub fn driver_gate(input: &PodInput<'_>) -> Container {
+    let root = input.key.driver.root();
+    let mut args = vec!["wait", "driver", "--host-root", "/host", "--driver-root", root];
+    if let Some(version) = input.key.driver.version() {
+        args.extend(["--version", version]);
+    }
+    if matches!(input.key.driver, DriverChoice::Container { .. }) {
+        args.extend(["--pid-file", DRIVER_PID_FILE]);
+    }
+    let mounts = vec![
+        mount("sys", "/host/sys", Mode::ReadOnly),
+        mount("driver", format!("/host{}", driver_mount(root)).trim_end_matches('/'), Mode::Follow),
+    ];
+    own_container(input.settings, "wait-for-driver", &args, mounts)
+}
+
+pub fn driver_gate_volumes(input: &PodInput<'_>) -> Vec<Volume> {
+    vec![
+        host_path("sys", "/sys", None),
+        host_path("driver", driver_mount(input.key.driver.root()), Some("DirectoryOrCreate")),
+    ]
+}
+
+/// Returns the folder to mount to inspect a driver root: the parent of a container's root, because that is mounted and unmounted. A host's
+/// whole root is mounted: the dynamic linker's files in /etc name the paths of libraries, and links lead to /opt, /nix and elsewhere. The
+/// gate reads only files that all users of the host may read.
+fn driver_mount(root: &str) -> &str {
+    match root {
+        CONTAINER_ROOT => "/run/nvidia",
+        other => other,
+    }
+}
+
+// The probe is the first program of other images' containers where something is necessary at every start: init containers run only once in
+// a
+// pod.
+
+/// Copies the program for the other image's container.
+const UNPACK: &str = "unpack-guard";
+/// The program includes all libraries, so it works in any image.
+const GUARD_VOLUME: &str = "guard";
+const GUARD_DIRECTORY: &str = "/gpu-operator";
+/// Where containers that use the driver themselves see its root.
+pub const DRIVER_ROOT: &str = "/driver-root";
+
+pub fn unpack_guard(settings: &Settings) -> Container {
+    own_container(
+        settings,
+        UNPACK,
+        &["unpack", GUARD_DIRECTORY],
+        vec![mount(GUARD_VOLUME, GUARD_DIRECTORY, Mode::Writable)],
+    )
+}
+
+pub fn guard_volume() -> Volume {
+    empty_dir(GUARD_VOLUME)
+}
+
+pub fn guard_mount() -> VolumeMount {
+    mount(GUARD_VOLUME, GUARD_DIRECTORY, Mode::ReadOnly)
+}
+
+/// Runs the probe with these arguments in the other image's container.
+pub fn guard_command(args: &[&str]) -> Vec<String> {
+    let (loader, program) = (format!("{GUARD_DIRECTORY}/ld.so"), format!("{GUARD_DIRECTORY}/nvml-probe"));
+    let words = [loader.as_str(), "--library-path", GUARD_DIRECTORY, program.as_str()];
+    words.into_iter().chain(args.iter().copied()).map(str::to_owned).collect()
+}
+
+/// Runs a program of the image with the driver where it looks for it, given options of `inject`.
+pub fn injecting_command(options: &[&str], program: &str) -> Vec<String> {
+    guard_command(&[&["inject", "--driver-root", DRIVER_ROOT], options, &["--", program]].concat())
 }

@@ -1,4 +1,4 @@
-//! What a write changes, and what it makes of it.
+//! The target of a write, and what is written to it.
 
 use std::fmt;
 
@@ -17,18 +17,15 @@ use serde::Serialize;
 
 use crate::world::{OwnConditions, TaintWrite};
 
-/// What a write changes: an object, or a part of one that has its own field manager.
+/// An object, or a part of one that has its own field manager.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Target {
-    /// The object's kind.
     pub kind: Kind,
-    /// The part of the object.
     pub part: Part,
-    /// The object's name.
     pub name: String,
 }
 
-/// The kind of an object. Namespaced ones are in the operator's namespace.
+/// Namespaced objects are in the operator's namespace.
 #[derive(strum::IntoStaticStr, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Kind {
     ClusterGpuPolicy,
@@ -39,26 +36,22 @@ pub enum Kind {
     RuntimeClass,
 }
 
-/// The part of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Part {
-    /// The object as a whole, without its status.
+    /// Without the status.
     Object,
-    /// The finalizer of this operator.
     Finalizer,
-    /// The labels that this operator sets.
+    /// Those that this operator sets.
     Labels,
     /// The label of nodes with GPUs.
     Presence,
-    /// The conditions that this operator sets.
+    /// Those that this operator sets.
     Conditions,
     Taints,
-    /// The cordon of this operator.
     Cordon,
-    /// The ledger of disruptions in the status.
+    /// In the status.
     Ledger,
     Status,
-    /// The eviction of a pod.
     Eviction,
 }
 
@@ -86,93 +79,81 @@ impl fmt::Display for Target {
 }
 
 impl Kind {
-    /// Returns the name, such as `DaemonSet`.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 }
 
-/// What a write makes of its target.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Body {
-    /// Sets or removes the finalizer of the policy with this uid.
+    /// Of the policy with this uid.
     Finalizer {
-        /// The UID of the policy, because it may have been deleted and created again by the same name.
+        /// The policy may have been deleted and created again.
         uid: String,
-        /// Whether to add or remove it.
         present: bool,
     },
-    /// Applies the status of a policy, without its ledger.
+    /// Without the ledger.
     PolicyStatus(Box<ClusterGpuPolicyStatus>),
-    /// Applies the ledger of a policy, unless the policy has changed since.
+    /// Unless the policy has changed since.
     Ledger(Box<LedgerWrite>),
-    /// Applies a DaemonSet.
     DaemonSet(Box<DaemonSetWrite>),
-    /// Applies a RuntimeClass.
     RuntimeClass(Box<RuntimeClass>),
-    /// Applies spec and owner of a GpuNode; creates it if it does not exist.
+    /// Spec and owner of a GpuNode, which is created if it does not exist.
     Spec(Box<SpecWrite>),
-    /// Applies the status of a GpuNode, without the probe's report.
+    /// Of a GpuNode, without the probe's report.
     Status(Box<GpuNodeStatus>),
-    /// Applies the labels of a Node.
     Labels(LabelWrite),
-    /// Sets the label that a Node has GPUs, or none any more.
+    /// Whether the Node has GPUs, or none any more.
     Presence(bool),
-    /// Applies the conditions of a Node.
     Conditions(OwnConditions),
-    /// Sets or removes the taint of unhealthy GPUs of a Node, and removes its startup taints.
+    /// Sets or removes the taint of unhealthy GPUs, and removes startup taints.
     Taints(TaintWrite),
-    /// Cordons a Node with a record of that, or undoes a cordon with such a record.
+    /// Cordons a Node with a record of that, or undoes such a cordon.
     Cordon(bool),
     Pod(Box<Pod>),
-    /// Evicts a pod, which is named `namespace/name`, if it has this uid.
+    /// The pod `namespace/name`, if it has this uid.
     Eviction(String),
-    /// Deletes the object, if it has this uid.
+    /// The object, if it has this uid.
     Delete(Option<String>),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DaemonSetWrite {
-    /// The desired DaemonSet.
     pub set: DaemonSet,
-    /// Whether third-party additions must be removed as well: applying restores only this operator's fields.
+    /// Whether third-party additions are removed as well: applying restores only this operator's fields.
     pub whole: bool,
-    /// The generation of the present DaemonSet.
+    /// Of the present DaemonSet.
     #[serde(skip)]
     pub generation: Option<i64>,
 }
 
-/// The write of a GpuNode's spec.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SpecWrite {
     pub spec: GpuNodeSpec,
-    /// The owner: the Node.
     pub owner: OwnerReference,
-    /// The UID of the GpuNode, because it may have been deleted and created again by the same name; `None` to create it.
+    /// The GpuNode may have been deleted and created again; `None` to create it.
     #[serde(skip)]
     pub uid: Option<String>,
-    /// The groups that `spec.current` did not name before. They are recorded only if their DaemonSets exist: groups that never had a
-    /// pod would later be restored.
+    /// The groups that `spec.current` did not name before. They are recorded only if their DaemonSets exist: a group that never had a pod
+    /// would later be restored.
     #[serde(skip)]
     pub records: StageRevisions,
-    /// The generation of the GpuNode for which the write was planned: an earlier plan must not undo what a later one has begun.
+    /// For which the write was planned: an earlier plan must not undo what a later one has begun.
     #[serde(skip)]
     pub generation: Option<i64>,
-    /// Whether it begins or ends an update, which the ledger of the policy has to know first.
+    /// Whether it begins or ends an update, which the ledger has to know first.
     #[serde(skip)]
     pub follows_ledger: bool,
 }
 
-/// The write of a policy's ledger.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LedgerWrite {
     pub slots: Vec<Slot>,
-    /// What is remembered of pools.
     pub pools: Vec<PoolRollout>,
-    /// The UID of the policy, because it may have been deleted and created again by the same name.
+    /// The policy may have been deleted and created again.
     #[serde(skip)]
     pub uid: String,
-    /// The generation of the policy for which the write was planned.
+    /// For which the write was planned.
     #[serde(skip)]
     pub generation: Option<i64>,
     /// The ledger for which the write was planned.
@@ -180,22 +161,21 @@ pub struct LedgerWrite {
     pub before: (Vec<Slot>, Vec<PoolRollout>),
 }
 
-/// One write to a Node: all the labels that this operator then owns.
+/// All the labels of a Node that this operator then owns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LabelWrite {
-    /// The UID of the Node, because the Node may have been deleted or recreated by the same name.
+    /// The Node may have been deleted and created again.
     pub uid: String,
-    /// The complete set; labels that were applied before and are not in it are removed.
+    /// Labels that were applied before and are not in it are removed.
     pub labels: Labels,
     /// Whether to take keys over from other writers. Never if a user's key is published for the first time.
     pub force: bool,
-    /// The groups that the labels named when the write was planned: an earlier plan must not undo what a later one has begun.
+    /// The groups in the labels when the write was planned: an earlier plan must not undo what a later one has begun.
     #[serde(skip)]
     pub seen: StageRevisions,
 }
 
 impl Body {
-    /// Returns the kind of the object, and its part.
     pub fn target(&self) -> (Kind, Part) {
         match self {
             Self::Finalizer { .. } => (Kind::ClusterGpuPolicy, Part::Finalizer),

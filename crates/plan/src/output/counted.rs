@@ -10,24 +10,19 @@ use gpu_operator_crd::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::{
-    assess::member::Member,
-    desired::{driver::choice::DriverChoice, fault::Fault},
-    inventory::unreadable::UnreadableNode,
-    rollout::turn,
-    world::NodeFacts,
+    assess::member::Member, desired::driver::DriverChoice, inventory::membership::UnreadableNode, note::Fault,
+    rollout::turn, world::NodeFacts,
 };
 
-/// The maximum length of a node's message, in characters.
+/// In characters.
 const MAX_MESSAGE: usize = 512;
 
 /// Why a node does not count towards readiness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exclusion {
-    /// The Node is being deleted.
     Deleting,
-    /// The Node is not Ready.
     NotReady,
-    /// The Node is cordoned, and not by this operator.
+    /// Not by this operator.
     Cordoned,
     /// A DRA driver allocates its GPUs.
     Claims,
@@ -46,7 +41,6 @@ impl Exclusion {
         }
     }
 
-    /// Returns the state of such nodes, for messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Deleting => "being deleted",
@@ -57,10 +51,9 @@ impl Exclusion {
     }
 }
 
-/// The driver version that a node should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverVersion<'m> {
-    /// It is not known at present, as after a reboot.
+    /// At present, as after a reboot.
     Unknown,
     /// This operator does not determine it.
     Other,
@@ -77,38 +70,32 @@ impl<'m> DriverVersion<'m> {
     }
 }
 
-/// One node as its policy counts it: only a part of its status, because all nodes are held in memory at once.
+/// Only a part of a node's status, because all nodes are held in memory at once.
 #[derive(Clone, Debug)]
 pub struct Counted<'m> {
     pub node: &'m NodeName,
     pub pool: &'m PoolName,
-    /// Its model, if known.
     pub model: Option<&'m str>,
-    /// Why it does not count towards readiness, if it does not.
+    /// Why it does not count towards readiness.
     pub excluded: Option<Exclusion>,
     /// Whether it has the desired revision.
     pub current: bool,
-    /// Whether it is in its turn of a rollout.
+    /// Whether an update of it is under way.
     pub in_turn: bool,
-    /// Its desired driver version.
     pub driver_version: DriverVersion<'m>,
-    /// Why the policy cannot be applied to it.
     pub fault: Option<&'m Fault>,
-    /// Whether it is ready, by its present or pending GpuNode status.
+    /// By its present or pending status.
     pub ready: bool,
-    /// The phase of its status.
     pub phase: Phase,
-    /// The reason of its status.
     pub reason: Reason,
-    /// Since when it has had this reason.
     pub since: Option<Time>,
-    /// The message of its status; empty if there is no problem.
+    /// Empty if there is no problem.
     pub message: String,
     pub gpus: GpuTotals,
 }
 
 impl<'m> Counted<'m> {
-    /// Returns how a node with this present or pending status counts.
+    /// `status` is present or pending.
     pub fn of(member: &'m Member<'_>, status: GpuNodeStatus) -> Self {
         let reason = status.reason().unwrap_or(Reason::WaitingForReport);
         let in_turn = member.rollout().is_some();
@@ -138,7 +125,7 @@ impl<'m> Counted<'m> {
         }
     }
 
-    /// Returns how a node counts whose GpuNode cannot be parsed: never better than if it could.
+    /// A node whose GpuNode cannot be parsed never counts better than if it could.
     pub fn unreadable(found: &'m UnreadableNode<'_>) -> Self {
         let (node, gpus) = (found.node, found.node.allocatable.total());
         let name = &node.name;
@@ -162,12 +149,11 @@ impl<'m> Counted<'m> {
         }
     }
 
-    /// Returns whether it cannot proceed because of a failure.
     pub fn failed(&self) -> bool {
         !self.ready && self.reason.is_failure()
     }
 
-    /// Returns whether it is neither ready, nor failed, nor excluded.
+    /// Neither ready, nor failed, nor excluded.
     pub fn in_progress(&self) -> bool {
         self.excluded.is_none() && !self.ready && !self.failed()
     }
@@ -198,7 +184,7 @@ pub fn count<'c, 'm: 'c>(nodes: impl Iterator<Item = &'c Counted<'m>>) -> (NodeC
     (counts, gpus)
 }
 
-/// Returns how many nodes are in each state, in the order of the states, such as `2 Driver, 1 Toolkit`.
+/// In the order of the states, such as `2 Driver, 1 Toolkit`.
 pub fn by_state<S: Ord>(states: impl Iterator<Item = S>, name: impl Fn(&S) -> &'static str) -> String {
     let mut counts: BTreeMap<S, u32> = BTreeMap::new();
     for state in states {

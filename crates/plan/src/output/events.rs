@@ -8,29 +8,21 @@ use serde::Serialize;
 
 use crate::{assess::member::Member, inventory::membership::name_of};
 
-/// A transition that is reported by an Event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Transition {
-    /// The object that the Event is about.
     pub subject: Subject,
     pub reason: Reason,
     pub message: String,
 }
 
-/// The object that a transition is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Subject {
-    /// A Node, by name and uid.
     Node(NodeName, String),
-    /// A GpuNode, by name and uid.
     GpuNode(NodeName, String),
-    /// A policy, by name and uid.
     Policy(PolicyName, String),
-    /// A third-party object in a namespace, such as a pod.
+    /// Such as a pod.
     Namespaced {
-        /// Such as `apps/v1`.
         api_version: String,
-        /// Such as `ReplicaSet`.
         kind: String,
         namespace: String,
         name: String,
@@ -39,7 +31,6 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Returns the UID of the object.
     pub fn uid(&self) -> &str {
         match self {
             Self::Node(_, uid) | Self::GpuNode(_, uid) | Self::Policy(_, uid) | Self::Namespaced { uid, .. } => uid,
@@ -47,12 +38,12 @@ impl Subject {
     }
 }
 
-/// Returns the transition of a node into a failure, or out of one, as Events on the Node and on its GpuNode.
+/// Returns the transition into a failure or out of one, as Events on the Node and on its GpuNode.
 pub fn node_transitions(member: &Member<'_>, status: &GpuNodeStatus) -> Vec<Transition> {
     reported(member, status).map(|reason| about(member, reason, &status.message)).unwrap_or_default()
 }
 
-/// Returns an Event on a Node and the same on its GpuNode.
+/// Returns an Event on a Node, and the same on its GpuNode.
 pub fn about(member: &Member<'_>, reason: Reason, message: &str) -> Vec<Transition> {
     let node = Subject::Node(member.node.name.clone(), member.node.uid.clone());
     let gpu_node =
@@ -61,7 +52,7 @@ pub fn about(member: &Member<'_>, reason: Reason, message: &str) -> Vec<Transiti
     [node].into_iter().chain(gpu_node).map(transition).collect()
 }
 
-/// Returns the reason of a node's state if its transition to that state is reported.
+/// Returns the reason of a node's state if the transition is reported.
 fn reported(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Reason> {
     let (before, reason) = (member.status(), status.reason()?);
     let was_ready = before.is_some_and(GpuNodeStatus::is_ready);
@@ -76,8 +67,7 @@ fn reported(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Reason> {
     (old != Some(reason) && is_reported).then_some(reason)
 }
 
-/// Returns the transitions of a policy's conditions: of `Ready` when its status changes, and of `Stalled` and `Accepted` when
-/// they become unfavourable, change their reason, or recover.
+/// Reports `Ready` when its status changes, and `Stalled` and `Accepted` when they become unfavourable, change their reason, or recover.
 pub fn policy_transitions(
     policy: &ClusterGpuPolicy,
     before: &ClusterGpuPolicyStatus,

@@ -1,7 +1,6 @@
 //! The labels that NVIDIA's GPU feature discovery (GFD) would write for a node, derived from the probe's report.
 //!
-//! The rules are those of GFD v0.19.3, run once with the configuration of the node's device plugin, with three
-//! differences:
+//! The rules are those of GFD v0.19.3, run once with the configuration of the node's device plugin, with three differences:
 //!
 //! - `nvidia.com/gfd.timestamp` is omitted: it changes with every run and is not a property of the node.
 //! - For GPUs of several models GFD describes a random one: of two, in seven of eight runs the one whose first GPU is
@@ -27,8 +26,7 @@ const VGA_CONTROLLER: &str = "030000";
 /// The PCI class of GPUs that cannot drive a display.
 const CONTROLLER_3D: &str = "030200";
 
-/// Returns the labels for a node's report and the resources that its device plugin makes of a GPU; `None` while NVML
-/// does not report every GPU that it counts, or if a GPU cannot be described.
+/// Returns `None` while NVML does not report every GPU that it counts, or if a GPU cannot be described.
 pub fn labels(report: &Report, offer: &ResourceLayout) -> Option<Labels> {
     let cards = cards(report)?;
     let sharing = Sharing::of(offer);
@@ -60,7 +58,6 @@ pub fn labels(report: &Report, offer: &ResourceLayout) -> Option<Labels> {
 struct Set(Labels);
 
 impl Set {
-    /// Sets a label, replacing one of the same key.
     fn put(&mut self, name: &str, value: &(impl ToString + ?Sized)) {
         let (key, value) = (format!("{}{name}", keys::RESOURCES), value.to_string());
         self.0.remove(&key);
@@ -70,13 +67,12 @@ impl Set {
     }
 }
 
-/// A GPU that NVML reports.
 struct Card<'r> {
     gpu: &'r Gpu,
     name: &'r str,
-    /// Major and minor number of its compute capability.
+    /// Compute capability, major and minor.
     capability: (u32, u32),
-    /// Its MIG devices, if it is in MIG mode.
+    /// If it is in MIG mode.
     mig: Option<&'r [MigDevices]>,
 }
 
@@ -89,8 +85,7 @@ impl<'r> Card<'r> {
     }
 }
 
-/// Returns all GPUs that NVML counts, except those that only drive displays; `None` if one of them cannot be opened or
-/// read.
+/// Leaves out GPUs that only drive displays; `None` if a GPU cannot be opened or read.
 fn cards(report: &Report) -> Option<Vec<Card<'_>>> {
     let reported: Vec<_> = report.gpus.iter().filter_map(Card::of).collect();
     let all = report.nvml.state == NvmlState::Answering && report.nvml.gpus == u32::try_from(reported.len()).ok();
@@ -98,7 +93,7 @@ fn cards(report: &Report) -> Option<Vec<Card<'_>>> {
     (all && !cards.is_empty()).then_some(cards)
 }
 
-/// Sets the versions of driver and CUDA, by the current and the deprecated names.
+/// By the current and the deprecated names.
 fn versions(set: &mut Set, report: &Report) -> Option<()> {
     let driver = report.driver.loaded.as_deref()?;
     let parts: Vec<&str> = driver.split('.').collect();
@@ -128,7 +123,6 @@ fn versions(set: &mut Set, report: &Report) -> Option<()> {
     Some(())
 }
 
-/// How pods share one resource.
 #[derive(Clone, Copy)]
 struct Sharing {
     replicas: u32,
@@ -154,8 +148,7 @@ impl Sharing {
     }
 }
 
-/// Sets the labels of a resource: its product from these words, its count, and how it is shared. Without `sharing` it
-/// is not offered to pods.
+/// Sets product, count and sharing of a resource. Without `sharing` it is not offered to pods.
 fn resource(set: &mut Set, name: &str, count: usize, product: &[&str], sharing: Option<Sharing>) {
     let suffix = sharing.filter(|sharing| sharing.is_on() && !sharing.renamed).map(|_| "SHARED".to_owned());
     let product: Vec<String> = product.iter().map(|word| sanitised(word)).chain(suffix).collect();
@@ -165,8 +158,7 @@ fn resource(set: &mut Set, name: &str, count: usize, product: &[&str], sharing: 
     set.put(&format!("{name}.sharing-strategy"), sharing.map_or("none", |sharing| sharing.strategy));
 }
 
-/// Sets the labels of `nvidia.com/gpu`: first for GPUs in MIG mode, which are not offered to pods, then for whole GPUs,
-/// which replace the former.
+/// Sets the labels of `nvidia.com/gpu`: for GPUs in MIG mode, which are not offered, then for whole GPUs, which replace the former.
 fn whole_gpus(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) {
     for (in_mig_mode, sharing) in [(true, None), (false, Some(sharing))] {
         let of_kind = || cards.iter().filter(|card| card.mig.is_some() == in_mig_mode);
@@ -185,7 +177,6 @@ fn whole_gpus(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) {
     }
 }
 
-/// Sets the labels of `nvidia.com/gpu` for `count` GPUs like this one.
 fn whole_gpu(set: &mut Set, card: &Card<'_>, count: usize, sharing: Option<Sharing>) {
     resource(set, "gpu", count, &[card.name], sharing);
     if let Some(mib) = card.gpu.memory_mib.filter(|mib| *mib > 0) {
@@ -199,7 +190,7 @@ fn whole_gpu(set: &mut Set, card: &Card<'_>, count: usize, sharing: Option<Shari
     }
 }
 
-/// Returns the family of GPUs of a compute capability, as GFD names it.
+/// As GFD names it, by compute capability.
 fn family(major: u32, minor: u32) -> &'static str {
     match (major, minor) {
         (1, _) => "tesla",
@@ -227,13 +218,12 @@ struct Kind<'r> {
 }
 
 impl Kind<'_> {
-    /// Returns the profile as in resource names, which cannot contain a `+`.
+    /// As in resource names, which cannot contain a `+`.
     fn name(&self) -> String {
         self.profile.replace('+', ".")
     }
 }
 
-/// Returns the MIG devices by profile.
 fn kinds<'r>(cards: &[Card<'r>]) -> Vec<Kind<'r>> {
     let mut kinds: Vec<Kind<'r>> = Vec::new();
     let devices = cards.iter().flat_map(|card| card.mig.into_iter().flatten().map(|devices| (card.name, devices)));
@@ -247,8 +237,7 @@ fn kinds<'r>(cards: &[Card<'r>]) -> Vec<Kind<'r>> {
     kinds
 }
 
-/// Sets the labels for MIG strategy Single: every MIG device is an `nvidia.com/gpu`, for which all devices on all GPUs
-/// must have the same profile.
+/// Strategy Single: every MIG device is an `nvidia.com/gpu`, if all have the same profile.
 fn single(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) -> Option<()> {
     set.put("mig.strategy", MigStrategy::Single.as_str());
     let Some(first) = cards.iter().find(|card| card.mig.is_some()) else { return Some(()) };
@@ -264,7 +253,7 @@ fn single(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) -> Option<()> {
     Some(())
 }
 
-/// Sets the labels for MIG strategy Mixed: every MIG device is a resource of its profile.
+/// Strategy Mixed: every MIG device is a resource of its profile.
 fn mixed(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) -> Option<()> {
     set.put("mig.strategy", MigStrategy::Mixed.as_str());
     kinds(cards).iter().try_for_each(|kind| {
@@ -273,7 +262,7 @@ fn mixed(set: &mut Set, cards: &[Card<'_>], sharing: Sharing) -> Option<()> {
     })
 }
 
-/// Sets the labels of a resource for MIG devices of a profile; `None` if NVML does not report their attributes.
+/// Returns `None` if NVML does not report the attributes.
 fn part(set: &mut Set, name: &str, kind: &Kind<'_>, sharing: Sharing) -> Option<()> {
     let has = kind.attributes?;
     resource(set, name, kind.count, &[kind.card, "MIG", &kind.name()], Some(sharing));
@@ -293,7 +282,7 @@ fn part(set: &mut Set, name: &str, kind: &Kind<'_>, sharing: Sharing) -> Option<
     Some(())
 }
 
-/// Returns whether the GPUs can drive displays, if that is the same for all.
+/// Whether the GPUs can drive displays, if that is the same for all.
 fn mode(cards: &[Card<'_>]) -> &'static str {
     let classes: BTreeSet<_> = cards.iter().map(|card| card.gpu.pci_class.as_deref()).collect();
     match classes.into_iter().collect::<Vec<_>>()[..] {
@@ -303,13 +292,12 @@ fn mode(cards: &[Card<'_>]) -> &'static str {
     }
 }
 
-/// Returns the clique of all GPUs that have joined an NVLink fabric, if it is a single one.
+/// Returns the clique of the NVLink fabric, if it is a single one.
 fn clique<'r>(cards: &[Card<'r>]) -> Option<&'r str> {
     let cliques: BTreeSet<&str> = cards.iter().filter_map(|card| card.gpu.fabric_clique.as_deref()).collect();
     cliques.first().copied().filter(|_| cliques.len() == 1)
 }
 
-/// Sets the labels of virtual GPUs, if reported.
 fn virtual_gpus(set: &mut Set, report: &Report) {
     let Some(vgpu) = &report.vgpu else { return };
     set.put("vgpu.present", &vgpu.present);
@@ -322,7 +310,7 @@ fn virtual_gpus(set: &mut Set, report: &Report) {
     }
 }
 
-/// Returns a name as in labels: only letters, digits, `-`, `_` and `.`, with a `-` in place of blanks.
+/// Letters, digits, `-`, `_` and `.`, with a `-` in place of blanks.
 fn sanitised(name: &str) -> String {
     let kept = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ' ');
     let name: String = name.chars().filter(kept).collect();

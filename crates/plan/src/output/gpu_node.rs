@@ -22,9 +22,9 @@ use crate::{
         verdict::Verdict,
     },
     desired::{
-        driver::{choice::DriverChoice, is_known_root},
+        driver::{DriverChoice, is_known_root},
         expected_resources::ExpectedResources,
-        toolkit::choice::ToolkitChoice,
+        toolkit::ToolkitChoice,
     },
     inventory::{
         UnmanagedNode,
@@ -33,7 +33,7 @@ use crate::{
     note::{listed, shown},
     output::{
         body::{Body, SpecWrite},
-        gpu_node_conditions, offered_resources, urgency,
+        gpu_node_conditions, urgency,
         write::Write,
     },
     rollout::{
@@ -44,20 +44,18 @@ use crate::{
     world::{NodeFacts, OwnCondition, World},
 };
 
-/// What else is written for a node.
 #[derive(Debug)]
 pub struct Published<'a> {
-    /// The labels that this operator publishes outside its prefix.
+    /// Those outside this operator's prefix.
     pub labels: &'a Labels,
-    /// The highest CUDA version that the node's driver supports.
+    /// The highest CUDA version that the driver supports.
     pub cuda: Option<String>,
-    /// The generation of the GpuNode, including that of the same plan's write of its spec.
+    /// Of the GpuNode, after the plan's write of its spec.
     pub generation: Option<i64>,
-    /// The health of its GPUs, if it is known.
     pub health: Option<&'a OwnCondition>,
 }
 
-/// Returns the owner of a GpuNode: its Node, with which it is deleted.
+/// The Node, with which the GpuNode is deleted.
 pub fn owner(node: &NodeFacts) -> OwnerReference {
     OwnerReference {
         api_version: "v1".to_owned(),
@@ -68,7 +66,7 @@ pub fn owner(node: &NodeFacts) -> OwnerReference {
     }
 }
 
-/// Returns spec and owner, if they differ from the desired ones.
+/// Returns `None` if spec and owner are as desired.
 pub fn spec_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, spec: GpuNodeSpec) -> Option<SpecWrite> {
     let there = gpu_node.is_some_and(|gpu_node| {
         gpu_node.spec == spec && gpu_node.owner_references().iter().any(|present| present.uid == node.uid)
@@ -95,14 +93,12 @@ pub fn spec_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, spec: GpuNodeSpe
     })
 }
 
-/// Returns the generation of a GpuNode after a write of its spec, if there is one.
 pub fn generation(gpu_node: Option<&GpuNode>, write: Option<&SpecWrite>) -> Option<i64> {
     let Some(gpu_node) = gpu_node else { return Some(1) };
     let changes = write.is_some_and(|write| write.spec != gpu_node.spec);
     gpu_node.metadata.generation.map(|generation| generation + i64::from(changes))
 }
 
-/// Returns a member's desired spec.
 pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
     let before = || member.gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
     let root = |choice: &DriverChoice| Some(choice.root().to_owned()).filter(|root| !is_known_root(root));
@@ -122,7 +118,7 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
     }
 }
 
-/// Returns a member's desired status without the report, and when it must be computed again.
+/// Returns the desired status without the report, and when it must be computed again.
 pub fn member_status(
     assessment: &Assessment<'_>,
     mut verdict: Verdict,
@@ -186,14 +182,14 @@ pub fn member_status(
             Some(_) => None,
             None => before.and_then(|before| before.host_runtime.clone()),
         },
-        offered_resources: offered_resources::remembered(member.node, before, member.offer.resource.as_deref()),
+        offered_resources: offered_resources(member.node, before, member.offer.resource.as_deref()),
         published_labels: published.labels.clone(),
     };
     (status, (waits && due > now).then_some(due))
 }
 
-/// Returns since when a transient phase lasts that is not written yet, because it follows another one: it has begun when the last pod
-/// of the node was created or started, at the latest.
+/// Returns the begin of a transient phase that is not written yet because it follows another one: when the node's last pod was created or
+/// started, at the latest.
 fn begun_unwritten(member: &Member<'_>, verdict: &Verdict) -> Option<Timestamp> {
     let is_written = |before: &GpuNodeStatus| before.phase == verdict.phase;
     let before = member.status().filter(|before| before.deadline.is_some() && !is_written(before))?;
@@ -203,7 +199,7 @@ fn begun_unwritten(member: &Member<'_>, verdict: &Verdict) -> Option<Timestamp> 
     Some(member.last_pod_activity().map_or(since, |activity| activity.max(since)))
 }
 
-/// Returns whether a phase restarts although it is the same: a failure is resolved, or another revision is desired.
+/// A phase restarts, although it is the same, if a failure is resolved or another revision is desired.
 fn restarts(member: &Member<'_>, before: &GpuNodeStatus, verdict: &Verdict) -> bool {
     let failed = before.reason().filter(|reason| reason.is_failure() && *reason != Reason::ProgressDeadlineExceeded);
     let cured = failed.is_some() && !verdict.reason.is_failure();
@@ -211,7 +207,7 @@ fn restarts(member: &Member<'_>, before: &GpuNodeStatus, verdict: &Verdict) -> b
     cured || member.want().is_some_and(|want| known != Some(&want))
 }
 
-/// Returns the desired status of a GPU node without a policy, without the generation that it describes.
+/// Without the generation that the status describes.
 pub fn unmanaged_status(
     world: &World,
     unmanaged: &UnmanagedNode<'_>,
@@ -254,13 +250,12 @@ pub fn unmanaged_status(
         reason: Some(reason.into()),
         message,
         since: same.or(Some(Time(now))),
-        offered_resources: offered_resources::remembered(node, Some(&before), None),
+        offered_resources: offered_resources(node, Some(&before), None),
         ..GpuNodeStatus::default()
     }
 }
 
-/// Returns the status of a node that no policy governs any more and that keeps its GPU stack for now. What its status records stays,
-/// in case a policy governs it again.
+/// For a node that keeps its GPU stack for now. The recorded state stays, in case a policy governs the node again.
 fn leaving_status(
     world: &World,
     unmanaged: &UnmanagedNode<'_>,
@@ -340,7 +335,7 @@ fn counts(assessment: &Assessment<'_>, verdict: &Verdict) -> GpuCounts {
     }
 }
 
-/// Returns the write of a status, if anything but the report differs.
+/// Returns `None` if only the report differs.
 pub fn status_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, status: &GpuNodeStatus) -> Option<Write> {
     let unwritten = GpuNodeStatus::default();
     let before = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()).unwrap_or(&unwritten);
@@ -361,4 +356,19 @@ pub fn status_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, status: &GpuNo
         let write = Write::new(&node.name, Body::Status(Box::new(status.clone())));
         Write { urgency: urgency::of_node(before, status), ..write }
     })
+}
+
+/// As in the schema.
+const MAX_RESOURCE_NAMES: usize = 16;
+
+/// Returns the resource names, other than NVIDIA's, by which pods may have been given GPUs; the policy's present one is last. Pods outlive
+/// the policy, so an earlier name is dropped only once the Node does not list it: kubelet lists a name with amount zero while its plugin
+/// restarts, and as long as a container may hold a device.
+pub fn offered_resources(node: &NodeFacts, before: Option<&GpuNodeStatus>, offered: Option<&str>) -> Vec<String> {
+    let is_listed = |name: &String| node.allocatable.names().any(|listed| listed == name.as_str());
+    let known = before.map(|before| before.offered_resources.as_slice()).unwrap_or_default();
+    let known = known.iter().filter(|name| Some(name.as_str()) != offered && is_listed(name));
+    let mut names: Vec<String> = known.cloned().chain(offered.map(str::to_owned)).collect();
+    names.drain(..names.len().saturating_sub(MAX_RESOURCE_NAMES));
+    names
 }

@@ -1,5 +1,4 @@
-//! The conditions of a GpuNode: its readiness, its stages and its health, from the same verdict as its phase. `Ready` and
-//! `Stalled` are compatible with kstatus.
+//! The conditions of a GpuNode, from the same verdict as its phase. `Ready` and `Stalled` are compatible with kstatus.
 
 use gpu_operator_crd::{NodeConditionType, Phase, Reason, policy::Stage};
 use k8s_openapi::{
@@ -9,7 +8,6 @@ use k8s_openapi::{
 
 use crate::{assess::verdict::Verdict, note::shown, world::OwnCondition};
 
-/// A condition's status, reason and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Answer {
     status: &'static str,
@@ -17,9 +15,8 @@ struct Answer {
     message: String,
 }
 
-/// Returns the conditions of a governed node. `broken_stage` is the verdict on its broken stage, which does not count against Ready
-/// until it has lasted for a while, `before` are its previous conditions, `generation` is that of its GpuNode, and
-/// `health` is the health condition of its Node.
+/// `broken_stage` does not count against Ready until it has lasted for a while, `before` are the previous conditions, `generation` is that
+/// of the GpuNode, and `health` is the condition of its Node.
 pub fn of(
     verdict: &Verdict,
     broken_stage: Option<&Verdict>,
@@ -68,7 +65,7 @@ fn ready(verdict: &Verdict) -> Answer {
     Answer { status, reason: verdict.reason, message: verdict.message.clone() }
 }
 
-/// Returns whether the node cannot proceed until a user, or time, resolves a problem.
+/// Whether the node cannot proceed until a user, or time, resolves a problem.
 fn stalled(verdict: &Verdict) -> Answer {
     if verdict.phase != Phase::Ready && verdict.reason.is_failure() {
         return Answer { status: "True", reason: verdict.reason, message: verdict.message.clone() };
@@ -76,7 +73,7 @@ fn stalled(verdict: &Verdict) -> Answer {
     Answer { status: "False", reason: Reason::Settled, message: "nothing is stalled".to_owned() }
 }
 
-/// Returns whether a stage works. Proof of a later stage implies the earlier ones.
+/// Proof of a later stage implies the earlier ones.
 fn of_stage(verdict: &Verdict, stage: Stage) -> Answer {
     let of_verdict = |status| Answer { status, reason: verdict.reason, message: verdict.message.clone() };
     if verdict.reason.is_away() || verdict.phase < Phase::Driver {

@@ -3,16 +3,14 @@
 use gpu_operator_crd::{ConditionType, Reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-/// A policy's state in one word.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Headline<'c> {
     /// `Rejected`, `Stalled`, `NotReady`, `RollingOut`, `Degraded`, `Ready`, or `Unknown` once the operator was uninstalled.
     pub status: &'static str,
-    /// The condition behind it; `None` if the policy has none.
+    /// The condition behind it.
     pub condition: Option<&'c Condition>,
 }
 
-/// Returns the most urgent state that a policy's conditions show.
 pub fn of(conditions: &[Condition]) -> Headline<'_> {
     let find = |kind: ConditionType, status: &str| {
         conditions.iter().find(|condition| condition.type_ == kind.as_str() && condition.status == status)

@@ -1,28 +1,29 @@
 //! The writes for a node that a policy governs.
 
-use gpu_operator_crd::{GpuNodeStatus, reason::Reason};
+use gpu_operator_crd::{GpuNodeStatus, Phase, keys, policy::Labels, reason::Reason};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::merge_notes::merge_notes;
 use crate::{
-    assess::{Assessment, broken_stage},
+    assess::{
+        Assessment, phase,
+        verdict::{self, Verdict},
+    },
+    inventory::label_hints,
+    note::Note,
     output::{
         body::Body,
-        cordon,
         counted::Counted,
         events::{Subject, Transition, about, node_transitions},
         gpu_node::{self, Published},
-        node_conditions, node_health, node_labels, node_taints,
-        plan::Plan,
-        presence, published_labels,
-        write::Write,
+        node_conditions, node_labels, node_taints, presence,
+        write::{Plan, Write},
     },
     rollout::{decision::Decision, eviction::Eviction, recreate_pods},
     settings::ASK_AGAIN,
     time::later,
 };
 
-/// Adds the writes for a governed node, and returns how the policy counts the node.
+/// Returns how the policy counts the node.
 pub fn add<'m>(
     plan: &mut Plan,
     assessment: &'m Assessment<'_>,
@@ -32,7 +33,7 @@ pub fn add<'m>(
 ) -> Counted<'m> {
     let member = &assessment.member;
     let name = &member.node.name;
-    let wanted_labels = published_labels::of(member);
+    let wanted_labels = node_labels::published_labels(member);
     let cuda = assessment.cuda.of(member, &decision.labels);
     let of_label = assessment.cuda.label(member, &decision.labels);
     let known = node_labels::Known {
@@ -44,7 +45,7 @@ pub fn add<'m>(
     let verdict = merge_notes(assessment, decision, &labels.conflicts, &wanted_labels);
     let spec = gpu_node::spec_write(member.gpu_node, member.node, gpu_node::member_spec(member, decision));
     let generation = gpu_node::generation(member.gpu_node, spec.as_ref());
-    let health = node_health::condition(member, now);
+    let health = node_conditions::health_condition(member, now);
     let published = Published { labels: &labels.published, cuda, generation, health: health.as_ref() };
     let (status, again) = gpu_node::member_status(assessment, verdict, published, deadline, now);
     let awaited = member.is_awaited(now);
@@ -62,13 +63,13 @@ pub fn add<'m>(
     plan.writes.extend(node_conditions::write(member, health, &status, now));
     plan.writes.extend(node_taints::write(member, &status));
     plan.has_waiting_pods |= node_taints::are_awaited(member, &status);
-    plan.writes.extend(cordon::of(member.node, decision.cordon));
+    plan.writes.extend(node_taints::cordon(member.node, decision.cordon));
     plan.writes.extend(decision.evictions.iter().map(|eviction| {
         let Eviction { pod, uid } = eviction;
         Write::new(pod, Body::Eviction(uid.clone()))
     }));
     plan.writes.extend(recreate_pods::holders_of_a_broken_root(assessment, now).map(Write::delete_pod));
-    if let Some(pod) = node_health::plugin_to_restart(member, now) {
+    if let Some(pod) = node_conditions::plugin_to_restart(member, now) {
         let event = Transition {
             subject: Subject::Node(name.clone(), member.node.uid.clone()),
             reason: Reason::DevicePluginRestarted,
@@ -82,7 +83,7 @@ pub fn add<'m>(
     Counted::of(member, status)
 }
 
-/// Returns when the node must be planned again even if nothing changes, because its state depends on the time.
+/// Returns when the node must be planned again because its state depends on the time.
 fn checks(assessment: &Assessment<'_>, status: &GpuNodeStatus, now: Timestamp) -> impl Iterator<Item = Timestamp> {
     let member = &assessment.member;
     let ahead = move |at: &Timestamp| now < *at;
@@ -91,7 +92,47 @@ fn checks(assessment: &Assessment<'_>, status: &GpuNodeStatus, now: Timestamp) -
     let report = member.is_awaited(now).then(|| member.report_due().unwrap_or(now));
     let single = [member.health.check_again, passing.then(|| later(now, ASK_AGAIN)), report];
     let timed = [assessment.validation.check_again, member.driver_waits_until()];
-    let broken = assessment.broken_stage.as_ref().and_then(|broken| broken_stage::counts_from(broken, status));
+    let broken = assessment.broken_stage.as_ref().and_then(|broken| phase::broken_stage_counts_from(broken, status));
     let crashes = member.crashes_count_until().chain(broken);
     single.into_iter().flatten().chain(timed.into_iter().flatten().chain(crashes).filter(ahead))
+}
+
+/// Merges further notes into the verdict, unless the verdict itself is more urgent.
+fn merge_notes(
+    assessment: &Assessment<'_>,
+    decision: &Decision,
+    conflicts: &[(String, String)],
+    published: &Labels,
+) -> Verdict {
+    let Assessment { member, verdict, notes, .. } = assessment;
+    let ready = verdict.phase == Phase::Ready;
+    let in_turn = decision.note.as_ref().is_some_and(|note| note.reason == Reason::RuntimeTurnPending);
+    let gentle = ready || !verdict.reason.is_failure() && (decision.rollout.is_some() || in_turn);
+    let conflict = conflicts.first().map(|(key, value)| {
+        let or = if keys::is_discovered(key) { "remove compatibility.labels from" } else { "remove it from nodeLabels of" };
+        let message = format!(
+            "label {key} already has value {value:?} and is left unchanged; remove the label from the node, or {or} the policy"
+        );
+        Note::new(Reason::LabelConflict, message)
+    });
+    let missing = verdict::gpu_missing(member, Phase::Ready).map(|missing| Note::new(missing.reason, missing.message));
+    let of_move = decision.note.iter().filter(|_| gentle);
+    // A node may be not ready because of it, which its own reason would not explain.
+    let explains = ready || !verdict.reason.is_failure() && !verdict.reason.stops_the_clock();
+    let contested = member.contested.filter(|_| explains).map(|message| Note::new(Reason::ManagerConflict, message));
+    let of_gpus = member.health.note.iter().chain(&missing).filter(|_| ready);
+    let of_labels = conflict.iter().chain(notes).filter(|_| ready);
+    let standing: Vec<&Note> = of_move.chain(of_gpus).chain(&contested).chain(of_labels).collect();
+    // A label that a user wrote is no problem, and has no reason of its own.
+    let known = member.discovery.accelerators.first().map(|accelerator| accelerator.name.as_str());
+    let model = member.model().filter(|model| ready && Some(*model) == known);
+    let hint = label_hints::mismatch_message(published, &member.node.labels, model);
+    let Some(first) = standing.first() else {
+        let message = hint.map_or_else(|| verdict.message.clone(), |hint| format!("{}; {hint}", verdict.message));
+        return Verdict { phase: verdict.phase, reason: verdict.reason, message, waits_on: verdict.waits_on.clone() };
+    };
+    // One reason, but all messages.
+    let sentences = standing.iter().map(|note| note.message.as_str()).chain(hint.as_deref());
+    let message = sentences.collect::<Vec<_>>().join("; ");
+    Verdict { reason: first.reason, message, waits_on: first.waits_on.clone(), phase: verdict.phase }
 }

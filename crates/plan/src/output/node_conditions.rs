@@ -1,25 +1,27 @@
-//! The conditions of a Node: the health of its GPUs, and whether they are ready, if the policy requests it. One request applies both.
+//! The conditions of a Node: the health of its GPUs and, if the policy requests it, whether they are ready. One request applies both.
 
-use gpu_operator_crd::{GpuNodeStatus, NodeConditionType, keys, reason::Reason};
+use gpu_operator_crd::{
+    GpuNodeStatus, NodeConditionType, health::HealthState, keys, policy::Stage, reason::Reason, report::NvmlState,
+};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
 use crate::{
     assess::member::Member,
+    note::shown,
     output::{body::Body, urgency, write::Write},
-    world::{NodeFacts, OwnCondition, OwnConditions},
+    settings::GRACE,
+    time::older,
+    world::{NodeFacts, OwnCondition, OwnConditions, PodFacts},
 };
 
-/// Returns whether the node has no condition of this operator.
 pub fn is_clean(node: &NodeFacts) -> bool {
     node.own_conditions.is_empty()
 }
 
-/// Returns the write that removes the conditions, if there are any.
 pub fn removal(node: &NodeFacts) -> Option<Write> {
     (!is_clean(node)).then(|| Write::new(&node.name, Body::Conditions(OwnConditions::new())))
 }
 
-/// Returns the write for a node of a policy, given the health of its GPUs and the status of its GpuNode.
 pub fn write(
     member: &Member<'_>,
     health: Option<OwnCondition>,
@@ -52,8 +54,7 @@ pub fn write(
     Some(Write { urgency, ..Write::new(&member.node.name, Body::Conditions(wanted)) })
 }
 
-/// Returns whether the node is ready, as the status of its GpuNode says. Nothing is known of a node that is away, or whose probe has not
-/// reported since its boot, unless its GPUs are allocatable.
+/// Nothing is known of a node that is away, or whose probe has not reported since its boot, unless its GPUs are allocatable.
 fn ready(member: &Member<'_>, status: &GpuNodeStatus, now: Timestamp) -> Option<OwnCondition> {
     let is_ready = |condition: &&Condition| condition.type_ == NodeConditionType::Ready.as_str();
     let Condition { reason, message, .. } = status.conditions.iter().find(is_ready)?;
@@ -71,4 +72,48 @@ fn ready(member: &Member<'_>, status: &GpuNodeStatus, now: Timestamp) -> Option<
         message: message.clone(),
         since: Some(since),
     })
+}
+
+pub fn health_condition(member: &Member<'_>, now: Timestamp) -> Option<OwnCondition> {
+    let state = member.health.state?;
+    let (status, reason) = match state {
+        HealthState::Unhealthy => ("False", Reason::GpuUnhealthy),
+        HealthState::Unknown => ("Unknown", Reason::HealthUnknown),
+        HealthState::Degraded | HealthState::Recovering => ("True", Reason::GpuDegraded),
+        HealthState::Healthy => ("True", Reason::AllGpusHealthy),
+    };
+    let note = member.health.note.as_ref().map(|note| note.message.clone());
+    // Without a note, those that must not be used are missing.
+    let message = note.unwrap_or_else(|| match member.health.unhealthy {
+        0 => "no GPU has a known problem".to_owned(),
+        1 => "1 GPU is missing from the PCI bus".to_owned(),
+        missing => format!("{missing} GPUs are missing from the PCI bus"),
+    });
+    let reason = reason.as_str();
+    let before = member.node.own_conditions.get(keys::HEALTH_CONDITION);
+    // Each reason is a severity: whatever acts on a degraded GPU after some time counts from the degradation, not from the end of an
+    // earlier, worse problem.
+    let same = before.filter(|before| before.status == status && before.reason == reason);
+    let since = same.and_then(|before| before.since).unwrap_or(now);
+    Some(OwnCondition {
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: shown(&message),
+        since: Some(since),
+    })
+}
+
+/// Returns the device plugin's pod if it withholds GPUs that recovered after its start: plugins do not offer a recovered GPU again. A new
+/// pod starts after the recovery, so it is restarted only once for each.
+pub fn plugin_to_restart<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFacts> {
+    let pod = member.pod(Stage::DevicePlugin).filter(|pod| pod.running())?;
+    let started = pod.running_since()?.reported();
+    let report = member.report.filter(|report| report.nvml.state == NvmlState::Answering)?;
+    let is_usable = |state| matches!(state, HealthState::Healthy | HealthState::Degraded);
+    let recovered =
+        report.gpus.iter().filter(|gpu| is_usable(gpu.health.state)).filter_map(|gpu| gpu.health.since.as_ref());
+    let recovered = recovered.map(|since| since.0).filter(|since| *since > started).max()?;
+    let withheld = member.node.ready && member.expected_resources.as_ref()?.lacks(&member.node.allocatable).is_some();
+    // Kubelet and plugin have a grace period to detect the recovery.
+    (withheld && member.rollout().is_none() && older(recovered, GRACE, now)).then_some(pod)
 }

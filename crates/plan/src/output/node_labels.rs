@@ -1,35 +1,33 @@
-//! The labels that this operator sets on a Node: its own, and those that the policy publishes. A published key with a
-//! value of another writer is left unchanged.
+//! The labels that this operator sets on a Node: its own, and those that the policy publishes. A published key with another writer's value
+//! is left unchanged.
 
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
-    PoolName,
+    ClusterGpuPolicy, PoolName,
     gpunode::StageRevisions,
     keys,
-    policy::{Labels, Stage},
+    policy::{Labels, NodeLabel, Pool, Stage},
 };
 
 use super::body::LabelWrite;
-use crate::{revision, world::NodeFacts};
+use crate::{assess::member::Member, output::gfd, revision, world::NodeFacts};
 
-/// The labels of a node, and the write that sets them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeLabels {
-    /// The write, if needed.
     pub write: Option<LabelWrite>,
-    /// The published labels that this operator owns or will own.
+    /// Those that this operator owns or will own.
     pub published: Labels,
-    /// Published keys that have another value on the Node: key and that value.
+    /// Published keys with another value on the Node, and that value.
     pub conflicts: Vec<(String, String)>,
 }
 
-/// Returns the labels of a node that no policy governs: only those of the groups that the node keeps for now.
+/// For a node that no policy governs: only the labels of the groups that it keeps for now.
 pub fn none(node: &NodeFacts, kept: &StageRevisions) -> NodeLabels {
     write_if_needed(node, of_groups(kept).collect(), NodeLabels::default())
 }
 
-/// Returns the labels of a node that keeps all that this operator has set, and these groups whatever its labels name.
+/// Keeps all labels of this operator, with these groups whatever the labels name.
 pub fn restored(node: &NodeFacts, groups: &StageRevisions) -> NodeLabels {
     let is_of_stage = |key: &str| Stage::ALL.into_iter().any(|stage| stage.key() == key);
     let kept = owned(node).filter(|(key, _)| !is_of_stage(key) && *key != keys::CLIENTS);
@@ -40,22 +38,19 @@ fn of_groups(groups: &StageRevisions) -> impl Iterator<Item = (&str, &str)> {
     Stage::ALL.into_iter().filter_map(|stage| Some((stage.key(), groups.get(stage)?.as_str())))
 }
 
-/// Returns the labels that this operator has set.
 fn owned(node: &NodeFacts) -> impl Iterator<Item = (&str, &str)> {
     node.owned_labels.iter().filter_map(|key| Some((key.as_str(), node.labels.get(key)?.as_str())))
 }
 
-/// The content of this operator's own labels.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known<'a> {
     pub model: Option<&'a str>,
-    /// The highest CUDA version that its driver supports.
+    /// The highest CUDA version that the driver supports.
     pub cuda: Option<&'a str>,
     /// Whether DaemonSets whose pods use the driver should give way.
     pub pauses_clients: bool,
 }
 
-/// Returns the labels of a node of a policy.
 pub fn of(
     node: &NodeFacts,
     known: Known<'_>,
@@ -106,6 +101,35 @@ fn write_if_needed<'a>(node: &NodeFacts, mut labels: BTreeMap<&'a str, &'a str>,
         result.write = Some(LabelWrite { uid: node.uid.clone(), labels, force, seen: revision::node_groups(node) });
     }
     result
+}
+
+// Labels outside this operator's prefix: keys that the policy sets, and labels that replace those of other programs.
+
+pub fn published_labels(member: &Member<'_>) -> Labels {
+    let mut labels =
+        if member.policy.spec.compatibility.wants_gfd() { discovered_labels(member) } else { Labels::new() };
+    // The user's keys take precedence.
+    labels.extend(named_labels(member.policy, member.pool.named, member.model()));
+    labels
+}
+
+/// A label with the model as value is omitted until the model is known.
+fn named_labels(policy: &ClusterGpuPolicy, pool: Option<&Pool>, model: Option<&str>) -> Labels {
+    let value = |label: &NodeLabel| Some(label.value.as_deref().or(model)?.to_owned());
+    policy.spec.labels_of(pool).filter_map(|label| Some((label.key.clone(), value(label)?))).collect()
+}
+
+/// Returns the labels of GPU feature discovery by the last report that includes them; without one the present labels are kept.
+fn discovered_labels(member: &Member<'_>) -> Labels {
+    let report = member.report;
+    let mut labels = report.and_then(|report| gfd::labels(report, &member.offer)).unwrap_or_else(|| {
+        let owned = member.node.owned_labels.iter().filter(|key| keys::is_discovered(key));
+        owned.filter_map(|key| Some((key.to_string(), member.node.labels.get(key)?.to_string()))).collect()
+    });
+    if member.on_bus() > 0 || member.node.owned_labels.contains(keys::GPU_PRESENT) {
+        labels.insert(keys::GPU_PRESENT.to_owned(), "true".to_owned());
+    }
+    labels
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A policy's status: counts, conditions and the nodes that need attention, from its members.
+//! A policy's status: counts, conditions and the nodes that need attention.
 
 use std::collections::BTreeMap;
 
@@ -26,13 +26,13 @@ use crate::{
 /// Nodes that a policy selects but does not govern.
 #[derive(Clone, Debug, Default)]
 pub struct Others<'a> {
-    /// The number of nodes that are excluded by their label.
+    /// Excluded by their label.
     pub opted_out: u32,
-    /// Other policies that select the same nodes.
+    /// Policies that select the same nodes.
     pub overlaps: Vec<Overlap>,
-    /// The nodes that it governed and that still have something of this operator.
+    /// Nodes that it governed and that still have something of this operator.
     pub leaving: &'a [Attention],
-    /// The number of its nodes whose update has failed.
+    /// The number of nodes whose update has failed.
     pub failed_updates: u32,
     /// The keys of taints that its nodes may have from it.
     pub published_keys: Vec<String>,
@@ -78,7 +78,7 @@ pub fn status(
     }
 }
 
-/// Returns the progress of rollouts, which is not shown while there is none.
+/// Not shown while there is no rollout.
 fn rollout(nodes: &[Counted<'_>], failed: u32) -> RolloutStatus {
     let count = |is: &dyn Fn(&Counted<'_>) -> bool| {
         u32::try_from(nodes.iter().filter(|node| is(node)).count()).unwrap_or(u32::MAX)
@@ -99,7 +99,7 @@ fn rollout(nodes: &[Counted<'_>], failed: u32) -> RolloutStatus {
     }
 }
 
-/// Returns what `kubectl get` shows of a policy.
+/// What `kubectl get` shows.
 fn summary(conditions: &[Condition], counts: &NodeCounts, gpus: &GpuTotals) -> Summary {
     let Headline { status, condition } = headline::of(conditions);
     let eligible = counts.total - counts.excluded;
@@ -147,7 +147,7 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>)
         .collect()
 }
 
-/// Returns the driver version of a pool: the one that it had while it is unknown for all of its nodes, as after a reboot.
+/// While the version is unknown for all nodes, as after a reboot, the previous one stays.
 fn driver_version(policy: &ClusterGpuPolicy, pool: &PoolName, members: &[&Counted<'_>]) -> Option<String> {
     let had = || policy.status.as_ref()?.pools.iter().find(|found| found.name == *pool)?.driver_version.clone();
     let version = |node: &Counted<'_>| match node.driver_version {
@@ -162,8 +162,7 @@ fn label(node: &Counted<'_>) -> String {
     format!("node {} ({}):", node.node, node.model.unwrap_or("model unknown"))
 }
 
-/// Returns the nodes that need attention: failures first, then those that wait longest, then those that work but have a
-/// problem, then those that are leaving.
+/// Failures first, then nodes that wait longest, then those that work but have a problem, then those that are leaving.
 fn attention(nodes: &[Counted<'_>], leaving: &[Attention]) -> Vec<Attention> {
     let mut needy: Vec<&Counted<'_>> = nodes
         .iter()
@@ -183,7 +182,6 @@ fn attention(nodes: &[Counted<'_>], leaving: &[Attention]) -> Vec<Attention> {
     needy.chain(leaving.iter().cloned()).take(MAX_ATTENTION).collect()
 }
 
-/// Returns whether a policy has this operator's finalizer.
 pub fn has_finalizer(policy: &ClusterGpuPolicy) -> bool {
     policy.finalizers().iter().any(|finalizer| finalizer == keys::FINALIZER)
 }

@@ -14,58 +14,49 @@ use k8s_openapi::{
 
 use crate::{
     assess::pod_failure::AgentRefusal,
-    int_or_percent,
-    inventory::pool_checks::PoolProblems,
+    desired::effective_spec,
+    inventory::membership::PoolProblems,
     note::{Note, shown},
     output::counted::{Counted, by_state},
     world::{HeldWrite, OtherSchema},
 };
 
-/// The message of a policy whose operator was uninstalled.
 const UNINSTALLED: &str = "the operator was uninstalled: what runs on the nodes keeps running, but nothing is installed, updated or \
                            reported; install the chart again to continue, or delete the policy after that to clean up its nodes";
 
-/// The status of a condition, its reason and its message.
 type Answer = (bool, Reason, String);
 
-/// Problems beyond single nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Trouble<'a> {
-    /// Why rollouts are halted or rolled back, by pool.
+    /// Why rollouts are halted or rolled back.
     pub halted: &'a BTreeMap<PoolName, Note>,
     /// Why updates are pending, beside other updates that make progress.
     pub waits_for: Option<&'a str>,
-    /// Errors in the definitions of pools.
     pub pool_problems: &'a PoolProblems,
-    /// What is wrong with settings of the policy as a whole: one of its models cannot be added, or its rollout's windows are invalid.
+    /// One of the models cannot be added, or the windows of the rollout are invalid.
     pub invalid: Option<&'a str>,
-    /// A write for this policy that the API server rejects or another manager reverts.
+    /// A write that the API server rejects or another manager reverts.
     pub held_write: Option<&'a HeldWrite>,
-    /// The API server's message on the pods of probe or detector, if it rejects them: without them no node is known.
+    /// Without the chart's agents no node is known.
     pub agent_refusal: Option<AgentRefusal<'a>>,
-    /// A CRD of another version than the operator's, if that lasts.
+    /// If that lasts.
     pub other_schema: Option<&'a OtherSchema>,
 }
 
-/// The input for the conditions.
 pub struct Verdicts<'a> {
     pub policy: &'a ClusterGpuPolicy,
     pub nodes: &'a [Counted<'a>],
     pub counts: &'a NodeCounts,
     pub gpus: &'a GpuTotals,
     pub pools: &'a [PoolStatus],
-    /// The nodes that need attention most.
     pub attention: &'a [Attention],
-    /// A node that the policy no longer governs, and that keeps its GPU stack for now.
+    /// A node that keeps its GPU stack for now.
     pub leaving: Option<&'a Attention>,
-    /// Other policies that select the same nodes.
     pub overlaps: &'a [Overlap],
-    /// Problems beyond single nodes.
     pub trouble: Trouble<'a>,
 }
 
 impl Verdicts<'_> {
-    /// Returns the conditions, one function each.
     pub fn conditions(&self, now: Timestamp) -> Vec<Condition> {
         let stalled = self.stalled();
         let conditions = [
@@ -85,7 +76,7 @@ impl Verdicts<'_> {
         self.policy.metadata.deletion_timestamp.is_some()
     }
 
-    /// Returns the number of nodes that count for `minReadyNodes`.
+    /// The nodes that count for `minReadyNodes`.
     fn serving(&self) -> u32 {
         self.counts.total - self.counts.excluded
     }
@@ -127,7 +118,7 @@ impl Verdicts<'_> {
         }
     }
 
-    /// Returns how many nodes are in their turn of a rollout, for messages.
+    /// For messages.
     fn updating(&self) -> Option<String> {
         match self.counts.updating {
             0 => None,
@@ -136,7 +127,7 @@ impl Verdicts<'_> {
         }
     }
 
-    /// Returns how many nodes are leaving, and what the first of them waits for, as the end of a message.
+    /// How many nodes are leaving, and what the first waits for, as the end of a message.
     fn left(&self) -> String {
         let left = match self.counts.leaving {
             0 => return String::new(),
@@ -147,7 +138,6 @@ impl Verdicts<'_> {
         left + &first.unwrap_or_default()
     }
 
-    /// Returns why the policy has no node.
     fn no_nodes(&self) -> String {
         if let Some(overlap) = self.overlaps.first() {
             let Overlap { nodes, governed_by, .. } = overlap;
@@ -162,12 +152,12 @@ impl Verdicts<'_> {
         }
     }
 
-    /// Returns whether users should wait for changes in progress: not while the policy is stalled, because kstatus would not
-    /// report the failure, nor for nodes that a ready policy does not require.
+    /// Whether users should wait: not while the policy is stalled, because kstatus would not report the failure, nor for nodes that a ready
+    /// policy does not require.
     fn reconciling(&self, stalled: &Answer) -> Answer {
         match (self.changes(), stalled) {
             (None, _) => (false, Reason::Settled, "no node is being installed or updated".to_owned()),
-            (Some((_, changes)), (true, why, _)) => (false, *why, format!("{changes}; see condition Stalled")),
+            (Some((_, changes)), (true, why, _)) => (false, *why, format!("{changes} (see condition Stalled)")),
             (Some((Reason::NodesNotReady, changes)), _) if self.is_ready() => {
                 (false, Reason::MinimumNodesReady, changes)
             }
@@ -175,7 +165,7 @@ impl Verdicts<'_> {
         }
     }
 
-    /// Returns the changes in progress, with their reason.
+    /// Returns the changes in progress.
     fn changes(&self) -> Option<(Reason, String)> {
         let (count, all) = (self.counts.progressing, self.serving());
         if self.deleting() {
@@ -183,10 +173,13 @@ impl Verdicts<'_> {
         } else if self.counts.updating > 0 || self.counts.outdated > 0 && self.counts.ready > 0 {
             let outdated = match self.counts.outdated {
                 0 => None,
-                nodes => Some(format!("{nodes} of {all} nodes are not at the desired revision yet")),
+                1 => Some(format!("1 of {all} nodes still has the previous revision")),
+                nodes => Some(format!("{nodes} of {all} nodes still have the previous revision")),
             };
             let nodes: Vec<_> = outdated.into_iter().chain(self.updating()).collect();
-            let waits_for = self.trouble.waits_for.map(|waits_for| format!("; {waits_for}")).unwrap_or_default();
+            // Beside an update that goes on, it is not the only cause.
+            let separator = if self.counts.updating == 0 { ": " } else { "; " };
+            let waits_for = self.trouble.waits_for.map(|why| format!("{separator}{why}")).unwrap_or_default();
             Some((Reason::RollingOut, nodes.join(", ") + &waits_for))
         } else if count > 0 {
             let pending = self.nodes.iter().filter(|node| node.in_progress());
@@ -197,8 +190,7 @@ impl Verdicts<'_> {
         }
     }
 
-    /// Returns whether the policy is stalled. A failed node stalls a policy only while the policy is not ready; a
-    /// halted rollout or an invalid part of the policy always does.
+    /// A failed node stalls a policy only while the policy is not ready. A halted rollout or an invalid part of the policy always does.
     fn stalled(&self) -> Answer {
         if let Some(held) = self.trouble.held_write {
             return (true, held.reason, held.message.clone());
@@ -227,7 +219,7 @@ impl Verdicts<'_> {
         }
     }
 
-    /// Returns what does not work as it should, whether or not the nodes are ready: GPUs, or the operator with the installed CRDs.
+    /// Reports faulty GPUs, or CRDs of another version, whether or not the nodes are ready.
     fn degraded(&self) -> Answer {
         let (degraded, reason, message) = self.unhealthy();
         match self.trouble.other_schema {
@@ -237,7 +229,6 @@ impl Verdicts<'_> {
         }
     }
 
-    /// Returns the health of the GPUs.
     fn unhealthy(&self) -> Answer {
         let GpuTotals { unhealthy, degraded, unknown, .. } = *self.gpus;
         let counts = [(unhealthy, "unhealthy"), (degraded, "degraded"), (unknown, "of unknown health")];
@@ -291,18 +282,18 @@ fn matching(nodes: u32) -> String {
     if nodes == 1 { "the matching node is".to_owned() } else { format!("the {nodes} matching nodes are") }
 }
 
-/// Returns how many of the serving nodes must be ready. A policy without nodes is ready only if it requires none explicitly.
+/// A policy without nodes is ready only if it requires none explicitly.
 fn required(policy: &ClusterGpuPolicy, serving: u32) -> u32 {
     let wanted = policy.spec.readiness.min_ready_nodes.as_ref();
     match wanted {
         // Of no nodes every percentage is zero, which does not mean that none is required.
-        Some(wanted) if int_or_percent::of(wanted, 100) == 0 => 0,
-        Some(wanted) => int_or_percent::of(wanted, serving).max(1),
+        Some(wanted) if effective_spec::int_or_percent(wanted, 100) == 0 => 0,
+        Some(wanted) => effective_spec::int_or_percent(wanted, serving).max(1),
         None => serving.max(1),
     }
 }
 
-/// Returns the conditions once the operator was uninstalled: nothing is known of the policy then.
+/// Nothing is known of the policy once the operator is uninstalled.
 pub fn uninstalled(policy: &ClusterGpuPolicy, now: Timestamp) -> Vec<Condition> {
     use ConditionType::{Accepted, Degraded, Ready, Reconciling, Stalled};
     let of = |kind| {

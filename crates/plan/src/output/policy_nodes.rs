@@ -1,5 +1,3 @@
-//! The writes for one policy and its nodes.
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, NodeName, PolicyName, policy_status::RolloutStatus};
@@ -9,16 +7,18 @@ use kube::ResourceExt;
 use super::policy_conditions;
 use crate::{
     assess::{AssessedFleet, PolicyMembers, pod_failure},
-    inventory::{membership::name_of, pool_checks, taint_records, unreadable},
+    inventory::{
+        membership::{self, name_of},
+        records,
+    },
     output::{
         body::{Body, LedgerWrite},
         counted::Counted,
         events::policy_transitions,
-        leavers::Leavers,
-        node,
-        plan::Plan,
-        policy, preflight_pods, runtime_classes, urgency, validation_pods,
-        write::{self, Write},
+        node, one_off_pods, policy, runtime_classes,
+        unmanaged::Leavers,
+        urgency,
+        write::{self, Plan, Write},
     },
     rollout::{
         Rollout,
@@ -30,24 +30,19 @@ use crate::{
     world::{OtherSchema, World},
 };
 
-/// What is the same for all policies.
+/// The same for all policies.
 pub struct Context<'f> {
-    /// The operator's settings.
     pub settings: &'f Settings,
     pub fleet: &'f AssessedFleet<'f>,
-    /// What was decided for its pools.
     pub rollout: &'f Rollout<'f>,
-    /// Why models that policies add cannot be added, by policy.
+    /// Why models of policies cannot be added.
     pub model_conflicts: &'f BTreeMap<PolicyName, String>,
-    /// The models that nodes have, also those that the catalogue lacks.
+    /// The models of nodes, including those that the catalogue lacks.
     pub models: BTreeSet<String>,
-    /// The nodes that no policy governs any more.
     pub leavers: Leavers,
-    /// The time of the plan.
     pub now: Timestamp,
 }
 
-/// Adds the writes for the policy's nodes, pool by pool, and for its status.
 pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     let Context { settings, fleet, now, .. } = *context;
     let world = fleet.world;
@@ -57,7 +52,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     let no_members = PolicyMembers::default();
     let members = fleet.policies.get(&name).unwrap_or(&no_members);
     let rollout = context.rollout.policies.get(&name);
-    let unreadable = unreadable::nodes(world);
+    let unreadable = membership::unreadable_nodes(world);
     let governed = unreadable.iter().filter(|found| found.policy.as_ref() == Some(&name));
     let mut counted: Vec<_> = governed.map(Counted::unreadable).collect();
     let (mut halted, mut failed) = (BTreeMap::new(), 0);
@@ -71,9 +66,9 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         if let Some(why) = &decision.halted {
             halted.insert(pool.clone(), why.clone());
         }
-        plan.writes.extend(validation_pods::to_create(settings, members, decision));
+        plan.writes.extend(one_off_pods::validation_pods_to_create(settings, members, decision));
         let named = members.first().and_then(|assessed| assessed.member.pool.named);
-        plan.writes.extend(preflight_pods::to_create(settings, policy, named, decision, world));
+        plan.writes.extend(one_off_pods::preflight_pods_to_create(settings, policy, named, decision, world));
         plan.questions.log_tails.extend(members.iter().filter_map(|assessed| assessed.validation.log_of.clone()));
         for assessed in members {
             if let Some(decision) = decision.nodes.get(&assessed.member.node.name) {
@@ -86,7 +81,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         plan.writes.extend(rollout.ledger.as_ref().map(|content| ledger_write(policy, content)));
     }
     let mut pool_problems = window::pool_problems(policy);
-    pool_problems.extend(pool_checks::pool_problems(fleet.catalogue, policy, &context.models));
+    pool_problems.extend(membership::pool_problems(fleet.catalogue, policy, &context.models));
     let conflict = context.model_conflicts.get(&name).cloned();
     let invalid = conflict.or_else(|| window::problem(&policy.spec.rollout.windows));
     let finalizer = finalizer(policy, world, &context.leavers);
@@ -109,7 +104,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         overlaps: members.overlaps.values().cloned().collect(),
         leaving: context.leavers.of(&name),
         failed_updates: u32::try_from(failed).unwrap_or(u32::MAX),
-        published_keys: taint_records::published(policy, world),
+        published_keys: records::published_taint_keys(policy, world),
     };
     let status = policy::status(policy, &counted, others, trouble, now);
     // The ledger is written apart.
@@ -142,9 +137,8 @@ pub fn without_ledger(status: &ClusterGpuPolicyStatus) -> ClusterGpuPolicyStatus
     ClusterGpuPolicyStatus { rollout, ..status.clone() }
 }
 
-/// Returns whether the finalizer must be added (true) or removed (false), if it must change: it is added before the first label
-/// is written, and removed last of all. Nothing that was created for the policy is left then: no GpuNode, no DaemonSet and no
-/// RuntimeClass refers to it, and no Node that it governed has a label, a taint or a condition of this operator.
+/// Returns whether to add (true) or remove (false) the finalizer. It is added before the first label is written, and removed last: no
+/// GpuNode, DaemonSet or RuntimeClass refers to the policy any more, and no Node has a label, taint or condition of this operator.
 fn finalizer(policy: &ClusterGpuPolicy, world: &World, leavers: &Leavers) -> Option<bool> {
     let name = name_of(policy);
     let present = policy::has_finalizer(policy);

@@ -1,29 +1,27 @@
-//! RuntimeClasses, by which pods use NVIDIA's runtime if it is added to the container runtime's configuration. They are
-//! cluster-scoped, so all policies that need one share it; third-party RuntimeClasses are left unchanged.
+//! RuntimeClasses, by which pods use NVIDIA's runtime. They are cluster-scoped, so all policies share them; third-party ones are left
+//! unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, PolicyName};
-use kube::ResourceExt;
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, PolicyName, keys};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use kube::{ResourceExt, core::ObjectMeta};
 
 use crate::{
-    desired::{toolkit::choice::ToolkitChoice, variant::Variant},
+    desired::{toolkit::ToolkitChoice, variant::Variant},
     inventory::membership::name_of,
-    manifests::runtime_class::runtime_class,
     output::{
         body::{Body, Kind},
-        plan::Plan,
-        write::Write,
+        write::{Plan, Write},
     },
     world::World,
 };
 
-/// The most RuntimeClasses of one policy for runtimes that hosts have configured: their names come from the reports of nodes.
+/// Their names come from the reports of nodes.
 const MAX_HOST_CLASSES: usize = 8;
 
-/// Adds the writes of RuntimeClasses that are missing or differ from the desired ones, and of those of this operator whose
-/// policies are gone. A policy that has needed one keeps it: pods may use it, and whether a policy can be applied to a node may
-/// change.
+/// Adds missing and changed RuntimeClasses, and deletes those whose policies are gone. A policy that has needed one keeps it, because pods
+/// may use it.
 pub fn add<'w>(plan: &mut Plan, world: &World, variants: impl Iterator<Item = (&'w ClusterGpuPolicy, &'w Variant)>) {
     let apply = |name: &str, policies: &BTreeSet<PolicyName>| {
         Write::new(name, Body::RuntimeClass(Box::new(runtime_class(name, policies))))
@@ -44,8 +42,7 @@ pub fn add<'w>(plan: &mut Plan, world: &World, variants: impl Iterator<Item = (&
     plan.writes.extend(missing.map(|(name, policies)| apply(name, policies)));
 }
 
-/// Returns the RuntimeClasses that policies need. Those for runtimes of hosts are bounded, with those that the policy has needed
-/// before: they stay.
+/// Those for runtimes of hosts are bounded; the ones that a policy already has stay.
 fn wanted<'w>(
     world: &World,
     variants: impl Iterator<Item = (&'w ClusterGpuPolicy, &'w Variant)>,
@@ -73,8 +70,8 @@ fn wanted<'w>(
     wanted
 }
 
-/// Returns whether a policy keeps the RuntimeClasses that it has needed: until it is deleted and its last node has left, because
-/// the API server rejects pods that name a RuntimeClass that does not exist. A policy that cannot be parsed has not been deleted.
+/// A policy keeps its RuntimeClasses until it is deleted and its last node has left: the API server rejects pods that name a missing
+/// RuntimeClass. A policy that cannot be parsed has not been deleted.
 fn keeps(world: &World, policy: &PolicyName) -> bool {
     match world.policies.get(policy) {
         Some(found) => found.metadata.deletion_timestamp.is_none() || is_in_use(world, policy),
@@ -82,7 +79,7 @@ fn keeps(world: &World, policy: &PolicyName) -> bool {
     }
 }
 
-/// Returns whether a GpuNode or a DaemonSet refers to a policy, or a GpuNode that cannot be parsed may.
+/// Whether a GpuNode or a DaemonSet refers to a policy; a GpuNode that cannot be parsed may.
 pub fn is_in_use(world: &World, policy: &PolicyName) -> bool {
     let refers = |gpu_node: &GpuNode| {
         gpu_node.spec.policy.as_ref() == Some(policy) && world.nodes.contains_key(&gpu_node.name_any().into())
@@ -90,4 +87,19 @@ pub fn is_in_use(world: &World, policy: &PolicyName) -> bool {
     world.unreadable_gpu_nodes.iter().any(|name| world.nodes.contains_key(name))
         || world.gpu_nodes.values().any(|gpu_node| refers(gpu_node))
         || world.daemon_sets.values().any(|set| set.policy.as_ref() == Some(policy))
+}
+
+pub fn runtime_class(name: &str, policies: &BTreeSet<PolicyName>) -> RuntimeClass {
+    let policies: Vec<&str> = policies.iter().map(PolicyName::as_str).collect();
+    let annotations = [(keys::APPLIED, name.to_owned()), (keys::POLICIES, policies.join(","))];
+    RuntimeClass {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some(BTreeMap::from([(keys::MANAGED_BY.to_owned(), keys::MANAGER.to_owned())])),
+            annotations: Some(annotations.map(|(key, value)| (key.to_owned(), value)).into()),
+            ..ObjectMeta::default()
+        },
+        handler: name.to_owned(),
+        ..RuntimeClass::default()
+    }
 }

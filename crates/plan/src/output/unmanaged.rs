@@ -1,27 +1,33 @@
-//! The writes for a node that no policy governs.
+//! The writes for the nodes that no policy governs.
 
-use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, gpunode::StageRevisions};
+use std::collections::BTreeMap;
+
+use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, PolicyName, gpunode::StageRevisions, policy_status::Attention};
 use k8s_openapi::jiff::Timestamp;
-
 use kube::ResourceExt;
 
 use super::{
-    body::Body, cordon, gpu_node, leavers::Leavers, node_conditions, node_labels, node_taints, plan::Plan,
-    presence::Presence, write::Write,
+    body::Body,
+    gpu_node, node_conditions, node_labels, node_taints,
+    presence::Presence,
+    write::{Plan, Write},
 };
 use crate::{
     assess::AssessedFleet,
     inventory::{KnownNode, UnmanagedNode, membership::Unmanaged},
-    rollout::{Rollout, driver_removal, leaving::Leaving, toolkit_removal::Removals},
+    rollout::{
+        Rollout,
+        leaving::{self, Leaving, ToolkitRemovals},
+    },
     settings::REPORT_GRACE,
     time::later,
 };
 
-/// Adds the writes for the nodes that no policy governs, and returns which of them are leaving.
+/// Returns which nodes are leaving.
 pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, now: Timestamp) -> Leavers {
     let world = fleet.world;
     let mut leavers = Leavers::default();
-    let mut removals = Removals::of(world, now);
+    let mut removals = ToolkitRemovals::of(world, now);
     for unmanaged in &fleet.unmanaged {
         let node = unmanaged.node;
         // A key that another manager keeps setting is removed as well, but must not block the deletion of a policy.
@@ -54,7 +60,7 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
             plan.writes.extend(node_conditions::removal(node));
             plan.writes.extend(node_taints::removal(node));
         }
-        plan.writes.extend(cordon::of(node, false));
+        plan.writes.extend(node_taints::cordon(node, false));
         if let Some(status) = status {
             let spec = spec(unmanaged, leaving, is_clean, keeps);
             let turns = rollout.strays.get(&node.name).copied().unwrap_or_default().max(spec.turns);
@@ -68,16 +74,16 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
     leavers
 }
 
-/// Returns until when the first report of a node is awaited: a status that is written before would be written again.
+/// Until then no status is written: it would be written again.
 fn report_due(unmanaged: &UnmanagedNode<'_>) -> Option<Timestamp> {
     let created = unmanaged.gpu_node?.creation_timestamp().filter(|_| unmanaged.why == Unmanaged::Unreported)?;
     Some(later(created.0, REPORT_GRACE))
 }
 
-/// Returns the groups that a node keeps for now, and when that changes without an event. While it is being removed from, these are
-/// what the removal still needs: a toolkit whose removal is pending, and a driver until no other pod of this operator uses it.
+/// Returns the groups that a node keeps for now, and when that changes: a toolkit whose removal is pending, and a driver until no other pod
+/// of this operator uses it.
 fn kept<'w>(
-    removals: &mut Removals<'w>,
+    removals: &mut ToolkitRemovals<'w>,
     unmanaged: &UnmanagedNode<'w>,
     leaving: Leaving<'_>,
     status: Option<&GpuNodeStatus>,
@@ -92,15 +98,14 @@ fn kept<'w>(
     }
     let since = status.and_then(GpuNodeStatus::since);
     let driver = have.driver.as_ref();
-    let driver = since.and_then(|since| driver_removal::kept_by(node, driver, pods, report, since, now));
+    let driver = since.and_then(|since| leaving::driver_kept_by(node, driver, pods, report, since, now));
     let toolkit = removals.kept_by(node, have.toolkit.as_ref());
     let until = driver.iter().chain(&toolkit).map(|(_, until)| *until).min();
     let [driver, toolkit] = [driver, toolkit].map(|kept| kept.map(|(group, _)| group));
     (StageRevisions { driver, toolkit, ..StageRevisions::default() }, until)
 }
 
-/// Returns the spec of a GpuNode. It names the policy until its Node has nothing of this operator any more, because that policy's
-/// finalizer waits for that.
+/// Names the policy until its Node is clean, because the policy's finalizer waits for that.
 fn spec(unmanaged: &UnmanagedNode<'_>, leaving: Leaving<'_>, is_clean: bool, keeps: StageRevisions) -> GpuNodeSpec {
     let KnownNode { node, gpu_node, ref pods, .. } = **unmanaged;
     let before = gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
@@ -108,7 +113,7 @@ fn spec(unmanaged: &UnmanagedNode<'_>, leaving: Leaving<'_>, is_clean: bool, kee
     let before = GpuNodeSpec { current, ..before };
     if is_clean {
         // The number of its updates stays, so that no slot for one of them can be used again.
-        let release_driver = driver_removal::needs_release(node, pods);
+        let release_driver = leaving::needs_release(node, pods);
         GpuNodeSpec { release_driver, turns: before.turns, ..GpuNodeSpec::default() }
     } else if leaving == Leaving::Unknown {
         before
@@ -117,7 +122,40 @@ fn spec(unmanaged: &UnmanagedNode<'_>, leaving: Leaving<'_>, is_clean: bool, kee
         let release_driver = before.release_driver && before.rollout.is_some();
         GpuNodeSpec { release_driver, report_holders: false, ..before }
     } else {
-        let release_driver = leaving == Leaving::Removing && driver_removal::needs_release(node, pods);
+        let release_driver = leaving == Leaving::Removing && leaving::needs_release(node, pods);
         GpuNodeSpec { rollout: None, release_driver, report_holders: false, ..before }
+    }
+}
+
+/// The nodes that still have something of this operator.
+#[derive(Debug, Default)]
+pub struct Leavers {
+    /// The state to report, by the policy that the GpuNode names, in the order of the nodes' names.
+    of_policies: BTreeMap<PolicyName, Vec<Attention>>,
+    /// Whether there are others, whose policy is not recorded.
+    pub others: bool,
+}
+
+impl Leavers {
+    pub fn of(&self, policy: &PolicyName) -> &[Attention] {
+        self.of_policies.get(policy).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    pub fn add(&mut self, unmanaged: &UnmanagedNode<'_>, status: Option<&GpuNodeStatus>) {
+        let spec = unmanaged.gpu_node.map(|gpu_node| &gpu_node.spec);
+        let former = spec.and_then(|spec| Some((spec.policy.clone()?, spec.pool.clone()?)));
+        let reported = status.and_then(|status| Some((status, status.reason.clone()?)));
+        let (Some((policy, pool)), Some((status, reason))) = (former, reported) else {
+            self.others = true;
+            return;
+        };
+        let attention = Attention {
+            node: unmanaged.node.name.clone(),
+            pool,
+            reason,
+            message: status.message.clone(),
+            since: status.since.clone(),
+        };
+        self.of_policies.entry(policy).or_default().push(attention);
     }
 }

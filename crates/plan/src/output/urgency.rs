@@ -5,7 +5,6 @@ use gpu_operator_crd::{ClusterGpuPolicyStatus, GpuNodeStatus, Phase, gpunode::Gp
 use super::write::Urgency;
 use crate::world::OwnCondition;
 
-/// Returns the urgency of the change of a policy's status.
 pub fn of_policy(before: Option<&ClusterGpuPolicyStatus>, after: &ClusterGpuPolicyStatus) -> Urgency {
     match before {
         Some(before) if verdicts(before) == verdicts(after) => {
@@ -19,7 +18,7 @@ pub fn of_policy(before: Option<&ClusterGpuPolicyStatus>, after: &ClusterGpuPoli
     }
 }
 
-/// What a user may wait for or act upon in a policy's status, and what a node's taint waits for.
+/// What a user may wait for or act upon, and what a node's taint waits for.
 fn verdicts(status: &ClusterGpuPolicyStatus) -> impl PartialEq {
     let conditions = status.conditions.iter();
     let conditions: Vec<_> = conditions.map(|c| (c.type_.clone(), c.status.clone(), c.reason.clone())).collect();
@@ -27,7 +26,7 @@ fn verdicts(status: &ClusterGpuPolicyStatus) -> impl PartialEq {
     (status.observed_generation, conditions, pools, status.published_keys.clone())
 }
 
-/// The counts of a policy's status, and the messages except those on nodes in progress.
+/// The counts, and the messages except those on nodes in progress.
 fn figures(status: &ClusterGpuPolicyStatus) -> impl PartialEq {
     let pools = status.pools.iter();
     let pools: Vec<_> =
@@ -39,8 +38,7 @@ fn figures(status: &ClusterGpuPolicyStatus) -> impl PartialEq {
     (status.nodes.clone(), status.gpus.clone(), status.rollout.clone(), status.overlaps.clone(), pools, needy)
 }
 
-/// Returns the urgency of the change of a node's status. An installation of a few seconds needs two writes, and one that takes minutes
-/// shows its progress.
+/// An installation of a few seconds needs two writes, and one that takes minutes shows its progress.
 pub fn of_node(before: &GpuNodeStatus, after: &GpuNodeStatus) -> Urgency {
     let problems = |status: &GpuNodeStatus| (status.gpus.unhealthy, status.gpus.degraded);
     let transient = |status: &GpuNodeStatus| status.reason().is_some_and(|reason| is_transient(status.phase, reason));
@@ -53,7 +51,6 @@ pub fn of_node(before: &GpuNodeStatus, after: &GpuNodeStatus) -> Urgency {
     if state(before) == state(after) { Urgency::Detail } else { Urgency::Progress }
 }
 
-/// Returns the urgency of the change of a Node's condition.
 pub fn of_condition(before: Option<&OwnCondition>, after: Option<&OwnCondition>) -> Urgency {
     let (Some(before), Some(after)) = (before, after) else { return Urgency::Prompt };
     let transient = |condition: &OwnCondition| {
@@ -67,7 +64,7 @@ pub fn of_condition(before: Option<&OwnCondition>, after: Option<&OwnCondition>)
     }
 }
 
-/// Returns whether a phase is transient, without a problem.
+/// Without a problem.
 pub fn is_transient(phase: Phase, reason: Reason) -> bool {
     is_underway(reason) && !matches!(phase, Phase::Ready | Phase::Unmanaged)
 }
@@ -76,8 +73,7 @@ fn is_underway(reason: Reason) -> bool {
     !reason.is_failure() && !reason.counts_apart() && !reason.is_away()
 }
 
-/// Returns whether two statuses store the same facts. Facts that later plans depend on, and that are stored nowhere else, are written
-/// soon, and so is a deadline that the policy has changed.
+/// Facts that are stored nowhere else and that later plans depend on are written soon, and so is a deadline that the policy has changed.
 fn stores_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
     let seen = |gpus: &GpuCounts| (gpus.most_seen, gpus.seen_device_ids.clone(), gpus.seen_on.clone());
     let since = |status: &GpuNodeStatus| status.progressing_since.clone();

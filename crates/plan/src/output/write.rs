@@ -1,108 +1,108 @@
-//! A write: what a plan makes of one part of an object, for everything that carries out a plan.
+//! The plan and its writes, for everything that carries out a plan.
 
-use std::fmt;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    mem::take,
+    sync::Arc,
+};
 
-use gpu_operator_crd::{ClusterGpuPolicy, GROUP, GpuNode, NodeName, PolicyName, VERSION, keys, policy::Stage};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, GROUP, GpuNode, NodeName, PolicyName, PoolName, VERSION, keys,
+    policy::Stage,
+};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{
-    body::{Body, Kind, LabelWrite, Part, Target},
-    events::Transition,
-};
 use crate::{
     inventory::membership::name_of,
+    output::{
+        body::{Body, Kind, LabelWrite, Part, Target},
+        events::Transition,
+    },
     revision::daemon_set_name,
     world::{Concern, PodFacts, Role},
 };
 
-/// One write of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Write {
-    /// What it changes.
     pub target: Target,
-    /// What it makes of that.
     pub body: Body,
-    /// How soon it is worth a request.
     #[serde(skip)]
     pub urgency: Urgency,
-    /// The transitions that it makes public, which are reported as Events once it has succeeded.
+    /// Reported as Events once the write has succeeded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Transition>,
-    /// What the target is to its node, if its name is another one each time: the pod of an operand.
+    /// The role of a pod, whose name differs each time.
     #[serde(skip)]
     pub role: Option<String>,
 }
 
-/// How soon a write is worth a request. What is not written yet is planned again with the facts of that time.
+/// How soon a write is worth a request. A pending one is planned again with the facts of that time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// At once: everything but a status.
+    /// Everything but a status.
     #[default]
     Immediate,
-    /// Soon, and for a node at once: a status with a change that a user may wait for or act upon, or that later plans depend on.
+    /// Soon, and for a node at once: a change that a user may wait for or act upon, or that later plans depend on.
     Prompt,
-    /// After a while: a status with other counts, or another transient phase.
+    /// After a while: other counts, or another transient phase.
     Progress,
-    /// With the next change of the status that is worth a write.
+    /// With the next write of the status.
     Detail,
 }
 
-/// The order of writes. Those of one step are independent of each other; a step begins when the one before has ended.
+/// Writes of one step are independent of each other; a step begins when the previous one has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
-    /// A policy's finalizer is there before anything else that is created for the policy.
+    /// Before anything else that is created for the policy.
     AddFinalizer,
-    /// Taints of nodes, which depend on nothing: a pod may be waiting for the end of a startup taint. The labels of the same Nodes are
-    /// written later, on the condition that the Node has not changed.
+    /// They depend on nothing: a pod may be waiting for the end of a startup taint. The labels of the same Nodes are written later, on the
+    /// condition that the Node has not changed.
     Taints,
     /// Objects that the labels of nodes name.
     Operands,
-    /// The ledgers of policies: a node gets a slot before its update begins.
+    /// A node gets a slot before its update begins.
     Ledgers,
-    /// Specs of GpuNodes, which record why a node's labels change. The label of nodes with GPUs is also written here, because the other
-    /// labels of a Node are written on the condition that the Node has not changed.
+    /// Specs of GpuNodes, which record why labels change. The label of nodes with GPUs is written here too, because the other labels are
+    /// written on the condition that the Node has not changed.
     Records,
-    /// The labels of nodes.
     Nodes,
-    /// Cordons come after the labels of the same Nodes: each is written on the condition that the Node has not changed.
+    /// After the labels of the same Nodes, also on the condition that the Node has not changed.
     Cordons,
-    /// Statuses of GpuNodes and conditions of Nodes come after everything that they report, and deletions and tests after everything that replaces them.
+    /// After everything that they report. Deletions and tests come after everything that replaces them.
     NodeStatuses,
-    /// The status of a policy summarizes its nodes.
+    /// They summarize the nodes.
     PolicyStatuses,
-    /// A finalizer is removed last of all.
     RemoveFinalizer,
 }
 
-/// What other writes depend on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dependency {
-    /// The DaemonSet of this name is as the plan wants it.
+    /// As the plan wants it.
     DaemonSet(String),
-    /// The spec of the node's GpuNode records what the plan decided.
+    /// The GpuNode records what the plan decided.
     Record(NodeName),
-    /// The ledger of this policy is as the plan wants it.
+    /// As the plan wants it.
     Ledger(PolicyName),
 }
 
 impl Write {
-    /// Returns the write of a body other than [`Body::Delete`] to the object of this name.
     pub fn new(name: impl fmt::Display, body: Body) -> Self {
         let (kind, part) = body.target();
         let target = Target { kind, part, name: name.to_string() };
         Self { target, body, urgency: Urgency::Immediate, events: Vec::new(), role: None }
     }
 
-    /// Returns the deletion of an object, whatever its uid.
+    /// Whatever the object's uid.
     pub fn delete(kind: Kind, name: &str) -> Self {
         let mut write = Self::new(name, Body::Delete(None));
         write.target.kind = kind;
         write
     }
 
-    /// Returns the deletion of a pod.
     pub fn delete_pod(pod: &PodFacts) -> Self {
         let role = match pod.role {
             Role::Operand(stage) => Some(format!("the pod of the {} of node {}", stage.title(), pod.node)),
@@ -111,13 +111,12 @@ impl Write {
         Self { role, ..Self::delete(Kind::Pod, &pod.name) }
     }
 
-    /// Returns whether it deletes an object because nothing in the API needs it any more.
+    /// Whether it deletes an object because nothing in the API needs it any more.
     pub fn prunes(&self) -> bool {
         let is_pruned = matches!(self.target.kind, Kind::DaemonSet | Kind::RuntimeClass | Kind::GpuNode);
         is_pruned && matches!(self.body, Body::Delete(_))
     }
 
-    /// Returns its place in the order of writes.
     pub fn step(&self) -> Step {
         match &self.body {
             Body::Finalizer { present: true, .. } => Step::AddFinalizer,
@@ -133,7 +132,7 @@ impl Write {
         }
     }
 
-    /// Returns what is missing for other writes until this one has succeeded.
+    /// What other writes lack until this one has succeeded.
     pub fn provides(&self) -> Vec<Dependency> {
         match &self.body {
             Body::DaemonSet(_) => vec![Dependency::DaemonSet(self.target.name.clone())],
@@ -143,7 +142,7 @@ impl Write {
         }
     }
 
-    /// Returns what must not be missing. Without it, the write is left to a later plan.
+    /// Without these, the write is left to a later plan.
     pub fn requires(&self) -> Vec<Dependency> {
         let sets = |named: &dyn Fn(Stage) -> Option<String>| {
             Stage::ALL.into_iter().filter_map(named).map(Dependency::DaemonSet).collect::<Vec<_>>()
@@ -169,7 +168,6 @@ impl Write {
         }
     }
 
-    /// Returns the part of the fleet that it concerns.
     pub fn concerns(&self) -> Concern {
         let name = self.target.name.as_str();
         match (self.target.kind, &self.body) {
@@ -187,8 +185,8 @@ impl Write {
         }
     }
 
-    /// Returns the field manager. Parts of an object that are written at different times have different ones, because an apply removes
-    /// what its manager applied before.
+    /// Parts of an object that are written at different times have different managers, because an apply removes what its manager applied
+    /// before.
     pub fn manager(&self) -> &'static str {
         match self.target.part {
             Part::Object | Part::Status | Part::Eviction => keys::MANAGER,
@@ -201,7 +199,6 @@ impl Write {
         }
     }
 
-    /// Returns whether fields are taken over from other managers.
     pub fn is_forced(&self) -> bool {
         match &self.body {
             // A RuntimeClass that another user created meanwhile with a different handler is kept.
@@ -211,7 +208,7 @@ impl Write {
         }
     }
 
-    /// Returns the fields to apply, in the API server's notation.
+    /// In the API server's notation.
     pub fn fields(&self) -> Value {
         let Target { kind, name, .. } = &self.target;
         let (field, value) = match &self.body {
@@ -254,7 +251,7 @@ impl Write {
     }
 }
 
-/// The action and its target, such as `apply DaemonSet driver-1a2b3c`.
+/// For example `apply DaemonSet driver-1a2b3c`.
 impl fmt::Display for Write {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let action = match &self.body {
@@ -271,4 +268,72 @@ impl fmt::Display for Write {
 
 pub fn finalizer(policy: &ClusterGpuPolicy, present: bool) -> Write {
     Write::new(name_of(policy), Body::Finalizer { uid: policy.uid().unwrap_or_default(), present })
+}
+
+/// Everything that must be written and, even if nothing must be done, what metrics show.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Plan {
+    /// In the order of their targets.
+    pub writes: Vec<Write>,
+    /// What must be known before more can be decided.
+    pub questions: Questions,
+    /// When to plan again even if nothing changes.
+    pub check_again: Option<Timestamp>,
+    /// Whether pods may be waiting for the end of a startup taint, which the first pass that finds the node ready removes.
+    #[serde(skip)]
+    pub has_waiting_pods: bool,
+    /// Written or not, for metrics.
+    #[serde(skip)]
+    pub statuses: BTreeMap<PolicyName, ClusterGpuPolicyStatus>,
+    /// For metrics: a pool's status has one reason, which may be another.
+    #[serde(skip)]
+    pub halted: BTreeMap<PolicyName, BTreeSet<PoolName>>,
+}
+
+/// Once the answers are known, the plan is computed again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Questions {
+    /// Answered in [`crate::world::World::gpu_pods`].
+    pub gpu_pods: BTreeSet<NodeName>,
+    /// Finished tests; answered in [`crate::world::World::log_tails`].
+    pub log_tails: BTreeSet<String>,
+}
+
+/// The writes of one step are independent of each other.
+pub type Steps = Vec<Vec<Arc<Write>>>;
+
+impl Plan {
+    /// Whether there is nothing to write and nothing to query.
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty() && self.questions.gpu_pods.is_empty() && self.questions.log_tails.is_empty()
+    }
+
+    pub fn events(&self) -> impl Iterator<Item = &Transition> {
+        self.writes.iter().flat_map(|write| &write.events)
+    }
+
+    /// Records that the plan may change at this time.
+    pub fn check(&mut self, again: impl IntoIterator<Item = Timestamp>) {
+        self.check_again = self.check_again.into_iter().chain(again).min();
+    }
+
+    /// Each target once: a pod may have to be recreated for several reasons.
+    pub fn sort(&mut self) {
+        self.writes.sort_by(|one, other| one.target.cmp(&other.target));
+        self.writes.dedup_by(|later, first| {
+            let same = later.target == first.target;
+            if same {
+                first.events.append(&mut later.events);
+            }
+            same
+        });
+    }
+
+    pub fn take_writes(&mut self) -> Steps {
+        let mut steps: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for write in take(&mut self.writes) {
+            steps.entry(write.step()).or_default().push(Arc::new(write));
+        }
+        steps.into_values().collect()
+    }
 }

@@ -6,38 +6,36 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::request::{Answer, Around, Request};
 use crate::{
-    carry::busy::{MAX_LISTS, is_updated},
-    output::plan::Plan,
+    carry::reads::{MAX_LISTS, is_updated},
+    output::write::Plan,
     plan::plan,
     settings::ASK_AGAIN,
     time::Uptime,
     world::{GpuRequests, World},
 };
 
-/// The maximum number of logs that are read in one pass. If there are more, each pass reads different ones.
+/// In one pass; each reads different ones.
 const MAX_LOGS: usize = 32;
-/// How long a pass asks questions. Until it ends, the operator reacts to nothing else.
+/// Until the questions end, the operator reacts to nothing else.
 const MAX_ASKING: Duration = Duration::from_secs(5);
 
-/// A plan in the making.
 #[derive(Clone, Debug)]
 pub struct Planning {
     world: World,
     now: Timestamp,
     requests: GpuRequests,
     plan: Plan,
-    /// Whether logs are still to be asked for. They are read once in a pass, so that nodes that do not answer delay it once.
+    /// Logs are read once in a pass, so that nodes that do not answer delay it only once.
     reads_logs: bool,
-    /// The number of nodes whose pods may still be listed in this pass.
+    /// Nodes whose pods may still be listed in this pass.
     lists_left: usize,
-    /// The number of nodes in the last request to list pods.
+    /// Nodes in the last request to list pods.
     asked: usize,
     /// When the questions end.
     until: Uptime,
 }
 
 impl Planning {
-    /// Plans for this world.
     pub fn begin(world: World, now: Timestamp, around: &Around<'_>) -> Self {
         let plan = plan(around.settings, around.catalogue, &world, now);
         Self {
@@ -52,7 +50,7 @@ impl Planning {
         }
     }
 
-    /// Returns the next question, or `None` if the plan is ready.
+    /// Returns `None` if the plan is ready.
     pub fn next(&mut self, around: &mut Around<'_>) -> Option<Request> {
         let asked = take(&mut self.plan.questions.log_tails);
         if self.reads_logs && !asked.is_empty() {
@@ -81,7 +79,6 @@ impl Planning {
         (!now.is_empty()).then(|| Request::ListPods(now, self.requests.clone()))
     }
 
-    /// Takes the answer to a question.
     pub fn answer(&mut self, answer: Answer, around: &mut Around<'_>) {
         match answer {
             Answer::Logs(tails) => {
@@ -101,7 +98,6 @@ impl Planning {
         }
     }
 
-    /// Takes the plan, and the world that it was made for.
     pub fn take(&mut self) -> (Plan, World) {
         (take(&mut self.plan), take(&mut self.world))
     }
@@ -110,8 +106,7 @@ impl Planning {
         self.plan = plan(around.settings, around.catalogue, &self.world, self.now);
     }
 
-    /// Returns at most this number of objects, other ones every [`ASK_AGAIN`]: until then, nodes that make progress are not left
-    /// for others.
+    /// Returns other objects every [`ASK_AGAIN`]: until then, nodes that make progress are not left for others.
     fn some_of<T: Ord + Clone>(&self, objects: &BTreeSet<T>, most: usize) -> BTreeSet<T> {
         let round = u64::try_from(self.now.as_second()).unwrap_or_default() / ASK_AGAIN.as_secs();
         let turn = usize::try_from(round).unwrap_or_default().wrapping_mul(most) % objects.len().max(1);

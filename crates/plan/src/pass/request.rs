@@ -16,14 +16,14 @@ use crate::{
     world::{GpuPods, GpuRequests, LogTails},
 };
 
-/// What a pass asks for. All requests that one step returns may be carried out at the same time.
+/// The requests of one step may be carried out at the same time.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Read the ends of the logs of these validation pods. The answer is [`Answer::Logs`].
+    /// Ends of the logs of these validation pods, answered by [`Answer::Logs`].
     ReadLogs(BTreeSet<String>),
-    /// List the pods of these nodes, and find those that use a GPU. The answer is [`Answer::Pods`].
+    /// Lists GPU pods, answered by [`Answer::Pods`].
     ListPods(BTreeSet<NodeName>, GpuRequests),
-    /// Make a write. The answer is [`Answer::Written`], possibly after [`Answer::Slow`].
+    /// Answered by [`Answer::Written`], possibly after [`Answer::Slow`].
     Write(Arc<Write>),
 }
 
@@ -31,9 +31,9 @@ pub enum Request {
 pub enum Answer {
     /// The logs, or why they cannot be read.
     Logs(LogTails),
-    /// The pods by node. A node whose pods could not be listed is missing, and begins no update in this pass.
+    /// A node whose pods could not be listed is missing, and begins no update in this pass.
     Pods(BTreeMap<NodeName, GpuPods>),
-    /// A write has not been answered yet, and is no longer waited for by the writes that do not depend on it.
+    /// Not answered yet. Only the writes that depend on it wait longer.
     Slow(Arc<Write>),
     Written(Arc<Write>, Result<(), Failure>),
 }
@@ -42,10 +42,8 @@ pub enum Answer {
 #[derive(Debug)]
 pub struct Around<'a> {
     pub settings: &'a Settings,
-    /// The catalogue of accelerators.
     pub catalogue: &'a Catalogue,
     /// What earlier passes have left.
     pub carry: &'a mut LoopState,
-    /// The current time.
     pub uptime: Uptime,
 }

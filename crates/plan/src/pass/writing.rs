@@ -1,5 +1,4 @@
-//! The second half of a pass: the writes of its plan, step by step. A write that fails, that is not answered or that is held
-//! delays only the writes that depend on it.
+//! The second half of a pass: writes, step by step. A write that fails, is held or is not answered delays only those that depend on it.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -10,43 +9,33 @@ use std::{
 use super::request::{Answer, Request};
 use crate::{
     carry::LoopState,
-    output::{
-        plan::Steps,
-        write::{Dependency, Write},
-    },
+    output::write::{Dependency, Steps, Write},
     time::Uptime,
 };
 
-/// How long after its world was observed a plan waits for the answers to its writes, at most: the next pass may be made as soon as all have
-/// been answered.
+/// How long after its observation a plan waits for answers. The next pass may begin as soon as all have arrived.
 const LIFETIME: Duration = Duration::from_secs(10);
-/// How long after its world was observed a plan begins writes. What it decided may no longer be right after that: a node that was idle may
-/// have GPU pods. The rest of its lifetime is for the answers to the last ones: without an answer, the next pass does not know what a
-/// write has changed, and its own write to the same object may fail with a conflict.
+/// How long after its observation a plan begins writes: then it may no longer be right, because a node that was idle may have GPU pods. The
+/// rest of the lifetime is for answers: without one, the next pass does not know what a write has changed, and may fail with a conflict.
 const BEGINS: Duration = Duration::from_secs(7);
-/// How long a plan begins writes while pods wait for a node: what it does not come to, the next pass plans again, which may find the
-/// node ready.
+/// The same while pods wait for a node, which the next plan may find ready.
 const BRIEF: Duration = Duration::from_secs(1);
 
-/// A plan that is being carried out.
 #[derive(Clone, Debug)]
 pub struct Writing {
-    /// When it begins no more writes.
     begins_until: Uptime,
-    /// When it waits no longer for the answers.
+    /// When it waits no longer for answers.
     until: Uptime,
-    /// The steps that have not begun.
     later: VecDeque<Vec<Arc<Write>>>,
-    /// The writes that have been requested and not answered.
     outstanding: Vec<Arc<Write>>,
-    /// Those whose answers the next step does not wait for.
+    /// Writes that the next step does not wait for.
     slow: Vec<Arc<Write>>,
-    /// What is not there, because a write has failed or was not made.
+    /// What does not exist because a write has failed or was not made.
     missing: BTreeSet<Dependency>,
 }
 
 impl Writing {
-    /// Begins to carry out the writes of a plan whose world was observed at `observed`, and returns the first requests.
+    /// The world was observed at `observed`.
     pub fn begin(
         steps: Steps,
         observed: Uptime,
@@ -62,27 +51,22 @@ impl Writing {
         (writing, requests)
     }
 
-    /// Returns the time from which on no more writes are begun.
     pub fn begins_until(&self) -> Uptime {
         self.begins_until
     }
 
-    /// Returns the time from which on answers are no longer waited for.
     pub fn until(&self) -> Uptime {
         self.until
     }
 
-    /// Returns the writes that have been requested and not answered.
     pub fn outstanding(&self) -> impl Iterator<Item = &Arc<Write>> {
         self.outstanding.iter().chain(&self.slow)
     }
 
-    /// Returns the writes that have not been requested.
     pub fn later(&self) -> impl Iterator<Item = &Arc<Write>> {
         self.later.iter().flatten()
     }
 
-    /// Takes the answer to a write, and returns the requests that follow.
     pub fn answer(&mut self, answer: Answer, carry: &mut LoopState, uptime: Uptime) -> Vec<Request> {
         match answer {
             // What depends on it is not written in this pass.
@@ -104,13 +88,13 @@ impl Writing {
         self.next(carry, uptime)
     }
 
-    /// Removes a write from the outstanding ones, and returns whether it was one.
+    /// Returns whether the write was outstanding.
     fn remove(&mut self, write: &Arc<Write>) -> bool {
         let removed = |list: &mut Vec<Arc<Write>>| list.extract_if(.., |other| Arc::ptr_eq(other, write)).count() > 0;
         removed(&mut self.outstanding) || removed(&mut self.slow)
     }
 
-    /// Returns the writes of the next step once those of the last one have ended.
+    /// Returns the writes of the next step once those of the last have ended.
     fn next(&mut self, carry: &LoopState, uptime: Uptime) -> Vec<Request> {
         while self.outstanding.is_empty() && uptime < self.begins_until {
             let Some(step) = self.later.pop_front() else { break };

@@ -1,8 +1,7 @@
-//! The eviction of the pods that use the GPUs of a node whose turn has come (`gpuPods.mode: Evict`). Nothing is evicted in vain: as long as
-//! a pod remains that must not be evicted, none is.
+//! The eviction of the pods that use a node's GPUs (`gpuPods.mode: Evict`). As long as a pod remains that must not be evicted, none is.
 //!
-//! The API server decides on each eviction by the pod's PodDisruptionBudgets. Its refusals are known from earlier attempts, which are
-//! repeated with pauses ([`crate::carry`]).
+//! The API server checks the pods' PodDisruptionBudgets. Its refusals are known from earlier attempts, which are repeated with pauses
+//! ([`crate::carry`]).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -22,45 +21,72 @@ use crate::{
 /// How long after its grace period a pod may still exist before its finalizers are named.
 const LINGERS: Duration = Duration::from_secs(30);
 
-/// The eviction of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Eviction {
     /// `namespace/name`.
     pub pod: String,
-    /// Its UID: its successor of the same name is another pod.
+    /// Its successor of the same name is another pod.
     pub uid: String,
 }
 
-/// What is done about the pods that use the GPUs of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evictions {
-    /// The pods to evict.
     pub pods: Vec<Eviction>,
     /// What the node waits for.
     pub note: Note,
 }
 
-/// Returns the pods that have to end before the device plugin is removed. Those of DaemonSets would be created again at once as long as
-/// the plugin offers GPUs.
+/// Returns the pods that have to end before the device plugin is removed. A DaemonSet would create its pod again as long as the plugin offers
+/// GPUs.
 pub fn before_release(users: &[GpuPod]) -> impl Iterator<Item = &GpuPod> {
     users.iter().filter(|pod| pod.owner != PodOwner::DaemonSet)
 }
 
-/// What becomes of a pod that uses the GPUs of a node whose turn has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate<'p> {
-    /// It has been deleted already, and its end is awaited.
+    /// Already deleted.
     Leaving,
-    /// The policy selects it to be awaited (`gpuPods.waitForJobs`).
+    /// Selected by `gpuPods.waitForJobs`.
     Awaited,
-    /// It is never evicted; for this reason, which includes what to do.
-    Kept(&'static str),
+    /// Never evicted.
+    Kept(Kept),
     Evicted,
-    /// It should be evicted, and the API server does not allow it, for this reason.
+    /// Should be evicted, but the API server does not allow it.
     Refused(&'p str),
 }
 
-/// Returns what becomes of a pod. `refused` has why pods are not evicted.
+/// Why a pod is never evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    Static,
+    Own,
+    Bare,
+    EmptyDir,
+}
+
+impl Kept {
+    /// Returns what is wrong with one such pod, or with several, and what to do.
+    pub fn message(self, is_one: bool) -> &'static str {
+        match (self, is_one) {
+            (Self::Static, true) => "is static and cannot be evicted; remove its manifest from the node",
+            (Self::Static, false) => "are static and cannot be evicted; remove their manifests from the node",
+            (Self::Own, true) => "belongs to the operator, which deletes it itself",
+            (Self::Own, false) => "belong to the operator, which deletes them itself",
+            (Self::Bare, true) => "has no controller and is not evicted; delete it, or set gpuPods.barePods: Evict",
+            (Self::Bare, false) => {
+                "have no controller and are not evicted; delete them, or set gpuPods.barePods: Evict"
+            }
+            (Self::EmptyDir, true) => {
+                "has data in an emptyDir volume and is not evicted; delete it, or set gpuPods.emptyDir: Evict"
+            }
+            (Self::EmptyDir, false) => {
+                "have data in emptyDir volumes and are not evicted; delete them, or set gpuPods.emptyDir: Evict"
+            }
+        }
+    }
+}
+
+/// `refused` has why pods are not evicted.
 pub fn fate<'p>(pod: &GpuPod, settings: &RolloutGpuPods, refused: &'p BTreeMap<String, String>) -> Fate<'p> {
     let jobs = settings.wait_for_jobs.as_ref();
     if pod.gone_by.is_some() {
@@ -76,7 +102,7 @@ pub fn fate<'p>(pod: &GpuPod, settings: &RolloutGpuPods, refused: &'p BTreeMap<S
     }
 }
 
-/// Returns what to do about some pods of a node. `refused` has why pods are not evicted.
+/// `refused` has why pods are not evicted.
 pub fn of(
     users: &[&GpuPod],
     settings: &RolloutGpuPods,
@@ -84,17 +110,18 @@ pub fn of(
     now: Timestamp,
 ) -> Evictions {
     let fates: Vec<_> = users.iter().map(|pod| (*pod, fate(pod, settings, refused))).collect();
-    let of_fate = |is_it: fn(Fate<'_>) -> bool| -> Vec<String> {
+    let of_fate = |is_it: &dyn Fn(Fate<'_>) -> bool| -> Vec<String> {
         fates.iter().filter(|(_, fate)| is_it(*fate)).map(|(pod, _)| pod.name.clone()).collect()
     };
-    let advice = fates.iter().find_map(|(_, fate)| if let Fate::Kept(advice) = fate { Some(advice) } else { None });
-    if let Some(advice) = advice {
-        let names = of_fate(|fate| matches!(fate, Fate::Kept(_)));
-        let message =
-            format!("update pending until pods that are not evicted have ended: {}; {advice}", listed(&names));
+    let why = fates.iter().find_map(|(_, fate)| if let Fate::Kept(why) = fate { Some(*why) } else { None });
+    if let Some(why) = why {
+        let alike = of_fate(&|fate| fate == Fate::Kept(why));
+        let (is_one, pods) = (alike.len() == 1, if alike.len() == 1 { "pod" } else { "pods" });
+        let message = format!("update pending: {pods} {} {}", listed(&alike), why.message(is_one));
+        let names = of_fate(&|fate| matches!(fate, Fate::Kept(_)));
         return Evictions { pods: Vec::new(), note: note(Reason::GpuPodsInUse, message, names) };
     }
-    let jobs = of_fate(|fate| fate == Fate::Awaited);
+    let jobs = of_fate(&|fate| fate == Fate::Awaited);
     if !jobs.is_empty() {
         let message =
             format!("update pending until the pods selected by gpuPods.waitForJobs have ended: {}", listed(&jobs));
@@ -103,7 +130,7 @@ pub fn of(
     let is_evicted: fn(Fate<'_>) -> bool = |fate| matches!(fate, Fate::Evicted | Fate::Refused(_));
     let evicted = fates.iter().filter(|(_, fate)| is_evicted(*fate));
     let pods = evicted.map(|(pod, _)| Eviction { pod: pod.name.clone(), uid: pod.uid.clone() }).collect();
-    let blocked = of_fate(|fate| matches!(fate, Fate::Refused(_)));
+    let blocked = of_fate(&|fate| matches!(fate, Fate::Refused(_)));
     let why = fates.iter().find_map(|(_, fate)| if let Fate::Refused(why) = fate { Some(why) } else { None });
     let lingers = |(pod, _): &&(&GpuPod, _)| pod.gone_by.is_some_and(|by| now >= later(by, LINGERS));
     let note = if let Some(why) = why {
@@ -118,7 +145,7 @@ pub fn of(
     } else {
         let message = format!("evicting the pods that use the GPUs of this node; not ended yet: {}", fates.len());
         // Those that have not been deleted yet come first.
-        let names = of_fate(is_evicted).into_iter().chain(of_fate(|fate| fate == Fate::Leaving)).collect();
+        let names = of_fate(&is_evicted).into_iter().chain(of_fate(&|fate| fate == Fate::Leaving)).collect();
         note(Reason::EvictingPods, message, names)
     };
     Evictions { pods, note }
@@ -128,18 +155,13 @@ fn note(reason: Reason, message: String, waits_on: Vec<String>) -> Note {
     Note { reason, message, waits_on: waits_on.into_iter().take(10).collect() }
 }
 
-/// Returns what to do about a pod that is not evicted, as a message.
-fn kept(pod: &GpuPod, settings: &RolloutGpuPods) -> Option<&'static str> {
+fn kept(pod: &GpuPod, settings: &RolloutGpuPods) -> Option<Kept> {
     let consents = |consent: Option<Consent>| consent == Some(Consent::Evict);
     match pod.owner {
-        PodOwner::Kubelet => Some("static pods cannot be evicted: remove their manifests from the node"),
-        PodOwner::Operator => Some("the operator deletes its own pods itself"),
-        PodOwner::None if !consents(settings.bare_pods) => {
-            Some("no controller would create them again: delete them, or write gpuPods.barePods: Evict")
-        }
-        _ if pod.has_empty_dir && !consents(settings.empty_dir) => {
-            Some("the data of their emptyDir volumes would be deleted: delete them, or write gpuPods.emptyDir: Evict")
-        }
+        PodOwner::Kubelet => Some(Kept::Static),
+        PodOwner::Operator => Some(Kept::Own),
+        PodOwner::None if !consents(settings.bare_pods) => Some(Kept::Bare),
+        _ if pod.has_empty_dir && !consents(settings.empty_dir) => Some(Kept::EmptyDir),
         _ => None,
     }
 }

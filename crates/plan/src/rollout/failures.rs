@@ -1,4 +1,4 @@
-//! Updates that have failed: in the turn of their node, by its deadline, or because the node is worse than before.
+//! Updates that have failed: by an error, by the deadline, or because the node is worse than before.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use gpu_operator_crd::{GpuNodeStatus, NodeName, PoolName};
 use super::{decision::failure, goal::Goals, ledger::Ledger, turn::has_nothing_else};
 use crate::assess::{Assessment, member::Member};
 
-/// Returns why updates of nodes of a pool have failed, by node, in the rollout of the settings with this hash. Nodes that have recovered
-/// leave the ledger: those that are ready with what they move to, and not with what they were given back.
+/// Returns why updates have failed, by node, in the rollout of the settings with this hash. Nodes that have recovered leave the ledger:
+/// they are ready with their target, and not with what they were given back.
 pub fn of(
     pool: &PoolName,
     members: &[Assessment<'_>],
@@ -43,14 +43,14 @@ pub fn of(
     failures
 }
 
-/// Returns why a node that has been updated is worse than before, if it is, as a message.
+/// Returns why a node that has been updated is worse than before.
 fn got_worse(member: &Member<'_>, goals: &Goals) -> Option<String> {
     let moved = goals.moved(member).filter(|moved| moved.at.is_some())?;
     let more = problems(member).checked_sub(moved.unhealthy).filter(|more| *more > 0)?;
     Some(format!("node {}: {more} of its GPUs have had a problem since its update", member.node.name))
 }
 
-/// Returns the number of a node's GPUs with a known problem.
+/// Counts the GPUs with a known problem.
 pub fn problems(member: &Member<'_>) -> u32 {
     member.health.unhealthy + member.health.degraded
 }

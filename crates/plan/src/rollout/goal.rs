@@ -1,27 +1,33 @@
-//! What the nodes of a pool move to: what the policy wants, or, after a failure, what they had when the pool's last complete rollout
-//! had ended.
+//! What the nodes of a pool move to: what the policy wants or, after a failure, what they had when the last complete rollout ended. And in
+//! which order: canary nodes first, the others once these have worked for long enough.
+
+use std::time::Duration;
 
 use gpu_operator_crd::{
     gpunode::{Moved, StageRevisions},
+    policy::Canary,
     policy_status::PoolRollout,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-use crate::assess::{Assessment, member::Member};
+use crate::{
+    assess::{Assessment, member::Member},
+    desired::effective_spec,
+    time::later,
+};
 
-/// The goals of the nodes of a pool.
 #[derive(Clone, Debug, Default)]
 pub struct Goals {
-    /// When the pool's rollout began, if there is one.
+    /// When the pool's rollout began.
     since: Option<Time>,
-    /// Whether its nodes return to what they had before.
+    /// Whether the nodes return to what they had before.
     pub rolled_back: bool,
-    /// What nodes had before that now want other groups, for nodes that had nothing.
+    /// What nodes had before, by what they want now, for nodes that had nothing.
     earlier: Vec<(StageRevisions, StageRevisions)>,
 }
 
 impl Goals {
-    /// Returns the goals of the members of a pool of which this is remembered.
+    /// `pool` is what the ledger remembers.
     pub fn of(pool: Option<&PoolRollout>, members: &[Assessment<'_>]) -> Self {
         let Some(pool) = pool else { return Self::default() };
         let mut goals =
@@ -33,18 +39,17 @@ impl Goals {
         goals
     }
 
-    /// Returns the record of a node's update in the current rollout.
     pub fn moved<'w>(&self, member: &Member<'w>) -> Option<&'w Moved> {
         member.moved().filter(|moved| Some(&moved.rollout) == self.since.as_ref())
     }
 
-    /// Returns what a node had when the rollout began, if it had anything.
+    /// Returns what a node had when the rollout began.
     fn before<'m>(&self, member: &'m Member<'_>) -> Option<&'m StageRevisions> {
         let had = self.moved(member).map_or(&member.have, |moved| &moved.from);
         (*had != StageRevisions::default()).then_some(had)
     }
 
-    /// Returns what a node that wants these groups moves to.
+    /// Returns what a node with this wanted revision moves to.
     pub fn of_member(&self, member: &Member<'_>, want: StageRevisions) -> StageRevisions {
         if !self.rolled_back {
             return want;
@@ -54,5 +59,69 @@ impl Goals {
         }
         let of_others = self.earlier.iter().find(|(wanted, _)| *wanted == want).map(|(_, had)| had.clone());
         of_others.unwrap_or(want)
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Waves {
+    /// The number of missing canary nodes.
+    missing: u32,
+    /// Whether a canary node is not done.
+    is_underway: bool,
+    /// Until when they have to work, once all are done.
+    soaks_until: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The node is a canary node.
+    Canary,
+    Rest,
+    Underway,
+    /// The canary nodes have to work until then.
+    Soaking(Timestamp),
+}
+
+impl Waves {
+    /// `revision` is the hash of the settings.
+    pub fn of(
+        canary: Option<&Canary>,
+        members: &[Assessment<'_>],
+        goals: &Goals,
+        revision: &str,
+        now: Timestamp,
+    ) -> Self {
+        let Some(canary) = canary.filter(|_| !goals.rolled_back) else { return Self::default() };
+        let moved = members.iter().filter_map(|assessed| Some((&assessed.member, goals.moved(&assessed.member)?)));
+        let moved: Vec<_> = moved.filter(|(_, moved)| moved.revision == revision).collect();
+        if moved.iter().any(|(_, moved)| !moved.canary) {
+            return Self::default();
+        }
+        let all = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        let begun = u32::try_from(moved.len()).unwrap_or(u32::MAX);
+        let soak = canary.soak.map_or(Duration::ZERO, Into::into);
+        let is_underway = moved.iter().any(|(member, moved)| moved.at.is_none() || member.rollout().is_some());
+        let ended = moved.iter().filter_map(|(_, moved)| Some(moved.at.as_ref()?.0)).max();
+        Self {
+            missing: effective_spec::int_or_percent(&canary.nodes, all).max(1).saturating_sub(begun),
+            is_underway,
+            soaks_until: ended.map(|ended| later(ended, soak)).filter(|until| now < *until),
+        }
+    }
+
+    pub fn next(&self) -> Next {
+        match self {
+            Self { missing: 1.., .. } => Next::Canary,
+            Self { is_underway: true, .. } => Next::Underway,
+            Self { soaks_until: Some(until), .. } => Next::Soaking(*until),
+            Self { .. } => Next::Rest,
+        }
+    }
+
+    pub fn begin(&mut self) {
+        if self.missing > 0 {
+            self.missing -= 1;
+            self.is_underway = true;
+        }
     }
 }

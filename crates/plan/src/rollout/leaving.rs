@@ -1,48 +1,48 @@
-//! Nodes that leave: a policy governed them, and none does any more. A selector label that is lost for a moment, or a policy that
-//! is replaced by another, must not take the GPUs from running pods: a node keeps its GPU stack for a grace period, in which the
-//! cause may be undone, and then until no pod uses a GPU.
+//! Nodes that no policy governs any more. A selector label that is lost for a moment, or a policy that is replaced, must not take the GPUs
+//! from running pods: a node keeps its GPU stack for a grace period, in which the cause may be undone, and then until no pod uses a GPU.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, GpuNodeStatus, Phase,
+    ClusterGpuPolicy, GpuNodeStatus, NodeName, Phase, Report, Revision,
     gpunode::StageRevisions,
+    keys,
     policy::{DeletionPolicy, Stage},
     reason::Reason,
+    report::NvmlState,
 };
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     inventory::{KnownNode, UnmanagedNode, membership::Unmanaged},
+    rollout::toolkit_restart,
     settings::ASK_AGAIN,
     time::later,
-    world::{GpuPod, World, offers_gpus},
+    world::{Deletion, GpuPod, NodeFacts, PodFacts, Role, World, offers_gpus},
 };
 
-/// How long a node keeps everything after it is no longer governed.
+/// How long a node keeps everything.
 const GRACE: Duration = Duration::from_mins(1);
 /// How long the pods of the device plugin and of MPS are waited for: a stuck pod must not block the deletion of a policy.
 const CLOSING_AT_MOST: Duration = Duration::from_secs(45);
 
-/// The progress of a node that no policy governs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving<'w> {
-    /// It keeps everything until this time, because the cause may be undone.
+    /// The cause may be undone until then.
     InGrace(Timestamp),
-    /// It keeps everything: a CRD is of another version than the operator, so it is not known whether its policy selects it.
+    /// A CRD is of another version, so it is not known whether a policy selects the node.
     Held,
-    /// It keeps everything: its pods have not been listed in this pass.
+    /// Its pods have not been listed in this pass.
     Unknown,
-    /// It keeps everything until these pods have ended.
+    /// Until these pods have ended.
     InUse(&'w [GpuPod]),
-    /// No pod uses its GPUs. The device plugin is removed before everything else, so that no further pod gets a GPU.
+    /// No pod uses its GPUs. The device plugin is removed first, so that no further pod gets a GPU.
     Closing,
-    /// Everything is removed.
     Removing,
 }
 
 impl<'w> Leaving<'w> {
-    /// Returns the progress of a node. `is_clean` is whether the Node has nothing of this operator.
+    /// `is_clean` is whether the Node has nothing of this operator.
     pub fn of(world: &'w World, unmanaged: &UnmanagedNode<'w>, is_clean: bool, now: Timestamp) -> Self {
         let KnownNode { node, gpu_node, report, have, .. } = &**unmanaged;
         let at_once = former_policy(world, unmanaged)
@@ -84,12 +84,10 @@ impl<'w> Leaving<'w> {
         }
     }
 
-    /// Returns whether the node keeps everything for now.
     pub fn stays(self) -> bool {
         matches!(self, Self::InGrace(_) | Self::Held | Self::Unknown | Self::InUse(_))
     }
 
-    /// Returns when its progress has to be determined again.
     pub fn check_again(self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::InGrace(until) => Some(until),
@@ -99,14 +97,13 @@ impl<'w> Leaving<'w> {
     }
 }
 
-/// Returns the policy that governed a node, if it still exists.
 pub fn former_policy<'w>(world: &'w World, unmanaged: &UnmanagedNode<'w>) -> Option<&'w ClusterGpuPolicy> {
     let name = unmanaged.gpu_node?.spec.policy.as_ref()?;
     Some(world.policies.get(name)?)
 }
 
-/// Returns whether a node may have left its policy only because the CRD of policies is of another version than the operator. A policy that
-/// is being deleted, and a label that excludes the node, are the wish of a user.
+/// Whether a node may have left its policy only because the policies' CRD is of another version. Deleting a policy, or excluding a node by
+/// label, is a user's wish.
 fn is_held(world: &World, unmanaged: &UnmanagedNode<'_>) -> bool {
     let exists = |policy: &ClusterGpuPolicy| policy.metadata.deletion_timestamp.is_none();
     world.other_schema.is_some()
@@ -114,12 +111,111 @@ fn is_held(world: &World, unmanaged: &UnmanagedNode<'_>) -> bool {
         && former_policy(world, unmanaged).is_some_and(exists)
 }
 
-/// Returns since when a node has been leaving, if it is.
 pub fn since(status: &GpuNodeStatus) -> Option<Timestamp> {
     status.since().filter(|_| status.reason() == Some(Reason::Leaving))
 }
 
-/// Returns whether the removal of the GPU stack had been decided when a status was written.
+/// Whether the removal had been decided when the status was written.
 fn removal_has_begun(status: &GpuNodeStatus) -> bool {
     status.phase == Phase::Unmanaged && status.reason().is_some_and(|reason| reason != Reason::Leaving)
+}
+
+// NVIDIA's driver container tries only once to unload the driver when it is terminated. If the driver is in use then, the container is
+// killed after its grace period and leaves the driver loaded. So the pods of this operator that use it are removed first.
+
+/// How long the device plugin and the probe are waited for.
+const LETTING_GO: Duration = Duration::from_secs(45);
+
+/// Until the driver's container is gone, the probe must not use the driver. On a node that is not Ready no container terminates.
+pub fn needs_release(node: &NodeFacts, pods: &[&PodFacts]) -> bool {
+    node.ready && pods.iter().any(|pod| pod.is_nvidia_driver())
+}
+
+/// Returns the driver that a node keeps for now, and the time of the next check. `since` is when it began to leave.
+pub fn driver_kept_by(
+    node: &NodeFacts,
+    group: Option<&Revision>,
+    pods: &[&PodFacts],
+    report: Option<&Report>,
+    since: Timestamp,
+    now: Timestamp,
+) -> Option<(Revision, Timestamp)> {
+    let until = later(since, LETTING_GO);
+    let answers = report.is_some_and(|report| report.nvml.state == NvmlState::Answering);
+    let is_held = answers || pods.iter().any(|pod| pod.holds_driver());
+    let group = group.filter(|_| now < until && is_held && needs_release(node, pods))?;
+    Some((group.clone(), until))
+}
+
+// A toolkit that is being added to a runtime's configuration is removed only when that is complete. If NVIDIA's runtime is the default,
+// the end of the toolkit's pod restarts the container runtime, so this happens on one node of a group at a time.
+
+/// How long a pod is waited for after it should have terminated.
+const LATE: Duration = Duration::from_mins(2);
+
+/// The toolkits that are being removed, which determine the next node.
+#[derive(Debug)]
+pub struct ToolkitRemovals<'w> {
+    world: &'w World,
+    /// Groups with a terminating pod, and until when it is waited for; computed on demand.
+    busy: Option<BTreeMap<Revision, Timestamp>>,
+    /// Toolkits that are being added, by node; computed on demand.
+    entering: Option<BTreeMap<&'w NodeName, &'w Revision>>,
+    now: Timestamp,
+}
+
+impl<'w> ToolkitRemovals<'w> {
+    pub fn of(world: &'w World, now: Timestamp) -> Self {
+        Self { world, busy: None, entering: None, now }
+    }
+
+    /// Returns the toolkit that a node keeps for now, and the time of the next check. On a node that is not Ready no pod terminates, so it
+    /// keeps only a toolkit that is being added, which may be the cause.
+    pub fn kept_by(&mut self, node: &'w NodeFacts, group: Option<&Revision>) -> Option<(Revision, Timestamp)> {
+        let group = group?.clone();
+        // It is removed once it can remove itself from the configuration.
+        let entering = self.entering.get_or_insert_with(|| toolkits_being_added(self.world, self.now));
+        if entering.get(&node.name) == Some(&&group) {
+            return Some((group, later(self.now, ASK_AGAIN)));
+        }
+        if !node.ready || !toolkit_restart::is_at_end(self.world, &group) {
+            return None;
+        }
+        let busy = self.busy.get_or_insert_with(|| toolkits_being_removed(self.world, self.now));
+        if let Some(until) = busy.get(&group) {
+            return Some((group, *until));
+        }
+        busy.insert(group, later(self.now, ASK_AGAIN));
+        None
+    }
+}
+
+fn toolkits_being_added(world: &World, now: Timestamp) -> BTreeMap<&NodeName, &Revision> {
+    let toolkits = world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit));
+    let entering = toolkits.filter(|pod| toolkit_restart::is_entering(world, pod, now));
+    entering.filter_map(|pod| Some((&pod.node, pod.group.as_ref()?))).collect()
+}
+
+fn toolkits_being_removed(world: &World, now: Timestamp) -> BTreeMap<Revision, Timestamp> {
+    let mut groups = BTreeMap::new();
+    for pod in world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit)) {
+        if let Some((group, until)) = restarts_runtime(world, pod, now).filter(|(_, until)| now < *until) {
+            let known = groups.entry(group.clone()).or_insert(until);
+            *known = until.max(*known);
+        }
+    }
+    groups
+}
+
+/// Returns the group of a pod whose start or end restarts the node's runtime, and until when that is waited for.
+fn restarts_runtime<'w>(world: &'w World, pod: &'w PodFacts, now: Timestamp) -> Option<(&'w Revision, Timestamp)> {
+    let group = pod.group.as_ref()?;
+    let node = world.nodes.get(&pod.node)?;
+    if let Some(Deletion { since, grace }) = &pod.deletion {
+        return Some((group, later(since.local(), *grace + LATE)));
+    }
+    let called_for = node.labels.get(keys::TOOLKIT).is_some_and(|named| *group == named.as_str());
+    // The DaemonSet controller is about to delete it, or it restarts the runtime while it starts.
+    let busy = !called_for && node.ready || toolkit_restart::is_entering(world, pod, now);
+    busy.then(|| (group, later(now, ASK_AGAIN)))
 }

@@ -1,13 +1,13 @@
-//! The ledger of a policy: which of its nodes may be disrupted, and which updates have failed. It is a part of the policy's status that
-//! is written only if the policy has not changed since it was read. A node's update begins only with a slot of the ledger, and each
-//! slot allows one update: that with its number. So two operators at once can waste work, but never exceed a budget:
+//! The ledger of a policy: which of its nodes may be disrupted, and which updates have failed. It is a part of the policy's status, written
+//! only if the policy has not changed since it was read. Each slot allows one update, the one with its number. So two operators at once can
+//! waste work, but never exceed a budget:
 //!
 //! ```text
 //!   claim: the slot (node, turn n + 1) is in the ledger  ─▶  begin: GpuNode.spec.turns becomes n + 1, with a record of the update
 //!   free:  the slot leaves the ledger  ◀─  end: the record is gone; spec.turns stays n + 1, so the slot is spent for every reader
 //! ```
 //!
-//! A slot that is not needed any more is spent without an update before it is freed, because another operator may be about to use it.
+//! A slot that is not needed any more is spent before it is freed, because another operator may be about to use it.
 
 use std::time::Duration;
 
@@ -20,16 +20,15 @@ use kube::ResourceExt;
 
 use crate::{assess::member::Member, time::later, world::World};
 
-/// How long a slot is kept whose GpuNode is not known: the watch of GpuNodes may be behind that of policies.
+/// How long a slot of an unknown GpuNode is kept: the watch of GpuNodes may be behind.
 const UNKNOWN_AT_MOST: Duration = Duration::from_mins(2);
-/// The maximum number of nodes of a pool that are listed as failed: as many halt every rollout.
+/// The maximum number of failed nodes of a pool: as many halt every rollout.
 const MAX_FAILED: usize = 100;
-/// The maximum length of the remembered value of the annotation [`keys::RETRY`], in bytes.
+/// The maximum length of the value of the annotation [`keys::RETRY`], in bytes.
 const MAX_RETRY: usize = 63;
-/// The maximum length of the cause of a rollback, in characters.
+/// In characters.
 const MAX_CAUSE: usize = 512;
 
-/// The ledger of a policy, with the changes of this plan.
 #[derive(Clone, Debug)]
 pub struct Ledger<'w> {
     policy: &'w ClusterGpuPolicy,
@@ -39,7 +38,6 @@ pub struct Ledger<'w> {
     pub check_again: Option<Timestamp>,
 }
 
-/// What a ledger contains.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Content {
     pub slots: Vec<Slot>,
@@ -47,21 +45,20 @@ pub struct Content {
     pub pools: Vec<PoolRollout>,
 }
 
-/// The use of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
-    /// Its update may begin at any time.
+    /// The update may begin at any time.
     Ahead,
-    /// Its update is under way, or may be.
+    /// The update is under way, or may be.
     Current,
-    /// Its update is over, or cannot begin any more.
+    /// The update is over, or cannot begin any more.
     Spent,
-    /// Its GpuNode is not known, which proves nothing until this time.
+    /// Its GpuNode is not known, which proves nothing until then.
     Unknown(Timestamp),
 }
 
 impl<'w> Ledger<'w> {
-    /// Reads the ledger of a policy, without the slots that are spent.
+    /// Leaves out the slots that are spent.
     pub fn of(policy: &'w ClusterGpuPolicy, world: &World, now: Timestamp) -> Self {
         let (slots, pools) = recorded(policy);
         let mut ledger = Self { policy, slots: Vec::new(), pools: pools.to_vec(), check_again: None };
@@ -77,12 +74,12 @@ impl<'w> Ledger<'w> {
         ledger
     }
 
-    /// Returns the slots that are not spent.
+    /// Those that are not spent.
     pub fn slots(&self) -> impl Iterator<Item = &Slot> {
         self.slots.iter()
     }
 
-    /// Returns the slot with which the next update of a member of a pool may begin.
+    /// Returns the slot for the next update of a member.
     pub fn slot_of(&self, member: &Member<'_>) -> Option<&Slot> {
         // A node has one slot. The UID is compared last, because each comparison copies it.
         let slot = self.slots.iter().find(|slot| slot.node == member.node.name)?;
@@ -90,12 +87,11 @@ impl<'w> Ledger<'w> {
         (is_next && member.gpu_node?.uid().as_ref() == Some(&slot.uid)).then_some(slot)
     }
 
-    /// Returns the nodes with slots for updates that have not begun, and their numbers.
+    /// Returns the slots of updates that have not begun.
     pub fn ahead<'l>(&'l self, world: &'l World) -> impl Iterator<Item = &'l Slot> {
         self.slots.iter().filter(|slot| use_of(slot, world) == Use::Ahead)
     }
 
-    /// Gives a node a slot.
     pub fn claim(&mut self, member: &Member<'_>, now: Timestamp) {
         let Some(uid) = member.gpu_node.and_then(ResourceExt::uid) else { return };
         let node = member.node.name.clone();
@@ -105,8 +101,7 @@ impl<'w> Ledger<'w> {
         self.slots.push(Slot { node, pool, uid, turn, since: Some(Time(now)) });
     }
 
-    /// Begins with a pool whose settings have this hash: failures of other settings, or from before users asked for another attempt,
-    /// are forgotten.
+    /// Forgets failures of other settings than those with this hash, or from before users asked for another attempt.
     pub fn enter(&mut self, pool: &PoolName, revision: &str) {
         let retry = retry_of(self.policy);
         for known in self.pools.iter_mut().filter(|known| known.pool == *pool) {
@@ -117,22 +112,19 @@ impl<'w> Ledger<'w> {
         }
     }
 
-    /// Returns what is remembered of a pool.
     pub fn pool(&self, pool: &PoolName) -> Option<&PoolRollout> {
         self.pools.iter().find(|known| known.pool == *pool)
     }
 
-    /// Returns the nodes of a pool whose update has failed.
     pub fn failed(&self, pool: &PoolName) -> &[NodeName] {
         self.pool(pool).map(|known| known.failed.as_slice()).unwrap_or_default()
     }
 
-    /// Begins the rollout of a pool, unless it has begun. Returns when it began.
+    /// Returns when the rollout of the pool began.
     pub fn begin(&mut self, pool: &PoolName, revision: &str, now: Timestamp) -> Time {
         self.remembered(pool, revision).since.get_or_insert(Time(now)).clone()
     }
 
-    /// Remembers that the update of a node has failed.
     pub fn fail(&mut self, member: &Member<'_>, revision: &str) {
         let known = self.remembered(&member.pool.name, revision);
         if !known.failed.contains(&member.node.name) && known.failed.len() < MAX_FAILED {
@@ -140,25 +132,23 @@ impl<'w> Ledger<'w> {
         }
     }
 
-    /// Forgets that the update of a node has failed: it is ready.
+    /// Forgets a failure: the node is ready.
     pub fn recover(&mut self, pool: &PoolName, node: &NodeName) {
         let of_pool = self.pools.iter_mut().filter(|known| known.pool == *pool);
         of_pool.for_each(|known| known.failed.retain(|name| name != node));
     }
 
-    /// Lets the nodes of a pool return to what they had before. Only failures on this way count from then on.
+    /// Only failures after this count.
     pub fn roll_back(&mut self, pool: &PoolName, revision: &str, cause: &str) {
         let known = self.remembered(pool, revision);
         known.failed.clear();
         known.rolled_back = cause.chars().take(MAX_CAUSE).collect();
     }
 
-    /// Forgets the rollout of a pool, which is complete.
     pub fn complete(&mut self, pool: &PoolName) {
         self.pools.retain(|known| known.pool != *pool);
     }
 
-    /// Forgets the rollouts of pools without nodes.
     pub fn retain(&mut self, has_nodes: impl Fn(&PoolName) -> bool) {
         self.pools.retain(|known| has_nodes(&known.pool));
     }
@@ -179,7 +169,6 @@ impl<'w> Ledger<'w> {
     }
 }
 
-/// Returns what the status of a policy records.
 pub fn recorded(policy: &ClusterGpuPolicy) -> (&[Slot], &[PoolRollout]) {
     policy.status.as_ref().map(|status| (&*status.rollout.slots, &*status.rollout.pools)).unwrap_or_default()
 }

@@ -1,5 +1,4 @@
-//! The rollout of a pool: which groups each node's labels should name. A node without groups gets the wanted ones immediately.
-//! Nodes with other groups are updated in their turn; see [`super::policy`] for whose turn it is.
+//! The rollout of a pool: which revisions each node's labels should name. A node without any gets the wanted ones immediately.
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, PoolName,
@@ -15,50 +14,43 @@ use crate::{
     desired::effective_spec,
     note::Note,
     rollout::{
-        budget::Budgets,
-        change::{Change, daemon_sets_exist},
+        change::{Change, daemon_sets_exist, must_release, waits_for_holders},
         decision::{Decision, PoolDecision},
         failures::{self, problems},
-        goal::Goals,
+        goal::{Goals, Next, Waves},
         ledger::Ledger,
-        mig::restore_layouts,
         preflight::{self, Preflight, Preflights},
-        release::{must_release, waits_for_holders},
+        recreate_pods::restore_mig_layouts,
         runtime_restart::RuntimeTurn,
-        terms::Terms,
+        terms::{Budgets, Terms},
         turn::{TURN, begin, continue_update, has_nothing_else, keep_or_restore, reported_users, settle, users},
-        wave::{Next, Waves},
     },
     world::{GpuPods, World},
 };
 
-/// A pool whose nodes are being decided on.
 pub struct PoolTurns<'f> {
     pub name: &'f PoolName,
     members: &'f [Assessment<'f>],
     world: &'f World,
     terms: Terms,
-    /// The hash of the settings that are rolled out.
+    /// The hash of the settings.
     revision: String,
     goals: Goals,
     waves: Waves,
     preflights: Preflights,
     /// Whether as many updates have failed as the strategy allows.
     is_halted: bool,
-    /// What has been decided.
     pub decision: PoolDecision,
     runtime: RuntimeTurn,
-    /// Whether a node waits for a slot.
     pub awaits_slot: bool,
-    /// Why no update in the pool begins, if one is pending, as a message.
+    /// Why no update in the pool begins, if one is pending.
     pub waits_for: String,
-    /// Members whose revision is not the wanted one and that are not being updated.
+    /// Members with another revision that are not being updated.
     pub waiting: Vec<&'f Member<'f>>,
 }
 
 impl<'f> PoolTurns<'f> {
-    /// Decides on all nodes whose update is not pending: those that have, or immediately get, the wanted groups, and those that
-    /// are being updated.
+    /// Decides on all nodes whose update is not pending: they have, or immediately get, the wanted revision, or are being updated.
     pub fn begin(
         policy: &ClusterGpuPolicy,
         name: &'f PoolName,
@@ -95,7 +87,7 @@ impl<'f> PoolTurns<'f> {
         turns
     }
 
-    /// Halts the rollout if too many updates have failed, or lets the nodes return to what they had before.
+    /// Halts the rollout after too many failures, or rolls it back.
     fn count_failures(&mut self, ledger: &mut Ledger<'_>) {
         let failures = failures::of(self.name, self.members, &self.goals, &self.revision, ledger);
         self.decision.failed = failures.len();
@@ -174,12 +166,11 @@ impl<'f> PoolTurns<'f> {
         self.insert(member, decision, ledger);
     }
 
-    /// Returns whether no update begins, whichever node it is of.
+    /// Whether no update begins on any node.
     fn is_stopped(&self) -> bool {
         self.is_halted || self.terms.strategy.paused == Some(true)
     }
 
-    /// Returns the part of a decision that applies while the node's container runtime may not be restarted.
     fn restart_in_turn(&mut self, decision: Decision, member: &Member<'_>) -> Decision {
         let (labels, note) = self.runtime.allowed(member, decision.labels);
         let gets_its_turn = labels.toolkit != member.have.toolkit;
@@ -187,7 +178,7 @@ impl<'f> PoolTurns<'f> {
         Decision { labels, rollout, note: decision.note.or(note), ..decision }
     }
 
-    /// Records the decision on a node. A slot for an update that does not begin is spent, so that it can be freed.
+    /// A slot for an update that does not begin is spent, so that it can be freed.
     fn insert(&mut self, member: &Member<'_>, mut decision: Decision, ledger: &Ledger<'_>) {
         decision.turns = ledger.slot_of(member).map_or_else(|| member.turns(), |slot| slot.turn);
         let scope = decision.rollout.as_ref().map(|rollout| rollout.scope);
@@ -200,7 +191,7 @@ impl<'f> PoolTurns<'f> {
         self.decision.nodes.insert(member.node.name.clone(), decision);
     }
 
-    /// Returns the record of a node's last update, as it is after this decision. An update that has been given up is none.
+    /// Returns the record of a node's last update. One that has been given up is none.
     fn moved_by(&self, member: &Member<'_>, decision: &Decision) -> Option<Moved> {
         let moved = member.moved()?.clone();
         let has_ended = member.rollout().is_some() && decision.rollout.is_none() && moved.at.is_none();
@@ -210,7 +201,6 @@ impl<'f> PoolTurns<'f> {
         (decision.labels != moved.from).then(|| Moved { at: Some(Time(self.terms.now)), ..moved })
     }
 
-    /// Decides on a node whose turn it may be.
     pub fn take_turn(&mut self, member: &'f Member<'f>, ledger: &mut Ledger<'_>, budgets: &mut Budgets<'f>) {
         let decision = self.turn_of(member, ledger, budgets);
         let decision = self.restart_in_turn(decision, member);
@@ -244,13 +234,13 @@ impl<'f> PoolTurns<'f> {
             return pending(&why);
         }
         if let Some(why) = self.stopped() {
-            self.waits_for = why.to_owned();
+            self.waits_for = if why == HALTED { self.halted() } else { why.to_owned() };
             return pending(why);
         }
         // It needs no window and no slot, because it disturbs nothing.
         let preflight = self.preflight(member, &change.to);
         if matches!(preflight, Preflight::Failed(_)) {
-            HALTED.clone_into(&mut self.waits_for);
+            self.waits_for = self.halted();
             return pending(HALTED);
         }
         if let Some(why) = self.not_now() {
@@ -294,7 +284,6 @@ impl<'f> PoolTurns<'f> {
         Decision { moved: Some(self.record_of(member, rollout)), ..decision }
     }
 
-    /// Returns the record of an update of a node that begins.
     fn record_of(&mut self, member: &Member<'_>, rollout: Time) -> Moved {
         let before = self.goals.moved(member).cloned();
         if let Some(before) = before.clone().filter(|_| self.goals.rolled_back) {
@@ -306,7 +295,7 @@ impl<'f> PoolTurns<'f> {
         Moved { rollout, revision: self.revision.clone(), canary, from, unhealthy: problems(member), at: None }
     }
 
-    /// Returns why no update in the pool begins until a user or a recovery changes that, as a message.
+    /// Returns why no update begins until a user or a recovery changes that.
     fn stopped(&mut self) -> Option<&'static str> {
         if let Some(why) = self.terms.suspended() {
             return Some(why);
@@ -317,7 +306,12 @@ impl<'f> PoolTurns<'f> {
         (self.is_halted || self.terms.lacks_right()).then_some(HALTED)
     }
 
-    /// Returns whether a node may move to a revision as far as its images are concerned, and halts the rollout if it may not.
+    /// Returns the message on the policy for [`HALTED`].
+    fn halted(&self) -> String {
+        format!("update pending: the rollout of pool {} is halted", self.name)
+    }
+
+    /// Whether the images of a revision permit a node to move to it; halts the rollout if not.
     fn preflight(&mut self, member: &Member<'_>, want: &StageRevisions) -> Preflight {
         let Self { members, goals, world, terms: Terms { progress_deadline: limit, now, .. }, .. } = self;
         let (limit, now) = (*limit, *now);
@@ -328,7 +322,7 @@ impl<'f> PoolTurns<'f> {
         preflight
     }
 
-    /// Returns why no update in the pool begins at present, whatever the budgets, as a message.
+    /// Returns why no update in the pool begins at present, whatever the budgets.
     fn not_now(&mut self) -> Option<String> {
         match self.waves.next() {
             Next::Canary | Next::Rest => self.terms.windows.closed(&mut self.decision),
@@ -340,7 +334,7 @@ impl<'f> PoolTurns<'f> {
         }
     }
 
-    /// Returns why the update of this node does not begin at present, as a message.
+    /// Returns why the update of this node does not begin at present.
     fn not_yet(&mut self, member: &Member<'_>, ledger: &Ledger<'_>) -> Option<String> {
         if ledger.failed(self.name).contains(&member.node.name) {
             return Some(format!(
@@ -355,7 +349,6 @@ impl<'f> PoolTurns<'f> {
         ))
     }
 
-    /// Returns the decisions, with what is decided for the pool as a whole.
     pub fn end(mut self, ledger: &mut Ledger<'_>) -> PoolDecision {
         let (members, now) = (self.members, self.terms.now);
         self.decision.ask_again |= self.runtime.waits_for_entry;
@@ -369,7 +362,7 @@ impl<'f> PoolTurns<'f> {
             self.decision.check(at);
         }
         if self.decision.nodes.values().all(|decision| decision.rollout.is_none()) {
-            restore_layouts(members, now, &mut self.decision);
+            restore_mig_layouts(members, now, &mut self.decision);
             let is_outdated =
                 |member: &Member<'_>| member.want().is_some_and(|want| !has_nothing_else(&member.have, &want));
             let remains = |assessed: &Assessment<'_>| assessed.member.node.ready && is_outdated(&assessed.member);
@@ -381,12 +374,8 @@ impl<'f> PoolTurns<'f> {
     }
 }
 
-/// Why the rollout of a pool is halted whose pods may not be evicted.
+/// Halts a pool whose pods may not be evicted.
 const LACKS_RIGHT: &str = "gpuPods.mode is Evict, and this installation may not evict pods: install the chart with operator.evictPods: true, or write mode: Await";
-
-/// The message on a node of a pool whose rollout is halted.
 const HALTED: &str = "update pending: the rollout of this pool is halted; see condition Stalled of the policy";
-
-/// The message on a node that has returned to its previous revision.
 const ROLLED_BACK: &str =
     "update pending: the rollout of this pool was rolled back; see condition Stalled of the policy";

@@ -1,9 +1,9 @@
-//! The preflight of a rollout: before the first node of a pool moves to a revision, one node pulls its new images in a pod that does
-//! nothing else. So an image that does not exist, or a registry that rejects the cluster, is found while every node still has what
-//! it had. Nodes with other operating systems, kernels or architectures move to other revisions, and each has its own preflight.
+//! Before the first node of a pool moves to a revision, one node pulls the new images in a pod that does nothing else. So a missing image
+//! or a rejecting registry is found while every node still works. Nodes with other systems, kernels or architectures have other revisions
+//! and preflights.
 //!
-//! A few nodes try it before the rollout is held: one of them may have a problem of its own. The pods stay until a node has started the
-//! images in its operands. Kubelet goes on trying in a pod that has failed, so the rollout continues once the image exists.
+//! A few nodes try before the rollout is held, because one may have a problem of its own. The pods stay until a node has started the
+//! images. Kubelet keeps trying, so the rollout continues once the image exists.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,19 +18,18 @@ use crate::{
         pod_failure::lacks_its_image,
         preflight::{Pull, name, pod_on, prefix, state},
     },
-    desired::driver::choice::DriverChoice,
+    desired::driver::DriverChoice,
     revision,
     settings::GRACE,
     time::later,
     world::{PodFacts, World},
 };
 
-/// How many nodes try to pull the images of a revision at most.
+/// How many nodes try to pull the images of a revision.
 const AT_MOST: usize = 3;
-/// How long after its creation a pod is replaced that kubelet has ended before it had pulled its images, such as on a full node.
+/// After this time, a pod is replaced that kubelet ended before it had pulled its images, as on a full node.
 const AGAIN_AFTER: Duration = Duration::from_mins(5);
 
-/// A pod that pulls images on a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PreflightPod {
     pub node: NodeName,
@@ -40,51 +39,41 @@ pub struct PreflightPod {
 /// An image that a node has not used so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewImage {
-    /// The name of the container that pulls it.
     pub container: String,
-    /// Its reference.
     pub image: String,
-    /// When it is pulled, as in the pods that use it.
+    /// As in the pods that use the image.
     pub pull_policy: Option<String>,
 }
 
-/// Whether nodes may move to a revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Preflight {
-    /// They may.
     Passed,
-    /// A node is pulling the images, as a message.
+    /// A node is pulling the images.
     Underway(String),
-    /// The images cannot be pulled, as a message.
+    /// The images cannot be pulled.
     Failed(String),
 }
 
-/// What preflights depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool<'f> {
     pub members: &'f [Assessment<'f>],
-    /// What they move to.
     pub goals: &'f Goals,
-    /// The observed world.
     pub world: &'f World,
     /// How long a pull may take.
     pub limit: Duration,
-    /// The time of the plan.
     pub now: Timestamp,
 }
 
-/// The preflights of a pool.
 #[derive(Clone, Debug, Default)]
 pub struct Preflights {
     known: Vec<(StageRevisions, Preflight)>,
-    /// The pods that are needed, by name.
+    /// The needed pods, by name.
     pub pods: BTreeMap<String, PreflightPod>,
     /// When the state of a pod changes without an event.
     pub check_again: Option<Timestamp>,
 }
 
 impl Preflights {
-    /// Returns whether a member of a pool may move to a revision.
     pub fn of(&mut self, member: &Member<'_>, goal: &StageRevisions, pool: Pool<'_>) -> Preflight {
         // What nodes return to was pulled before.
         if pool.goals.rolled_back {
@@ -136,7 +125,7 @@ impl Preflights {
         }
     }
 
-    /// Returns whether a pod that has not pulled its images is replaced, and otherwise when it may be, or may fail.
+    /// Whether a pod that has not pulled its images is replaced; records when it may be, or may fail.
     fn is_to_be_replaced(&mut self, pod: &PodFacts, pool: Pool<'_>) -> bool {
         let Pool { limit, now, .. } = pool;
         let Some(created) = pod.created else { return false };
@@ -155,7 +144,7 @@ impl Preflights {
     }
 }
 
-/// Returns the groups without those of stages whose images a node of the pool has started.
+/// Leaves out stages whose images a node of the pool has started.
 fn not_started(goal: &StageRevisions, pool: Pool<'_>) -> StageRevisions {
     let mut rest = goal.clone();
     for stage in Stage::ALL {
@@ -168,7 +157,7 @@ fn not_started(goal: &StageRevisions, pool: Pool<'_>) -> StageRevisions {
     rest
 }
 
-/// Returns the nodes that have a pod for a revision, and what became of its images.
+/// Returns the nodes that have a pod for a revision, and the state of its images.
 fn tried<'f>(goal: &StageRevisions, pool: Pool<'f>) -> Vec<(&'f Member<'f>, &'f PodFacts, Pull)> {
     let prefix = prefix(goal);
     let pull_on = |member: &Member<'_>, pod: &PodFacts| match state(pod, pool.limit, pool.now) {
@@ -179,7 +168,6 @@ fn tried<'f>(goal: &StageRevisions, pool: Pool<'f>) -> Vec<(&'f Member<'f>, &'f 
     members.filter_map(|member| pod_on(member, &prefix).map(|pod| (member, pod, pull_on(member, pod)))).collect()
 }
 
-/// Returns whether a pod can run on a node that moves to these groups.
 fn may_try(member: &Member<'_>, goal: &StageRevisions, pool: Pool<'_>) -> bool {
     let moves_there = member.want().is_some_and(|want| pool.goals.of_member(member, want) == *goal);
     moves_there && member.node.ready && !member.node.deleting && member.untolerated.is_none()
@@ -190,7 +178,7 @@ fn pulling(member: &Member<'_>) -> Preflight {
     Preflight::Underway(format!("update pending: the images of the new revision are being pulled on node {node}"))
 }
 
-/// Returns the images that the pods of some groups use, and those of others do not.
+/// Returns the images of some groups that other groups do not use.
 fn new_images(goal: &StageRevisions, have: &StageRevisions, world: &World) -> Vec<NewImage> {
     let had: Vec<NewImage> = Stage::ALL.into_iter().flat_map(|stage| images(stage, have, world)).collect();
     let mut new: Vec<NewImage> = Vec::new();
@@ -203,7 +191,6 @@ fn new_images(goal: &StageRevisions, have: &StageRevisions, world: &World) -> Ve
     new
 }
 
-/// Returns the images of the containers of a stage's pods.
 fn images(stage: Stage, groups: &StageRevisions, world: &World) -> Vec<NewImage> {
     let pod = groups.get(stage).and_then(|group| revision::pod_spec(world, stage, group));
     let containers = pod.into_iter().flat_map(|pod| pod.init_containers.iter().flatten().chain(&pod.containers));

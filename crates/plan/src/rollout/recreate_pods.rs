@@ -1,6 +1,5 @@
-//! Pods that have to be recreated, in particular those that hold files of a previous driver container: the device plugin and
-//! the MPS daemon have its library open, and the plugin's CDI specification lists files and device nodes of its root. A
-//! restart of that container replaces them all, and while it is down no GPU may be allocatable.
+//! Pods that have to be recreated, in particular those with files of a previous driver container: the device plugin and the MPS daemon have
+//! its library open, and the CDI specification lists files of its root. While that container is down, no GPU may be allocatable.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -8,20 +7,21 @@ use gpu_operator_crd::{NodeName, policy::Stage, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    assess::{Assessment, pod_failure},
-    inventory::{groups, report},
+    assess::{Assessment, mig, pod_failure},
+    inventory::records,
+    note::Note,
     revision,
-    rollout::toolkit_restart,
+    rollout::{decision::PoolDecision, toolkit_restart},
     time::older,
     world::{ContainerFacts, ContainerState, Exit, PodFacts, Role, World},
 };
 
-/// The probe's report is newer than the start of a pod that has been running for this time.
+/// A pod that has been running for this time is older than the probe's report.
 const SETTLED: Duration = Duration::from_mins(1);
 
-/// Returns the pods to recreate because the driver's container was restarted or is down. Their replacements wait in their init
-/// containers for the driver's container, so each is recreated once per restart.
-pub fn holders_of_an_old_root(world: &World) -> impl Iterator<Item = &PodFacts> {
+/// Returns the pods that are older than the driver's container, or whose driver is down. Their replacements wait for the driver's
+/// container, so each is recreated once per restart.
+fn holders_of_an_old_root(world: &World) -> impl Iterator<Item = &PodFacts> {
     let pods = || world.pods.values().map(Arc::as_ref);
     let drivers = pods().filter(|pod| pod.is_nvidia_driver() && !pod.is_leaving() && is_of_its_node(world, pod));
     let drivers: BTreeMap<&NodeName, &PodFacts> = drivers.map(|pod| (&pod.node, pod)).collect();
@@ -31,8 +31,8 @@ pub fn holders_of_an_old_root(world: &World) -> impl Iterator<Item = &PodFacts> 
     })
 }
 
-/// Returns the pods to recreate because of evidence against the driver's root, of which kubelet is unaware: it would start
-/// GPU pods. Pods that have just started are not included, because the probe's report may be older.
+/// Kubelet is unaware of evidence against the driver's root and would start GPU pods. Pods that have just started may be newer than the
+/// report.
 pub fn holders_of_a_broken_root<'w>(assessment: &Assessment<'w>, now: Timestamp) -> impl Iterator<Item = &'w PodFacts> {
     let member = &assessment.member;
     let settled = move |pod: &PodFacts| pod.running_since().is_some_and(|since| older(since.local(), SETTLED, now));
@@ -41,10 +41,10 @@ pub fn holders_of_a_broken_root<'w>(assessment: &Assessment<'w>, now: Timestamp)
     pods.into_iter().filter(move |pod| is_holder(pod) && settled(pod))
 }
 
-/// Returns whether a driver's pod is of the group that its node has, and not of one that a label names which another user changed.
+/// Whether a driver's pod is of the node's revision, and not of one that a changed label names.
 fn is_of_its_node(world: &World, driver: &PodFacts) -> bool {
     world.nodes.get(&driver.node).is_some_and(|node| {
-        let have = groups::of(world, node, report::gpu_node_of(world, node), &[driver]);
+        let have = records::current_revisions(world, node, records::gpu_node_of(world, node), &[driver]);
         have.driver.is_some() && have.driver == driver.group
     })
 }
@@ -53,7 +53,7 @@ fn is_holder(pod: &PodFacts) -> bool {
     pod.holds_driver() && pod.has_started() && !pod.is_leaving()
 }
 
-/// Returns whether a pod was started before the driver's container, or that is down. Both times are from the same kubelet.
+/// Both times are from the same kubelet.
 fn is_older(pod: &PodFacts, driver: &PodFacts) -> bool {
     match driver.running_since() {
         Some(started) => pod.running_since().is_some_and(|since| since < started),
@@ -61,7 +61,7 @@ fn is_older(pod: &PodFacts, driver: &PodFacts) -> bool {
     }
 }
 
-/// Returns the pods to recreate, except those that restart a container runtime, which each pool recreates one at a time.
+/// Without those that restart a container runtime, which each pool recreates one at a time.
 pub fn pods_to_recreate(world: &World, now: Timestamp) -> impl Iterator<Item = &PodFacts> {
     let pods = world.pods.values().filter(move |pod| is_to_be_recreated(world, pod, now));
     let restarts =
@@ -70,13 +70,12 @@ pub fn pods_to_recreate(world: &World, now: Timestamp) -> impl Iterator<Item = &
     undone.chain(holders_of_an_old_root(world))
 }
 
-/// Returns whether a pod has to be recreated to do its work.
 pub fn is_to_be_recreated(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     !pod.is_leaving() && (is_stuck(world, pod, now) || is_undone(pod))
 }
 
-/// Returns whether a pod cannot start and its template is outdated: only a new pod gets the current template, which may fix the
-/// failure, and no running container is disturbed.
+/// Whether a pod cannot start and its template is outdated: only a new pod gets the current template, and no running container is
+/// disturbed.
 fn is_stuck(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     let Role::Operand(stage) = pod.role else { return false };
     // Checked first, because most pods have.
@@ -88,8 +87,8 @@ fn is_stuck(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     outdated && pod_failure::pod_failure(pod, now).is_some()
 }
 
-/// Returns whether a toolkit pod reported that its configuration was removed: only its init containers restore it, and they run
-/// once in the pod's life. A pod checks at most once a minute, so the pods are not recreated in a tight loop.
+/// Whether a toolkit pod reports that its configuration was removed: only init containers restore it, which run once. A pod checks at most
+/// once a minute, so this is no tight loop.
 fn is_undone(pod: &PodFacts) -> bool {
     pod.role == Role::Operand(Stage::Toolkit) && pod.containers.iter().filter_map(last_exit).any(says_undone)
 }
@@ -103,4 +102,37 @@ fn last_exit(container: &ContainerFacts) -> Option<&Exit> {
 
 fn says_undone(exit: &Exit) -> bool {
     pod_failure::named_reason(&exit.message).is_some_and(|(reason, _)| reason == Reason::RuntimeConfigDrifted)
+}
+
+/// Restores MIG layouts that were changed manually after the device plugin started, on one node at a time and once no pod uses the GPUs.
+pub fn restore_mig_layouts(members: &[Assessment<'_>], now: Timestamp, pool: &mut PoolDecision) {
+    for Assessment { member, .. } in members {
+        let name = &member.node.name;
+        let Some(decision) = pool.nodes.get_mut(name).filter(|decision| decision.note.is_none()) else { continue };
+        if member.want().is_none_or(|want| want != member.have) {
+            continue;
+        }
+        let Some(differs) = mig::differs(member) else { continue };
+        let Some(pod) = mig::settled_pod(member, now) else {
+            // No watch reports that enough time has passed.
+            pool.ask_again |= member.pod(Stage::DevicePlugin).is_some_and(PodFacts::running);
+            continue;
+        };
+        match member.gpu_pods.map(|pods| &pods.users) {
+            None => pool.ask(member),
+            Some(pods) if pods.is_empty() => {
+                pool.delete_pods.insert(pod.name.clone());
+                return;
+            }
+            Some(pods) => {
+                pool.ask_again = true;
+                let message = format!(
+                    "{differs}; the layout is restored once no pod uses a GPU of this node; pods that use one: {}",
+                    pods.len()
+                );
+                let waits_on = pods.iter().take(10).map(|pod| pod.name.clone()).collect();
+                decision.note = Some(Note { reason: Reason::MigLayoutDiffers, message, waits_on });
+            }
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! Restarts of container runtimes: on one node of a pool at a time, including first installations, so that a configuration with
-//! which the runtime does not start affects one node and not all of them.
+//! Container runtimes are restarted on one node of a pool at a time, including first installations, so that a configuration with which the
+//! runtime does not start affects only one node.
 
 use std::collections::BTreeSet;
 
@@ -8,29 +8,26 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{Assessment, member::Member, pod_failure::pod_failure, verdict::Verdict},
-    inventory::{membership::name_of, unreadable},
+    inventory::membership::{self, name_of},
     note::Note,
     revision,
     rollout::{decision, recreate_pods, toolkit_restart},
     world::{NodeFacts, World},
 };
 
-/// The turn of one pool: which of its nodes may restart their runtime.
+/// Which nodes of a pool may restart their runtime.
 #[derive(Debug)]
 pub struct RuntimeTurn {
-    /// Nodes whose runtime may be restarted at any moment, and why each blocks the others, if it failed.
+    /// Nodes whose runtime may be restarted at any moment, and the failure by which each blocks the others.
     holders: Vec<(NodeName, Option<String>)>,
-    /// Whether another node needs the turn.
     awaited: bool,
-    /// Nodes whose toolkit is being added to the runtime's configuration. It is removed or replaced only after that, when it
-    /// can remove itself from the configuration.
+    /// Nodes whose toolkit is being added to the configuration. It can remove itself only after that.
     entering: BTreeSet<NodeName>,
-    /// Whether the toolkit of one of those nodes has to be replaced, which may become possible without an event.
+    /// Whether the toolkit of one of them has to be replaced, which may become possible without an event.
     pub waits_for_entry: bool,
 }
 
 impl RuntimeTurn {
-    /// Returns the turn of a pool, with the nodes that already have it.
     pub fn of(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Self {
         let held = members.iter().filter(|Assessment { member, .. }| {
             let pod = member.pod(Stage::Toolkit);
@@ -40,7 +37,8 @@ impl RuntimeTurn {
         let holders =
             held.map(|Assessment { member, verdict, .. }| (member.node.name.clone(), failure(member, verdict, now)));
         let pool = members.first().map(|assessed| (assessed.member.policy, &assessed.member.pool.name));
-        let unreadable = pool.into_iter().flat_map(|(policy, pool)| unreadable::of_pool(world, policy, pool));
+        let unreadable =
+            pool.into_iter().flat_map(|(policy, pool)| membership::unreadable_of_pool(world, policy, pool));
         let others = unreadable.chain(left_by_record(members, world)).filter(|node| {
             let (have, pod) = (revision::node_groups(node), toolkit_restart::pod_on(world, node));
             toolkit_restart::is_on_its_way(world, node, &have, pod, now)
@@ -54,9 +52,8 @@ impl RuntimeTurn {
         Self { holders, awaited: false, entering, waits_for_entry: false }
     }
 
-    /// Returns the part of these groups that a node may have now, and a note if the rest is pending. Everything except a
-    /// toolkit that restarts the runtime is applied immediately; that toolkit when nothing else is missing and no other node
-    /// has the turn.
+    /// Returns the part of these groups that a node may have now, and a note if the rest is pending: a toolkit that restarts the runtime
+    /// comes last, and only if no other node has the turn.
     pub fn allowed(&mut self, member: &Member<'_>, groups: StageRevisions) -> (StageRevisions, Option<Note>) {
         if groups.toolkit != member.have.toolkit && self.entering.contains(&member.node.name) {
             self.waits_for_entry = true;
@@ -79,14 +76,13 @@ impl RuntimeTurn {
         (StageRevisions { toolkit: member.have.toolkit.clone(), ..groups }, note)
     }
 
-    /// Returns the toolkit's pod of a node if it has to be recreated, restarts the runtime, and the node has or gets the turn.
     pub fn pod_to_recreate(&mut self, member: &Member<'_>, world: &World, now: Timestamp) -> Option<String> {
         let pod = member.pod(Stage::Toolkit).filter(|pod| recreate_pods::is_to_be_recreated(world, pod, now))?;
         (toolkit_restart::is_by(world, pod.group.as_ref()) && self.acquire(member)).then(|| pod.name.clone())
     }
 
-    /// Gives a node the turn if no other node has it, and returns whether the node has it. Nodes that have failed, as several
-    /// do if a working runtime breaks, do not block each other's repair.
+    /// Whether the node has or gets the turn. Nodes that have failed, as several do if a working runtime breaks, do not block each other's
+    /// repair.
     fn acquire(&mut self, member: &Member<'_>) -> bool {
         let name = &member.node.name;
         let (own, others): (Vec<_>, Vec<_>) = self.holders.iter().partition(|(holder, _)| holder == name);
@@ -99,14 +95,13 @@ impl RuntimeTurn {
         true
     }
 
-    /// Returns the failure because of which no other node gets the turn, if another node needs it.
+    /// Returns the failure that keeps other nodes waiting.
     pub fn halted(self) -> Option<String> {
         self.holders.into_iter().find_map(|(_, why)| why).filter(|_| self.awaited)
     }
 }
 
-/// Returns the nodes that are members of another pool of the policy of these members, and whose labels still name their pool: a node
-/// that gets the turn and then changes its pool has the turn in both until its label is written.
+/// Returns the nodes whose labels still name this pool, although they are members of another one: they have the turn in both.
 fn left_by_record<'w>(members: &[Assessment<'w>], world: &'w World) -> Vec<&'w NodeFacts> {
     let Some(Assessment { member: first, .. }) = members.first() else { return Vec::new() };
     let policy = name_of(first.policy);
@@ -123,8 +118,7 @@ fn left_by_record<'w>(members: &[Assessment<'w>], world: &'w World) -> Vec<&'w N
     nodes.map(|(_, node)| node.as_ref()).collect()
 }
 
-/// Returns the failure of a node that has the turn, if it failed. The verdict on a node that is ready nevertheless does not
-/// contain the failure of its pod.
+/// The verdict on a ready node does not contain the failure of its pod.
 fn failure(member: &Member<'_>, verdict: &Verdict, now: Timestamp) -> Option<String> {
     let of_pod = || {
         let (reason, message) = pod_failure(member.pod(Stage::Toolkit)?, now)?;
@@ -139,7 +133,7 @@ fn failure(member: &Member<'_>, verdict: &Verdict, now: Timestamp) -> Option<Str
     is_away().or_else(|| decision::failure(member, verdict)).or_else(of_pod)
 }
 
-/// Returns whether these groups may restart a node's runtime. Whether a restart is needed is known only on the node.
+/// Whether a restart is really needed is known only on the node.
 fn restarts(member: &Member<'_>, groups: &StageRevisions) -> bool {
     let configured = member.toolkit().is_some_and(|toolkit| toolkit.setup().is_some());
     configured && groups.toolkit.is_some() && groups.toolkit != member.have.toolkit

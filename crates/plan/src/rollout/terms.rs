@@ -1,36 +1,43 @@
-//! The terms of updates: what the settings of a policy and a pool mean for each step of an update, at the time of the plan.
+//! The terms of updates: what the settings of a policy and a pool mean for each step, and how many nodes may be disrupted or unavailable.
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy,
+    ClusterGpuPolicy, NodeName, PoolName,
     gpunode::{DisruptionScope, Rollout, RolloutStep, StageRevisions},
     policy::{GpuPodsMode, Pool, RolloutStrategy},
 };
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use k8s_openapi::{
+    apimachinery::pkg::{apis::meta::v1::Time, util::intstr::IntOrString},
+    jiff::Timestamp,
+};
 
 use super::window::Windows;
-use crate::{desired::effective_spec, settings::PROGRESS_DEADLINE, time::later, world::World};
+use crate::{
+    assess::{Assessment, member::Member},
+    desired::effective_spec,
+    rollout::ledger::Ledger,
+    settings::PROGRESS_DEADLINE,
+    time::later,
+    world::World,
+};
 
 /// The default of `gpuPods.timeout`.
 const TIMEOUT: Duration = Duration::from_hours(4);
 
-/// What applies to the updates of all nodes of a pool.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// How nodes of the pool are updated.
     pub strategy: RolloutStrategy,
-    /// Whether the operator has the right to evict pods.
     may_evict: bool,
-    /// Whether a CRD is of another version than the operator's.
     other_schema: bool,
     /// How long GPU pods are awaited on a cordoned node.
     pub timeout: Duration,
     /// How long every other step, and a preflight, may take.
     pub progress_deadline: Duration,
-    /// When updates begin.
     pub windows: Windows,
-    /// The time of the plan.
     pub now: Timestamp,
 }
 
@@ -48,22 +55,20 @@ impl Terms {
         }
     }
 
-    /// Returns whether nodes are cordoned while their GPU pods are awaited.
     pub fn cordon(&self) -> bool {
         self.mode() != GpuPodsMode::Leave
     }
 
-    /// Returns whether GPU pods are evicted.
     pub fn evicts(&self) -> bool {
         self.mode() == GpuPodsMode::Evict && self.may_evict
     }
 
-    /// Returns whether GPU pods should be evicted, and the operator does not have the right to.
+    /// The operator may not evict pods, although it should.
     pub fn lacks_right(&self) -> bool {
         self.mode() == GpuPodsMode::Evict && !self.may_evict
     }
 
-    /// Returns why no update begins until a user changes that, as a message.
+    /// Returns why no update begins until a user changes that.
     pub fn suspended(&self) -> Option<&'static str> {
         if self.other_schema {
             return Some(
@@ -77,7 +82,7 @@ impl Terms {
         self.strategy.gpu_pods.mode.unwrap_or_default()
     }
 
-    /// Returns the record of an update of a node that enters this step now.
+    /// Returns the record of an update that enters this step now.
     pub fn enter(&self, step: RolloutStep, scope: DisruptionScope, from: StageRevisions) -> Rollout {
         let deadline = match step {
             // Without a cordon a node does not wait.
@@ -88,7 +93,7 @@ impl Terms {
         Rollout { step, scope, from, since: Time(self.now), deadline }
     }
 
-    /// Returns the record of an update that goes on with this step.
+    /// Returns the record of an update that goes on with this step; `is_another` begins it again.
     pub fn go_on(&self, rollout: &Rollout, step: RolloutStep, is_another: bool) -> Rollout {
         if step == rollout.step && !is_another {
             return rollout.clone();
@@ -96,12 +101,10 @@ impl Terms {
         self.enter(step, rollout.scope, rollout.from.clone())
     }
 
-    /// Returns the record of an update whose step begins again.
     pub fn again(&self, rollout: &Rollout) -> Rollout {
         self.go_on(rollout, rollout.step, true)
     }
 
-    /// Returns whether the deadline of an update's step has passed.
     pub fn is_over(&self, rollout: &Rollout) -> bool {
         let deadline = rollout.deadline.as_ref().map(|deadline| deadline.0);
         // A record of an earlier version has none.
@@ -109,4 +112,137 @@ impl Terms {
             .or_else(|| (rollout.step != RolloutStep::Await).then(|| later(rollout.since.0, self.progress_deadline)));
         deadline.is_some_and(|deadline| self.now >= deadline)
     }
+}
+
+const MAX_PARALLEL: u32 = 1;
+/// Of a policy.
+const MAX_UNAVAILABLE: &str = "25%";
+
+#[derive(Clone, Debug)]
+pub struct Budgets<'f> {
+    policy: Budget,
+    pools: BTreeMap<&'f PoolName, Budget>,
+    /// Nodes that are unavailable, or will be by an update or a slot.
+    unavailable: BTreeSet<&'f NodeName>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Budget {
+    slots: u32,
+    max_parallel: Option<u32>,
+    unavailable: u32,
+    max_unavailable: Option<u32>,
+}
+
+impl Budget {
+    fn of(strategy: &RolloutStrategy, nodes: usize) -> Self {
+        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+        let max_unavailable =
+            strategy.max_unavailable.as_ref().map(|most| effective_spec::int_or_percent(most, nodes).max(1));
+        Self { max_parallel: strategy.max_parallel, max_unavailable, ..Self::default() }
+    }
+
+    fn has_room(&self, is_unavailable: bool) -> bool {
+        self.max_parallel.is_none_or(|most| self.slots < most)
+            && (is_unavailable || self.max_unavailable.is_none_or(|most| self.unavailable < most))
+    }
+}
+
+impl<'f> Budgets<'f> {
+    pub fn of(
+        policy: &ClusterGpuPolicy,
+        pools: &'f BTreeMap<PoolName, Vec<Assessment<'_>>>,
+        ledger: &Ledger<'_>,
+    ) -> Self {
+        let defaults = RolloutStrategy {
+            max_parallel: Some(policy.spec.rollout.max_parallel.unwrap_or(MAX_PARALLEL)),
+            max_unavailable: policy
+                .spec
+                .rollout
+                .max_unavailable
+                .clone()
+                .or(Some(IntOrString::String(MAX_UNAVAILABLE.into()))),
+            ..RolloutStrategy::default()
+        };
+        let of_pool = |(name, members): (&'f PoolName, &'f Vec<Assessment<'_>>)| {
+            let named = members.first().and_then(|assessed| assessed.member.pool.named);
+            (name, named.map(|pool| Budget::of(&pool.rollout, members.len())).unwrap_or_default())
+        };
+        let mut budgets = Self {
+            policy: Budget::of(&defaults, pools.values().map(Vec::len).sum()),
+            pools: pools.iter().map(of_pool).collect(),
+            unavailable: BTreeSet::new(),
+        };
+        for slot in ledger.slots() {
+            budgets.count_slot(&slot.pool);
+        }
+        let with_slot: BTreeMap<&NodeName, &PoolName> = ledger.slots().map(|slot| (&slot.node, &slot.pool)).collect();
+        for Assessment { member, .. } in pools.values().flatten() {
+            let slot = with_slot.get(&member.node.name);
+            // An update that began in another policy or pool has its slot there. A cordon that is not undone yet is still a
+            // disruption.
+            if member.rollout().is_some() || member.node.own_cordon {
+                match slot {
+                    None => budgets.count_slot(&member.pool.name),
+                    Some(pool) if **pool != member.pool.name => budgets.count_slot_of_pool(&member.pool.name),
+                    Some(_) => {}
+                }
+            }
+            if is_unavailable(member) || slot.is_some() || member.rollout().is_some() {
+                budgets.count_unavailable(member);
+            }
+        }
+        budgets
+    }
+
+    /// A node that is unavailable anyway does not count again.
+    pub fn allow(&self, member: &Member<'_>) -> bool {
+        let is_unavailable = self.unavailable.contains(&member.node.name);
+        self.policy.has_room(is_unavailable)
+            && self.pools.get(&member.pool.name).is_none_or(|pool| pool.has_room(is_unavailable))
+    }
+
+    /// Returns the limit that nodes wait for although there is a slot for them.
+    pub fn exhausted(&self) -> Option<String> {
+        let is_full = |most: Option<u32>, used| most.is_some_and(|most| used >= most);
+        let is_exhausted = |budget: &&Budget| {
+            !is_full(budget.max_parallel, budget.slots) && is_full(budget.max_unavailable, budget.unavailable)
+        };
+        let Budget { unavailable, .. } = [&self.policy].into_iter().chain(self.pools.values()).find(is_exhausted)?;
+        let nodes = match unavailable {
+            1 => "1 node is being updated, has failed, or is".to_owned(),
+            _ => format!("{unavailable} nodes are being updated, have failed, or are"),
+        };
+        Some(format!("rollout.maxUnavailable is reached: {nodes} NotReady, cordoned or being deleted"))
+    }
+
+    pub fn take(&mut self, member: &'f Member<'_>) {
+        self.count_slot(&member.pool.name);
+        self.count_unavailable(member);
+    }
+
+    fn count_slot(&mut self, pool: &PoolName) {
+        self.policy.slots += 1;
+        self.count_slot_of_pool(pool);
+    }
+
+    fn count_slot_of_pool(&mut self, pool: &PoolName) {
+        if let Some(pool) = self.pools.get_mut(pool) {
+            pool.slots += 1;
+        }
+    }
+
+    fn count_unavailable(&mut self, member: &'f Member<'_>) {
+        if self.unavailable.insert(&member.node.name) {
+            self.policy.unavailable += 1;
+            if let Some(pool) = self.pools.get_mut(&member.pool.name) {
+                pool.unavailable += 1;
+            }
+        }
+    }
+}
+
+/// Whether pods get no GPU of a node, whatever the rollout does.
+fn is_unavailable(member: &Member<'_>) -> bool {
+    !member.node.serves() || member.was_failing() && member.allocatable() == 0
 }

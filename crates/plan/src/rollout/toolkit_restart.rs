@@ -1,4 +1,4 @@
-//! Imminent restarts of container runtimes: which nodes have a toolkit that is about to restart the runtime.
+//! Which nodes have a toolkit that is about to restart the container runtime.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,20 +13,19 @@ use crate::{
     world::{ContainerFacts, ContainerState, NodeFacts, ObservedTime, PodFacts, Role, World},
 };
 
-/// The longest time that a step of adding NVIDIA's runtime to the configuration may take.
+/// For each step of adding NVIDIA's runtime to the configuration.
 const STEP_AT_MOST: Duration = Duration::from_mins(10);
-/// The greatest age of a pod that adds the runtime; it may have waited long for a driver.
+/// The age of a pod that adds the runtime; it may have waited long for a driver.
 const ENTERING_AT_MOST: Duration = Duration::from_hours(1);
 
-/// Returns whether the toolkit of a group restarts the container runtime. This depends on the group's DaemonSet and not on
-/// what is wanted now, which changes with the policy and with kubelet's report of a runtime that is down.
+/// Whether the toolkit restarts the container runtime, by its DaemonSet and not by what is wanted now, which changes with the policy and
+/// with kubelet's report of a runtime that is down.
 pub fn is_by(world: &World, group: Option<&Revision>) -> bool {
     let pod = group.and_then(|group| pod_of(world, group));
     pod.and_then(|pod| pod.init_containers.as_ref()).into_iter().flatten().any(|init| init.name == RESTART_RUNTIME)
 }
 
-/// Returns whether the toolkit of a group restarts the container runtime when it is removed: only needed if NVIDIA's runtime
-/// is the default.
+/// Whether the toolkit restarts the container runtime when it is removed: only if NVIDIA's runtime is the default.
 pub fn is_at_end(world: &World, group: &Revision) -> bool {
     let main = pod_of(world, group).and_then(|pod| pod.containers.first());
     let hook = main.and_then(|main| main.lifecycle.as_ref()?.pre_stop.as_ref()?.exec.as_ref()?.command.as_ref());
@@ -37,7 +36,7 @@ fn pod_of<'w>(world: &'w World, group: &Revision) -> Option<&'w PodSpec> {
     revision::pod_spec(world, Stage::Toolkit, group)
 }
 
-/// Returns the pod on a node of the toolkit that the node's label names.
+/// Returns the pod of the toolkit that the node's label names.
 pub fn pod_on<'w>(world: &'w World, node: &NodeFacts) -> Option<&'w PodFacts> {
     let group = Revision::from(node.labels.get(keys::TOOLKIT)?.as_str());
     let is_it = |pod: &&PodFacts| {
@@ -46,8 +45,8 @@ pub fn pod_on<'w>(world: &'w World, node: &NodeFacts) -> Option<&'w PodFacts> {
     world.pods.values().map(Arc::as_ref).find(is_it)
 }
 
-/// Returns whether a node's runtime may be restarted at any moment: the node's label names a toolkit that restarts it, and the
-/// toolkit's pod is neither past that step nor prevented from reaching it. `pod` is the pod of that toolkit.
+/// Whether a node's runtime may be restarted at any moment: `pod`, of the toolkit that the label names, is neither past that step nor
+/// prevented from reaching it.
 pub fn is_on_its_way(
     world: &World,
     node: &NodeFacts,
@@ -63,8 +62,8 @@ pub fn is_on_its_way(
         }
 }
 
-/// Returns whether a toolkit's pod is adding NVIDIA's runtime to the configuration. If the pod were deleted now, its changes
-/// would remain, because only its main container reverts them. A pod that is stuck in these steps does not count.
+/// Whether a toolkit's pod is adding NVIDIA's runtime to the configuration. If it were deleted now, its changes would remain, because only
+/// its main container reverts them. A stuck pod does not count.
 pub fn is_entering(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     let begun =
         |step: &ContainerFacts| step.name == INSTALL_TOOLKIT && !matches!(step.state, ContainerState::Waiting { .. });
@@ -79,14 +78,13 @@ pub fn is_entering(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
         && !too_long(pod.created, ENTERING_AT_MOST)
 }
 
-/// Returns whether a pod is past its init containers, which run once in the pod's life.
+/// Init containers run once in a pod's life.
 fn is_past(pod: &PodFacts) -> bool {
     pod.containers
         .iter()
         .any(|container| !matches!(container.state, ContainerState::Waiting { .. }) || container.last_failure.is_some())
 }
 
-/// Returns whether a pod fails before the step that restarts the runtime.
 fn is_kept_from_it(pod: &PodFacts, now: Timestamp) -> bool {
     let begun = pod
         .init

@@ -1,5 +1,5 @@
-//! The update of one node, step by step: await the pods and programs that use its GPUs, release them, install the new revision. Every
-//! step has a way out: it is complete, it is given up with the node as before, or its deadline passes and the update has failed.
+//! The update of one node, step by step: await the pods and programs that use its GPUs, release them, install the new revision. A step is
+//! completed, given up with the node as before, or fails at its deadline.
 
 use gpu_operator_crd::{
     Phase,
@@ -13,10 +13,9 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    change::Change,
+    change::{Change, must_release, waits_for_programs},
     decision::{Decision, PoolDecision, missed_a_gpu_before},
     eviction::{self, Evictions},
-    release::{must_release, waits_for_programs},
     terms::Terms,
 };
 use crate::{
@@ -31,15 +30,15 @@ use crate::{
     world::{GpuPod, PodFacts, PodOwner, Role},
 };
 
-/// The beginning of a message about what still uses the driver that has to be replaced.
+/// The beginning of messages on what still uses the driver.
 const RELEASING: &str = "releasing the GPUs before the driver is replaced:";
 
-/// The message on a node without a slot. It names no other node: otherwise each turn would change the status of every node.
+/// The message names no other node: otherwise each turn would change the status of every node.
 pub const TURN: &str =
     "update pending: rollout.maxParallel and rollout.maxUnavailable limit how many nodes are updated at a time";
 
-/// Returns whether a node has no groups other than the wanted ones. Some may be missing: the node never had them, or a user
-/// removed a label. Restoring the label disrupts nothing, because a group's name includes the driver that it is for.
+/// Some groups may be missing: the node never had them, or a user removed a label. Restoring a label disrupts nothing, because a group's
+/// name includes its driver.
 pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
     Stage::ALL.into_iter().all(|stage| {
         let had = have.get(stage);
@@ -47,8 +46,8 @@ pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
     })
 }
 
-/// Returns the decision to keep a node's labels, or to restore those that it gave up for an update that cannot continue. While the
-/// wanted groups are unknown, as after a reboot, an update is neither continued nor, before its deadline, given up.
+/// Restores labels that were given up for an update that cannot continue. While the wanted groups are unknown, as after a reboot, an update
+/// is neither continued nor, before its deadline, given up.
 pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>, terms: &Terms) -> Decision {
     let unknown = member.desired.is_unknown();
     let release = unknown && member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.release_driver);
@@ -77,14 +76,13 @@ pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>, terms: &T
     }
 }
 
-/// Returns the decision for a node that has, or immediately gets, the wanted groups.
+/// For a node that has, or immediately gets, the wanted groups.
 pub fn settle(member: &Member<'_>, want: StageRevisions, now: Timestamp) -> Decision {
     // While the driver's container waits for programs that use the driver, the node's reason names them.
     let report_holders = waits_for_programs(member, now);
     Decision { release: must_release(member, now), labels: want, report_holders, ..Decision::default() }
 }
 
-/// Returns the decision for a node that is being updated.
 pub fn continue_update(
     member: &Member<'_>,
     verdict: &Verdict,
@@ -179,14 +177,13 @@ pub fn continue_update(
     }
 }
 
-/// Returns whether a node's update is complete. A missing or unhealthy GPU is not caused by the new revision, and does not
-/// halt the pool.
+/// A missing or unhealthy GPU is not caused by the new revision, and does not halt the pool.
 fn is_done(member: &Member<'_>, verdict: &Verdict, want: &StageRevisions) -> bool {
     let arrived = verdict.phase == Phase::Ready || verdict.reason.counts_apart() || missed_a_gpu_before(verdict);
     member.have == *want && member.stack_proven() && arrived
 }
 
-/// Returns which of this operator's pods still uses the driver that has to be replaced, or may be created to do so, as a message.
+/// Returns which of this operator's pods uses the driver that has to be replaced, or may be created to do so.
 fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
     let plugins = [Stage::DevicePlugin, Stage::Mps];
     // A pod that was just created may be missing among those that the mirror holds.
@@ -211,9 +208,8 @@ fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
     answering.then(|| message.to_owned())
 }
 
-/// Returns the decision for a node whose update begins once nothing uses its GPUs. Without a cordon it does not wait, but is given up
-/// if something uses them. It is also given up if no window is open any more.
-pub fn await_idle(
+/// Begins the update once nothing uses the node's GPUs. Without a cordon, or if no window is open any more, it is given up.
+fn await_idle(
     member: &Member<'_>,
     change: Change,
     rollout: &Rollout,
@@ -290,7 +286,6 @@ pub fn await_idle(
     }
 }
 
-/// Returns the decision to begin the update of a node.
 pub fn begin(member: &Member<'_>, change: Change, terms: &Terms, pool: &mut PoolDecision) -> Decision {
     let rollout = terms.enter(RolloutStep::Await, change.scope(), member.have.clone());
     if change.needs_idle_gpus {
@@ -300,7 +295,6 @@ pub fn begin(member: &Member<'_>, change: Change, terms: &Terms, pool: &mut Pool
     }
 }
 
-/// Returns the decision to replace what a node has.
 fn replace(member: &Member<'_>, change: Change, rollout: &Rollout, terms: &Terms) -> Decision {
     let Change { to, reloads_driver, needs_idle_gpus } = change;
     let step = if reloads_driver { RolloutStep::Release } else { RolloutStep::Replace };
@@ -315,7 +309,6 @@ fn replace(member: &Member<'_>, change: Change, rollout: &Rollout, terms: &Terms
     }
 }
 
-/// Returns the note on a node whose update is pending because pods use its GPUs: this number, and these are the first.
 fn in_use<'p>(count: u32, names: impl Iterator<Item = &'p String>) -> Note {
     let message = format!("update pending until no pod uses a GPU of this node; pods that use one: {count}");
     Note { reason: Reason::GpuPodsInUse, message, waits_on: names.take(10).cloned().collect() }
@@ -325,13 +318,12 @@ fn in_use_by(pods: &[GpuPod]) -> Note {
     in_use(u32::try_from(pods.len()).unwrap_or(u32::MAX), pods.iter().map(|pod| &pod.name))
 }
 
-/// Returns which pods use the GPUs of a node, as its probe reports them.
+/// Returns a note on the pods that use GPUs according to the probe.
 pub fn reported_users(member: &Member<'_>) -> Option<Note> {
     holders::reported_pods(member).map(|pods| in_use(pods.count, pods.names.iter()))
 }
 
-/// Returns which pods use the GPUs of a node, if any do, or that it is one of the nodes whose pods are not known yet. As long as the probe
-/// reports pods, the API server is not asked; that there are none, it has to confirm.
+/// Returns a note on the pods that use the node's GPUs, or asks for them. The API server has to confirm only that there are none.
 pub fn users(member: &Member<'_>, pool: &mut PoolDecision) -> Option<Note> {
     if let Some(users) = reported_users(member) {
         return Some(users);

@@ -1,5 +1,5 @@
-//! The windows of a rollout: the times of the week in which updates begin. Time zones are those that the binary contains, so that the
-//! result depends neither on the image nor on the environment.
+//! The windows of a rollout: when updates begin. The binary contains the time zones, so the result depends neither on the image nor on the
+//! environment.
 
 use std::time::Duration;
 
@@ -13,28 +13,25 @@ use jiff::{
     tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase},
 };
 
-use crate::{inventory::pool_checks::PoolProblems, rollout::decision::PoolDecision, time::later};
+use crate::{inventory::membership::PoolProblems, rollout::decision::PoolDecision, time::later};
 
-/// The longest duration of a window that the API server accepts.
+/// The limit in the schema.
 const LONGEST: Duration = Duration::from_hours(168);
 /// How far openings are searched for. Each window opens once a week; a clock change may delay it.
 const DAYS: i32 = 8;
 
-/// Whether updates may begin at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Windows {
-    /// At any time: there are no windows.
     Always,
-    /// Until this time, at which no window is open any more.
+    /// Until then.
     Open(Timestamp),
-    /// From this time on.
+    /// From then on.
     Closed(Timestamp),
-    /// Never, because the windows are invalid. The message includes what to write instead.
+    /// The message includes what to write instead.
     Invalid(String),
 }
 
 impl Windows {
-    /// Returns whether updates may begin now.
     pub fn of(windows: &[RolloutWindow], now: Timestamp) -> Self {
         if windows.is_empty() {
             return Self::Always;
@@ -59,7 +56,6 @@ impl Windows {
         Self::Closed(next.unwrap_or(Timestamp::MAX))
     }
 
-    /// Returns when they close, if they are open.
     pub fn closing(&self) -> Option<Timestamp> {
         match self {
             Self::Open(closes) => Some(*closes),
@@ -67,7 +63,7 @@ impl Windows {
         }
     }
 
-    /// Returns why no update begins now, as a message. The pool is decided on again when that changes.
+    /// Returns why no update begins now; the pool is decided on again when that changes.
     pub fn closed(&self, pool: &mut PoolDecision) -> Option<String> {
         match self {
             Self::Always => None,
@@ -84,12 +80,10 @@ impl Windows {
     }
 }
 
-/// Returns what is wrong with windows, if they are invalid.
 pub fn problem(windows: &[RolloutWindow]) -> Option<String> {
     windows.iter().find_map(|window| schedule(window).err())
 }
 
-/// Returns the errors in the windows of a policy's pools.
 pub fn pool_problems(policy: &ClusterGpuPolicy) -> PoolProblems {
     let pools = policy.spec.pools.iter();
     pools
@@ -97,13 +91,13 @@ pub fn pool_problems(policy: &ClusterGpuPolicy) -> PoolProblems {
         .collect()
 }
 
-/// A time during which a window is open, without its end.
+/// While a window is open, without the end.
 struct Period {
     opens: Timestamp,
     closes: Timestamp,
 }
 
-/// Returns the time of day and the time zone of a window, or what is wrong with them.
+/// Returns the time of day and the time zone.
 fn schedule(window: &RolloutWindow) -> Result<(civil::Time, TimeZone), String> {
     let name = window.time_zone.as_deref().unwrap_or("UTC");
     let zone = TimeZoneDatabase::bundled().get(name).map_err(|_| {
@@ -122,7 +116,7 @@ fn time_of_day(text: &str) -> Option<civil::Time> {
     civil::Time::new(hour.parse().ok()?, minute.parse().ok()?, 0, 0).ok()
 }
 
-/// Returns the periods of a window that may include a time, and those of the following days.
+/// Returns the periods of a window around a time, and those of the following days.
 fn periods_of(window: &RolloutWindow, now: Timestamp) -> Result<Vec<Period>, String> {
     let (start, zone) = schedule(window)?;
     let duration = Duration::from(window.duration).min(LONGEST);
@@ -146,8 +140,7 @@ fn is_on(day: Weekday, date: civil::Date) -> bool {
     date.weekday() == day
 }
 
-/// Returns when the clock of a time zone shows a time: at the end of the gap if it skips the time, and the first time if it shows it
-/// twice.
+/// Returns when the clock of a time zone shows a time: at the end of the gap if it skips the time, and the first time if it shows it twice.
 fn opening(start: civil::DateTime, zone: &TimeZone) -> Option<Timestamp> {
     let shown = zone.to_ambiguous_timestamp(start);
     match shown.offset() {

@@ -15,27 +15,23 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::world::{co_writer::newest, resources::ResourceLayout};
+use crate::world::{obstacles::newest, resources::ResourceLayout};
 
-/// The facts of one of this operator's DaemonSets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DaemonSetFacts {
     /// The hash of the last applied DaemonSet.
     pub applied: Option<String>,
-    /// The policy it belongs to.
     pub policy: Option<PolicyName>,
     /// The layout in which it offers GPUs, if it is a device plugin's.
     pub offer: ResourceLayout,
     /// The generation, which changes only when [`Self::spec`] changes.
     pub generation: Option<i64>,
-    /// The current spec.
     pub spec: Option<DaemonSetSpec>,
     /// The other field manager that last added fields to [`Self::spec`], or changed some.
     pub added_by: Option<Interned>,
 }
 
 impl DaemonSetFacts {
-    /// Extracts the facts of a DaemonSet.
     pub fn of(set: &DaemonSet) -> Self {
         Self {
             applied: set.annotations().get(keys::APPLIED).cloned(),
@@ -53,8 +49,7 @@ impl DaemonSetFacts {
     }
 }
 
-/// Returns the other field manager that last wrote one of those fields of the spec that this operator does not own, according to
-/// the API server's `managedFields`.
+/// Returns the other field manager that last wrote fields of the spec that this operator does not own, according to `managedFields`.
 fn added_by(set: &DaemonSet) -> Option<Interned> {
     let own = set.managed_fields().iter().filter(|entry| entry.manager.as_deref() == Some(keys::MANAGER));
     let own: Vec<_> = own.filter_map(|entry| entry.fields_v1.as_ref()?.0.get("f:spec")).collect();
@@ -73,9 +68,7 @@ const MAX_MESSAGE: usize = 2048;
 /// The API server's last rejection of a DaemonSet's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {
-    /// The API server's message.
     pub message: String,
-    /// When it was last reported.
     pub at: Option<Timestamp>,
 }
 

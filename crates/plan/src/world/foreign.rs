@@ -1,6 +1,5 @@
-//! The facts of DaemonSets that claim to be part of a third-party GPU stack, and the nodes that they reach. They are recognized by
-//! what they do and by names, not by the images of a registry, which may be mirrored. Anyone who may create a DaemonSet can write
-//! such names: `inventory/foreign_stacks.rs` decides which of them count.
+//! The facts of DaemonSets that claim to be part of a third-party GPU stack, and the nodes that they reach. Images may be mirrored, so they
+//! are recognized by function and name. Such names prove nothing: [`crate::inventory::external_stack`] decides which of them count.
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{keys, policy::Stage};
@@ -23,7 +22,6 @@ const MAX_PLACEMENT: usize = 4096;
 /// A DaemonSet that claims to be part of a third-party GPU stack.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ForeignSet {
-    /// The part of the stack.
     pub part: ForeignPart,
     pub owner: ForeignOwner,
     /// Whether it has the label of this operator's DaemonSets, which has a meaning in the operator's namespace only.
@@ -32,7 +30,6 @@ pub struct ForeignSet {
     placement: Option<Placement>,
 }
 
-/// A part of a GPU stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum ForeignPart {
     /// The counterpart of one of this operator's stages.
@@ -53,7 +50,7 @@ pub enum ForeignOwner {
 }
 
 impl ForeignSet {
-    /// Extracts the facts of a DaemonSet. Returns `None` if it is not part of an NVIDIA GPU stack.
+    /// Returns `None` for a DaemonSet that is not part of an NVIDIA GPU stack.
     pub fn of(set: &DaemonSet) -> Option<Self> {
         let pod = set.spec.as_ref()?.template.spec.as_ref()?;
         let part = part(set, pod)?;
@@ -72,7 +69,7 @@ impl ForeignSet {
         Some(Self { part, owner, is_labelled, placement })
     }
 
-    /// Returns whether it has, or is about to have, a pod on a node.
+    /// Whether it has a pod on a node, or is about to have one.
     pub fn reaches(&self, node: &NodeFacts) -> bool {
         self.placement.as_ref().is_none_or(|placement| {
             placement.means(&node.name, |key| node.labels.get(key).map(Interned::as_str))
@@ -81,7 +78,7 @@ impl ForeignSet {
         })
     }
 
-    /// Returns the instruction for removing it from one node, as part of a message.
+    /// Returns the command that removes it from one node, for messages.
     pub fn removal_command(&self) -> String {
         match (self.owner, self.part) {
             (ForeignOwner::Gke, ForeignPart::Stage(Stage::DevicePlugin)) => {
@@ -97,7 +94,6 @@ impl ForeignSet {
     }
 }
 
-/// Returns which part of a GPU stack a DaemonSet is.
 fn part(set: &DaemonSet, pod: &PodSpec) -> Option<ForeignPart> {
     let deploys =
         |what: &str| pod.node_selector.iter().flatten().any(|(key, _)| key.strip_prefix(NVIDIA_OPERATOR) == Some(what));

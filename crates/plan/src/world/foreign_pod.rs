@@ -1,6 +1,6 @@
-//! The facts of third-party pods that are evidence of a GPU stack on their node: of one that installs a driver and belongs to no
-//! DaemonSet, such as the pods that `kubectl delete daemonset --cascade=orphan` leaves behind, or of a DaemonSet. What proves it is
-//! what admission checks, a privileged container with a directory of the host, and not what a tenant can write: names and labels.
+//! The facts of third-party pods that are evidence of a GPU stack on their node: a pod that installs a driver and belongs to no DaemonSet,
+//! or a pod of a DaemonSet. The proof is what admission checks, a privileged container with a directory of the host. Names and labels prove
+//! nothing, because a tenant can write them.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,6 @@ const SOCKET_FOLDERS: [&str; 2] = ["/device-plugins", "/plugins_registry"];
 /// A Pod with only the fields that are needed here, because all pods of the cluster are watched.
 pub type TrimmedPod = Partial<Pod, TrimmedSpec, IgnoredAny>;
 
-/// The fields of a Pod's spec that are parsed.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrimmedSpec {
@@ -59,13 +58,13 @@ pub struct ForeignPod {
 }
 
 impl ForeignPod {
-    /// Returns the key of a pod: node, namespace and name. Returns `None` if it has no node.
+    /// The key is node, namespace and name. `None` for a pod without a node.
     pub fn key(pod: &TrimmedPod) -> Option<String> {
         let node = pod.spec.node_name.as_deref().filter(|node| !node.is_empty())?;
         Some(format!("{}{}/{}", Self::prefix(&node.into()), pod.namespace().unwrap_or_default(), pod.name_any()))
     }
 
-    /// Returns the facts of a pod. Returns `None` if it has the label of this operator's pods or is no evidence of a GPU stack.
+    /// Returns `None` for this operator's own pods and for pods that are no evidence of a GPU stack.
     pub fn of(pod: &TrimmedPod) -> Option<Self> {
         if pod.labels().contains_key(keys::STAGE) {
             return None;
@@ -90,12 +89,11 @@ impl ForeignPod {
         })
     }
 
-    /// Returns the prefix of the keys of a node's pods.
     pub fn prefix(node: &NodeName) -> String {
         format!("{node}/")
     }
 
-    /// Returns the instruction for removing it from its node, as part of a message.
+    /// Returns the command that removes it from its node, for messages.
     pub fn removal_command(&self) -> String {
         format!("delete it (kubectl delete pod --namespace {} {})", self.namespace, self.name)
     }
@@ -106,7 +104,7 @@ impl TrimmedSpec {
         self.containers.iter().chain(&self.init_containers)
     }
 
-    /// Returns the mounts of all containers, or of privileged ones only, each with its directory of the host if it has one.
+    /// Returns the mounts of all containers, or of privileged ones only, each with its directory of the host.
     fn mounts(&self, privileged_only: bool) -> impl Iterator<Item = (Option<&str>, &VolumeMount)> {
         let of = move |container: &&TrimmedContainer| {
             !privileged_only || container.security_context.privileged == Some(true)
@@ -122,8 +120,7 @@ impl TrimmedSpec {
     }
 }
 
-/// Returns whether anything of a DaemonSet's pod names NVIDIA, as every pod of a GPU stack does. It keeps the pods of networks and
-/// storage out of memory, and proves nothing.
+/// Whether a DaemonSet's pod names NVIDIA, as every pod of a GPU stack does. This keeps other pods out of memory; it proves nothing.
 fn mentions_nvidia(pod: &TrimmedPod, set: &str) -> bool {
     let TrimmedSpec { node_selector, volumes, .. } = &pod.spec;
     let paths = volumes.iter().filter_map(|volume| Some(volume.host_path.as_ref()?.path.as_str()));
@@ -132,7 +129,7 @@ fn mentions_nvidia(pod: &TrimmedPod, set: &str) -> bool {
     words.chain(paths).chain(images).chain([set]).any(|word| word.contains("nvidia"))
 }
 
-/// Returns the host's directory of a volume, without a slash at its end.
+/// Returns the host's directory of a volume, without a trailing slash.
 fn host_folder<'v>(volumes: &'v [Volume], name: &str) -> Option<&'v str> {
     let volume = volumes.iter().find(|volume| volume.name == name)?;
     Some(volume.host_path.as_ref()?.path.trim_end_matches('/'))
@@ -143,8 +140,7 @@ fn is_of_driver(path: Option<&str>, mount: &VolumeMount) -> bool {
         && path.is_some_and(|path| DRIVER_FOLDERS.contains(&path.strip_prefix("/var").unwrap_or(path)))
 }
 
-/// Returns whether a container mounts the host's driver directory with bidirectional propagation, so that the host sees the
-/// mounts below it. Only driver containers do so.
+/// Whether a container mounts the host's driver directory with bidirectional propagation: only driver containers do.
 pub fn shows_driver<'p>(volumes: &[Volume], mut mounts: impl Iterator<Item = &'p VolumeMount>) -> bool {
     mounts.any(|mount| is_of_driver(host_folder(volumes, &mount.name), mount))
 }

@@ -1,5 +1,5 @@
-//! The pods of a node that matter before its driver is replaced. They are listed when they are needed, because no mirror holds them,
-//! or because a mirror may be behind.
+//! The pods of a node that matter before its driver is replaced. They are listed on demand: no mirror holds them, or a mirror may be
+//! behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +15,10 @@ use super::pod::{PodFacts, Role};
 
 /// The annotation of the pods by which kubelet shows its static pods.
 const MIRROR: &str = "kubernetes.io/config.mirror";
-/// The maximum number of labels that are kept of a pod. Others are as if the pod did not have them, so that no selector matches it.
+/// The maximum number of labels that are kept of a pod. The others are ignored, so that no selector matches them.
 const MAX_LABELS: usize = 128;
-/// The maximum number of finalizers that are kept of a pod.
 const MAX_FINALIZERS: usize = 8;
 
-/// The pods of a node that use GPUs or offer them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuPods {
     /// The pods that use a GPU or are about to, by name.
@@ -31,15 +29,14 @@ pub struct GpuPods {
     pub bystanders: BTreeMap<String, Bystander>,
 }
 
-/// A pod that uses a GPU, or is about to.
+/// A pod that uses a GPU, or is about to use one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GpuPod {
     /// `namespace/name`.
     pub name: String,
     pub uid: String,
-    /// Whether it runs a container: otherwise it cannot have the driver open.
+    /// Whether it runs a container. Otherwise it cannot have the driver open.
     pub runs: bool,
-    /// Who creates it again.
     pub owner: PodOwner,
     /// Whether it has a volume whose data is deleted with it.
     pub has_empty_dir: bool,
@@ -50,10 +47,10 @@ pub struct GpuPod {
     pub finalizers: Vec<String>,
 }
 
-/// Who creates a pod again that has been deleted.
+/// The controller that creates a deleted pod again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PodOwner {
-    /// A controller that does so on any node, such as that of ReplicaSets or Jobs.
+    /// A controller that creates it on any node, such as that of ReplicaSets or Jobs.
     #[default]
     Controller,
     /// The controller of DaemonSets, on the same node, cordoned or not.
@@ -65,10 +62,8 @@ pub enum PodOwner {
     None,
 }
 
-/// A pod that does not request a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bystander {
-    /// A pod of this operator.
     Own,
     /// A pod, `namespace/name`, whose DaemonSet removes it from nodes with the label [`keys::CLIENTS`].
     GivesWay(String),
@@ -77,7 +72,7 @@ pub enum Bystander {
 }
 
 impl GpuPods {
-    /// Returns those among the pods of a node. This operator's own are in `namespace`.
+    /// Classifies the pods of a node. This operator's own are in `namespace`.
     pub fn of(pods: &[Pod], requests: &GpuRequests, namespace: &str) -> Self {
         let (users, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| uses_gpu(pod, requests));
         let own = |pod: &Pod| PodFacts::of(pod).filter(|_| pod.namespace().as_deref() == Some(namespace));
@@ -96,7 +91,6 @@ impl GpuPods {
         }
     }
 
-    /// Adds those of another page of the same list.
     pub fn add(&mut self, page: Self) {
         self.users.extend(page.users);
         self.users.sort_by(|one, other| one.name.cmp(&other.name));
@@ -104,12 +98,12 @@ impl GpuPods {
         self.bystanders.extend(page.bystanders);
     }
 
-    /// Returns those users that run a container: only these can have the driver open.
+    /// Returns the users that run a container: only these can have the driver open.
     pub fn holders(&self) -> impl Iterator<Item = &GpuPod> {
         self.users.iter().filter(|pod| pod.runs)
     }
 
-    /// Returns whether one of them may have the driver open.
+    /// Whether a user may have the driver open.
     pub fn is_held(&self) -> bool {
         self.holders().next().is_some()
     }
@@ -130,7 +124,7 @@ fn gpu_pod(pod: &Pod) -> GpuPod {
     }
 }
 
-/// Returns a pod without what makes most of it and is not read here.
+/// Drops the parts of a pod that are not read here, which are most of it.
 pub fn without_details(mut pod: Pod) -> Pod {
     pod.metadata.managed_fields = None;
     if let Some(annotations) = &mut pod.metadata.annotations {
@@ -167,8 +161,7 @@ fn owner(pod: &Pod, is_own: bool) -> PodOwner {
     }
 }
 
-/// Returns whether the DaemonSet of a pod removes it from a node with the label [`keys::CLIENTS`]: its controller deletes pods from
-/// nodes that their required node affinity excludes.
+/// Whether a pod's DaemonSet removes it from nodes with the label [`keys::CLIENTS`]: required node affinity.
 fn gives_way(pod: &Pod) -> bool {
     let is_of_set =
         pod.owner_references().iter().any(|owner| owner.kind == "DaemonSet" && owner.controller == Some(true));
@@ -187,7 +180,7 @@ fn gives_way(pod: &Pod) -> bool {
     is_of_set && required.is_some_and(|required| required.node_selector_terms.iter().all(excludes))
 }
 
-/// Returns whether kubelet gets GPUs by a pod of this operator.
+/// Whether the pod gives kubelet GPUs: device plugin or MPS.
 pub fn offers_gpus(pod: &PodFacts) -> bool {
     matches!(pod.role, Role::Operand(Stage::DevicePlugin | Stage::Mps))
 }
@@ -205,7 +198,6 @@ pub struct GpuRequests {
     pub claims: bool,
 }
 
-/// Returns whether a container of a pod runs. A container that has not started has no device open.
 fn runs_a_container(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     let main = status.and_then(|status| status.container_statuses.as_ref());
@@ -214,7 +206,7 @@ fn runs_a_container(pod: &Pod) -> bool {
     main.into_iter().chain(init).flatten().any(runs)
 }
 
-/// Returns whether a pod has, or is about to have, a GPU of its node: it requests one and has not ended.
+/// Whether a pod requests a GPU of its node and has not ended.
 pub fn uses_gpu(pod: &Pod, requests: &GpuRequests) -> bool {
     let ended = pod
         .status

@@ -1,20 +1,19 @@
-//! The facts of Nodes.
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{NodeName, keys};
 use k8s_openapi::{
     api::core::v1::{Node, NodeCondition, NodeRuntimeHandler, Taint, Toleration},
-    apimachinery::pkg::api::resource::Quantity,
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
+    jiff::Timestamp,
 };
 use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::world::{
-    co_writer::CoWriters,
     observed_time::ObservedTime,
-    own_condition::{self, OwnConditions},
+    obstacles::CoWriters,
     partial::Partial,
     resources::Resources,
     taint::{self, TaintFact, TaintWrite},
@@ -25,7 +24,6 @@ pub type NodeLabels = BTreeMap<Interned, Interned>;
 /// A Node without its images, volumes and addresses, which make up most of it.
 pub type TrimmedNode = Partial<Node, TrimmedSpec, TrimmedStatus>;
 
-/// The fields of a Node's spec that are parsed.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrimmedSpec {
@@ -33,7 +31,6 @@ pub struct TrimmedSpec {
     taints: Vec<Taint>,
 }
 
-/// The fields of a Node's status that are parsed.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrimmedStatus {
@@ -56,7 +53,6 @@ struct TrimmedInfo {
 }
 
 impl TrimmedNode {
-    /// Returns whether it is marked unschedulable.
     pub fn is_cordoned(&self) -> bool {
         self.spec.unschedulable
     }
@@ -77,24 +73,19 @@ pub struct NodeFacts {
     pub labels: NodeLabels,
     /// Label keys that the operator applied, according to the API server's `managedFields`.
     pub owned_labels: BTreeSet<Interned>,
-    /// Other managers that write what this operator writes.
+    /// Other managers that write the same fields.
     pub co_writers: CoWriters,
-    /// Whether its condition Ready is True.
     pub ready: bool,
-    /// Whether it is marked unschedulable.
     pub cordoned: bool,
-    /// Whether this operator has marked it, according to the annotation [`keys::CORDON`].
+    /// Whether this operator cordoned it, according to the annotation [`keys::CORDON`].
     pub own_cordon: bool,
-    /// Whether it has a deletion timestamp.
     pub deleting: bool,
-    /// When it was created.
     pub created: Option<ObservedTime>,
-    /// Its taints, except Kubernetes' own, which follow a node's conditions and which DaemonSet pods tolerate.
+    /// Its taints, except Kubernetes' own, which follow conditions and which DaemonSet pods tolerate.
     pub taints: Vec<TaintFact>,
-    /// The taint that this operator has set, according to the annotation [`keys::OWN_TAINT`], which kubelet can write as well: a plan
-    /// sees it only if a policy confirms its key.
+    /// The taint of this operator, according to the annotation [`keys::OWN_TAINT`]. Kubelet can write it too, so it counts only if a policy
+    /// confirms its key.
     pub own_taint: Option<TaintFact>,
-    /// Its conditions that this operator sets.
     pub own_conditions: OwnConditions,
     /// The value of its annotation [`keys::GPU_COUNT`].
     pub gpu_count: Option<String>,
@@ -122,27 +113,25 @@ const VIRTUAL_TAINT: &str = "virtual-kubelet.io/provider";
 /// Kubelet's label of the operating system.
 const OS: &str = "kubernetes.io/os";
 
-/// What kubelet reports instead of the version while the container runtime does not answer.
+/// What kubelet reports as the version while the container runtime does not answer.
 const UNKNOWN_VERSION: &str = "://Unknown";
 
 impl NodeFacts {
-    /// Returns whether it has the label of nodes with GPUs, so that a probe runs on it.
+    /// Whether a label marks it as a node with GPUs, on which a probe runs.
     pub fn is_labelled_present(&self) -> bool {
         self.labels.get(keys::PRESENT).is_some_and(|value| value.as_str() == "true")
     }
 
-    /// Returns whether it has the label of nodes that have no GPUs any more.
+    /// Whether a label marks it as a node that has no GPUs any more.
     pub fn is_labelled_absent(&self) -> bool {
         self.labels.get(keys::PRESENT).is_some_and(|value| value.as_str() == "false")
     }
 
-    /// Returns whether the version of its container runtime is unknown because the runtime does not answer kubelet.
     pub fn runtime_is_silent(&self) -> bool {
         self.runtime.as_str().ends_with(UNKNOWN_VERSION)
     }
 
-    /// Returns whether a Linux host is behind the Node, on which this operator's pods can run: not if it is a Windows node, nor if
-    /// a virtual kubelet represents a cloud's container service as a Node. Clouds label those with GPUs as well.
+    /// Whether a Linux host is behind the Node: not for Windows and virtual kubelets, although clouds label those with GPUs as well.
     pub fn has_linux_host(&self) -> bool {
         let is = |key: &str, value: &str| self.labels.get(key).is_some_and(|found| found.as_str() == value);
         self.labels.get(OS).is_none_or(|os| os.as_str() == "linux")
@@ -150,7 +139,6 @@ impl NodeFacts {
             && !self.taints.iter().any(|taint| taint.key.as_str() == VIRTUAL_TAINT)
     }
 
-    /// Extracts the facts of a Node.
     pub fn of(node: &TrimmedNode) -> Self {
         let TrimmedStatus { conditions, capacity, allocatable, node_info, runtime_handlers } = &node.status;
         let allocatable = Resources::of(allocatable);
@@ -161,7 +149,7 @@ impl NodeFacts {
             created: node.creation_timestamp().map(|time| time.0.into()),
             taints: taint::lasting(&node.spec.taints).collect(),
             own_taint: taint::recorded(node.annotations()),
-            own_conditions: own_condition::own(conditions),
+            own_conditions: own(conditions),
             gpu_count: node.annotations().get(keys::GPU_COUNT).cloned(),
             labels: node.labels().iter().map(|(key, value)| (Interned::from(key), Interned::from(value))).collect(),
             co_writers: CoWriters::of(node.managed_fields()),
@@ -186,31 +174,70 @@ impl NodeFacts {
         }
     }
 
-    /// Returns whether a taint of the node is this operator's.
     pub fn owns(&self, taint: &TaintFact) -> bool {
         taint.is_own(self.own_taint.as_ref())
     }
 
-    /// Returns the taints that keep pods with these tolerations away. This operator's own does so only for a time.
+    /// Returns the taints that keep pods with these tolerations away; this operator's own does so only temporarily.
     pub fn untolerated(&self, tolerations: &[Toleration]) -> impl Iterator<Item = &TaintFact> {
         let tolerated = |taint: &TaintFact| tolerations.iter().any(|toleration| taint.tolerated_by(toleration));
         self.taints.iter().filter(move |taint| taint.keeps_pods_away() && !self.owns(taint) && !tolerated(taint))
     }
 
-    /// Returns whether the node can be expected to serve pods. Nodes that cannot are counted separately.
+    /// Whether the node can be expected to serve pods.
     pub fn serves(&self) -> bool {
         self.ready && !self.cordoned && !self.deleting
     }
 }
 
-/// Returns the label keys that this operator's label manager owns, from `metadata.managedFields`. The API server updates this
-/// record in the same write as the labels, so a crash cannot lose it.
+/// Returns the label keys that this operator owns in `managedFields`, which the API server updates in the same write as the labels.
 fn owned_labels(node: &TrimmedNode) -> impl Iterator<Item = &str> {
     node.managed_fields()
         .iter()
         .filter(|entry| entry.manager.as_deref() == Some(keys::LABEL_MANAGER))
         .filter_map(|entry| entry.fields_v1.as_ref()?.0.get("f:metadata")?.get("f:labels")?.as_object())
         .flat_map(|labels| labels.keys().filter_map(|key| key.strip_prefix("f:")))
+}
+
+/// The conditions of a Node that this operator sets, by type.
+pub type OwnConditions = BTreeMap<&'static str, OwnCondition>;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OwnCondition {
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    pub reason: String,
+    pub message: String,
+    pub since: Option<Timestamp>,
+}
+
+impl OwnCondition {
+    /// Whether both are the same except for the time.
+    pub fn says(&self, other: &Self) -> bool {
+        (&self.status, &self.reason, &self.message) == (&other.status, &other.reason, &other.message)
+    }
+
+    pub fn to_value(&self, kind: &str) -> Value {
+        let Self { status, reason, message, since } = self;
+        let since = since.map(Time);
+        json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
+    }
+}
+
+impl From<&NodeCondition> for OwnCondition {
+    fn from(condition: &NodeCondition) -> Self {
+        Self {
+            status: condition.status.clone(),
+            reason: condition.reason.clone().unwrap_or_default(),
+            message: condition.message.clone().unwrap_or_default(),
+            since: condition.last_transition_time.as_ref().map(|time| time.0),
+        }
+    }
+}
+
+pub fn own(conditions: &[NodeCondition]) -> OwnConditions {
+    let find = |kind| Some((kind, conditions.iter().find(|condition| condition.type_ == kind)?.into()));
+    keys::NODE_CONDITIONS.into_iter().filter_map(find).collect()
 }
 
 #[cfg(test)]

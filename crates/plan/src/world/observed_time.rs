@@ -5,8 +5,8 @@ use std::cmp::Ordering;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
-/// A time that the API server, kubelet or a controller reported. Such times are ordered by the clocks of those machines; what has
-/// passed since then is measured by this operator's clock, from [`Self::local`].
+/// A time that another machine reported. Order follows the reporting clocks; elapsed time is measured by this operator's clock, from
+/// [`Self::local`].
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(into = "Timestamp")]
 pub struct ObservedTime {
@@ -15,19 +15,17 @@ pub struct ObservedTime {
 }
 
 impl ObservedTime {
-    /// Returns the time on the clock of the machine that reported it.
     pub fn reported(self) -> Timestamp {
         self.reported
     }
 
-    /// Returns the time on this operator's clock: when it first observed the reported time. It is at most the reported time if the
-    /// operator was not running then.
+    /// The time on this operator's clock when it first observed the reported time; at most the reported time if it was not running then.
     pub fn local(self) -> Timestamp {
         self.local
     }
 
-    /// Sets the local time: that of the same reported time among those that were observed `before`, or else `now`. Without an
-    /// earlier observation, as when the operator starts, the clocks are assumed to agree, but for times in the future.
+    /// Sets the local time: that of an equal time observed `before`, or else `now`. Without an earlier observation, as at a start of the
+    /// operator, the clocks are assumed to agree, except for times in the future.
     pub fn observe(&mut self, now: Timestamp, before: Option<&[Self]>) {
         self.local = match before {
             None => now.min(self.reported),
@@ -36,7 +34,7 @@ impl ObservedTime {
     }
 }
 
-/// A time on a clock that agrees with this operator's.
+/// For a time on a clock that agrees with this operator's.
 impl From<Timestamp> for ObservedTime {
     fn from(time: Timestamp) -> Self {
         Self { reported: time, local: time }

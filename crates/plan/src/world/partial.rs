@@ -1,12 +1,10 @@
-//! Objects of which only some fields are parsed.
-
 use std::{borrow::Cow, marker::PhantomData};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::Deserialize;
 
-/// An object of the kind of `K` with its metadata, the fields of its spec that `S` has, and the fields of its status that `T` has.
+/// An object of kind `K` of which only the metadata and the fields of `S` (spec) and `T` (status) are parsed.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(bound = "S: Default + Deserialize<'de>, T: Default + Deserialize<'de>")]
 pub struct Partial<K, S, T> {

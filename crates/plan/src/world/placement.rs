@@ -1,4 +1,4 @@
-//! Which nodes a pod may be placed on, according to its spec.
+//! Which nodes a pod may be placed on: node selector, required node affinity and tolerations.
 
 use std::{cmp::Ordering, collections::BTreeMap};
 
@@ -8,14 +8,11 @@ use serde::Serialize;
 
 use super::node::NodeFacts;
 
-/// A pod's node selector, required node affinity and tolerations.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Placement {
-    /// Labels that a node must have.
     pub node_selector: BTreeMap<String, String>,
     /// Terms of which a node must meet one; `None` if there is no required affinity.
     pub terms: Option<Vec<NodeSelectorTerm>>,
-    /// Tolerations of taints.
     pub tolerations: Vec<Toleration>,
 }
 
@@ -38,7 +35,6 @@ impl Ord for Placement {
     }
 }
 
-/// The fields of a requirement.
 type RequirementKey<'p> = (&'p str, &'p str, Option<&'p [String]>);
 
 fn requirement_key(requirement: &NodeSelectorRequirement) -> RequirementKey<'_> {
@@ -70,7 +66,7 @@ impl Placement {
         })
     }
 
-    /// Returns the approximate memory that it takes, in bytes.
+    /// The approximate memory that it takes, in bytes.
     pub fn size(&self) -> usize {
         let text = |text: &str| size_of::<String>() + text.len();
         let requirement = |requirement: &NodeSelectorRequirement| {
@@ -94,7 +90,7 @@ impl Placement {
             + self.tolerations.iter().map(toleration).sum::<usize>()
     }
 
-    /// Returns whether the node selector and the affinity match a node with this name, whose labels `value_of` returns by key.
+    /// Whether selector and affinity match a node of this name, whose labels `value_of` returns by key.
     pub fn means<'l>(&self, name: &NodeName, value_of: impl Fn(&str) -> Option<&'l str>) -> bool {
         let met = |term: &NodeSelectorTerm| {
             let (labels, fields) = (term.match_expressions.as_deref(), term.match_fields.as_deref());
@@ -108,14 +104,12 @@ impl Placement {
             && self.terms.as_ref().is_none_or(|terms| terms.iter().any(met))
     }
 
-    /// Returns whether all taints of a node are tolerated.
     pub fn tolerates(&self, node: &NodeFacts) -> bool {
         let mut taints = node.taints.iter().filter(|taint| taint.keeps_pods_away());
         taints.all(|taint| self.tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
     }
 
-    /// Returns the allowed values of a label, from the node selector or, if the affinity has exactly one term, from that term.
-    /// Returns `None` if the values are not restricted.
+    /// Returns the allowed values of a label, from the node selector or the only term of the affinity. `None` if unrestricted.
     pub fn wanted(&self, key: &str) -> Option<Vec<&str>> {
         if let Some(value) = self.node_selector.get(key) {
             return Some(vec![value]);

@@ -1,5 +1,3 @@
-//! The facts of Pods.
-
 use std::time::Duration;
 
 use gpu_operator_common::{interned::Interned, text::clipped};
@@ -18,7 +16,6 @@ const MAX_MESSAGE: usize = 4096;
 /// The maximum number of containers, and of init containers, that are read from one pod.
 const MAX_CONTAINERS: usize = 32;
 
-/// The facts of one of this operator's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodFacts {
     pub name: String,
@@ -29,22 +26,16 @@ pub struct PodFacts {
     pub group: Option<Revision>,
     /// The hash of its DaemonSet at the time the pod was created.
     pub applied: Option<Interned>,
-    /// When it was created.
     pub created: Option<ObservedTime>,
-    /// Since when its sandbox has been ready, in which its containers run: each boot of its node needs another one. When it was created, if
-    /// kubelet does not report that.
+    /// Since when its sandbox has been ready, which each boot of its node replaces; its creation if kubelet does not report that.
     pub sandbox_since: Option<ObservedTime>,
-    /// Its deletion, if it is being deleted.
     pub deletion: Option<Deletion>,
-    /// Why it cannot be scheduled.
     pub unschedulable: Option<String>,
     pub end: Option<PodEnd>,
-    /// Init containers, in order.
     pub init: Vec<ContainerFacts>,
     pub containers: Vec<ContainerFacts>,
 }
 
-/// The role of one of this operator's pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Role {
     /// A stage of a policy.
@@ -59,9 +50,7 @@ pub enum Role {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Deletion {
-    /// When it was requested.
     pub since: ObservedTime,
-    /// How long its containers may take to end.
     pub grace: Duration,
 }
 
@@ -71,7 +60,6 @@ pub struct PodEnd {
     pub succeeded: bool,
     /// Kubelet's reason if the containers did not cause the end, such as `DeadlineExceeded`.
     pub reason: String,
-    /// Kubelet's message.
     pub message: String,
     /// When the last container ended, if known.
     pub at: Option<ObservedTime>,
@@ -81,7 +69,7 @@ pub struct PodEnd {
 pub struct ContainerFacts {
     pub name: Interned,
     pub state: ContainerState,
-    /// How its previous run in the pod's sandbox ended, if that failed.
+    /// How its previous run in the pod's sandbox failed.
     pub last_failure: Option<Exit>,
     /// Whether it passes its readiness probe, or runs and has none.
     pub ready: bool,
@@ -100,7 +88,6 @@ pub enum ContainerState {
     Ended(Exit),
 }
 
-/// How a container ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Exit {
     pub code: i32,
@@ -109,7 +96,7 @@ pub struct Exit {
 }
 
 impl PodFacts {
-    /// Extracts the facts of a pod. Returns `None` if it is not one of this operator's pods.
+    /// Returns `None` for a pod that is not this operator's.
     pub fn of(pod: &Pod) -> Option<Self> {
         let labels = pod.labels();
         let role = match labels.get(keys::STAGE) {
@@ -151,17 +138,15 @@ impl PodFacts {
         })
     }
 
-    /// Returns since when a main container has been running.
     pub fn running_since(&self) -> Option<ObservedTime> {
         self.containers.iter().find_map(ContainerFacts::running_since)
     }
 
-    /// Returns whether a main container runs.
     pub fn has_started(&self) -> bool {
         self.containers.iter().any(|container| matches!(container.state, ContainerState::Running(_)))
     }
 
-    /// Returns whether a main container has ended, or has failed before its current run.
+    /// Whether a main container has ended, or failed before its current run.
     pub fn has_failed(&self) -> bool {
         let failed = |container: &ContainerFacts| {
             matches!(container.state, ContainerState::Ended(_)) || container.last_failure.is_some()
@@ -169,9 +154,8 @@ impl PodFacts {
         self.containers.iter().any(failed)
     }
 
-    /// Returns whether this pod of a stage on top of the driver proves that the driver's container runs, although kubelet has not
-    /// reported any start of it in its sandbox: this pod started later than that, and waited in its gate for the driver's container.
-    /// Kubelet reports the pods of a node one by one, in any order.
+    /// Whether this pod proves that the driver's container runs, although kubelet has not reported its start: this pod started later and
+    /// its gate waits for the driver. Kubelet reports the pods of a node one by one, in any order.
     pub fn has_found(&self, driver: &Self) -> bool {
         let is_new = |container: &ContainerFacts| match &container.state {
             ContainerState::Waiting { reason, .. } => {
@@ -186,7 +170,7 @@ impl PodFacts {
                 .is_some_and(|(started, sandbox)| started.local() >= sandbox.local())
     }
 
-    /// Returns whether it belongs to a stage that has the driver open while it runs: the device plugin, or the MPS daemon.
+    /// Whether it has the driver open while it runs.
     pub fn holds_driver(&self) -> bool {
         matches!(self.role, Role::Operand(Stage::DevicePlugin | Stage::Mps))
     }
@@ -196,12 +180,11 @@ impl PodFacts {
         self.role == Role::Operand(Stage::Driver) && self.init.iter().any(|init| init.name == DEVICE_NODES)
     }
 
-    /// Returns whether it is being deleted.
     pub fn is_leaving(&self) -> bool {
         self.deletion.is_some()
     }
 
-    /// Returns whether all main containers run and are ready, which requires that all gates before them have opened.
+    /// Whether all main containers run and are ready, so that all gates before them have opened.
     pub fn running(&self) -> bool {
         !self.is_leaving()
             && !self.containers.is_empty()
@@ -237,15 +220,14 @@ impl PodEnd {
     }
 }
 
-/// The sandbox of a pod whose containers are always restarted. It ends with the boot of its node, and all its containers end with it, which
-/// is no failure, whatever their exit codes are. Most have code 255 then, because the container runtime did not see them end.
+/// The sandbox of a pod whose containers are always restarted. The boot of its node ends it with all its containers. That is no failure,
+/// whatever their exit codes are: most have 255, because the container runtime did not see them end.
 struct Sandbox {
-    /// Since when it has been ready. `None` if there is none.
+    /// `None` if there is none.
     since: Option<ObservedTime>,
 }
 
 impl Sandbox {
-    /// Returns the sandbox as kubelet reports it.
     fn of(status: Option<&PodStatus>) -> Option<Self> {
         let mut conditions = status?.conditions.iter().flatten();
         let reported = conditions.find(|condition| condition.type_ == "PodReadyToStartContainers")?;
@@ -253,15 +235,15 @@ impl Sandbox {
         Some(Self { since: since.map(|time| time.0.into()) })
     }
 
-    /// Returns whether a container ended in this sandbox. Both times are from the same machine. Kubelet reports the sandbox a moment after
-    /// the start of its first container: if that ends within this moment, only its next end counts.
+    /// Whether a container ended in this sandbox. Kubelet reports the sandbox a moment after the start of its first container: if that ends
+    /// within this moment, only its next end counts.
     fn saw(&self, ended: &ContainerStateTerminated) -> bool {
         let at = ended.finished_at.as_ref().map(|time| time.0);
         self.since.zip(at).is_some_and(|(since, at)| at > since.reported())
     }
 }
 
-/// Returns the beginning of a text: kubelet limits a message to 4 KiB.
+/// Truncates a text: kubelet limits a message to 4 KiB.
 fn kept(text: Option<&String>) -> String {
     text.map(|text| clipped(text, MAX_MESSAGE).to_owned()).unwrap_or_default()
 }
@@ -277,7 +259,6 @@ fn intended_node(pod: &Pod) -> Option<&str> {
 }
 
 impl ContainerFacts {
-    /// Returns since when it has been running.
     pub fn running_since(&self) -> Option<ObservedTime> {
         match self.state {
             ContainerState::Running(since) => since,

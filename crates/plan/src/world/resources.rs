@@ -15,13 +15,12 @@ use gpu_operator_common::interned::Interned;
 
 use crate::container_names::CONFIG_WRITER;
 
-/// Amounts of extended resources, by name. Most nodes have one, and few have more than a handful. Any of them may be the name
-/// under which a third-party device plugin offers GPUs.
+/// Amounts of extended resources, by name. Each may be the name under which a third-party device plugin offers GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Resources(Box<[(Interned, u32)]>);
 
 impl Resources {
-    /// Returns the extended resources among a Node's resources, without those whose quantity cannot be parsed.
+    /// Resources whose quantity cannot be parsed are ignored.
     pub fn of(all: &BTreeMap<String, Quantity>) -> Self {
         let extended = all.iter().filter(|(name, _)| name.contains('/'));
         Self(
@@ -31,7 +30,7 @@ impl Resources {
         )
     }
 
-    /// Returns the amount of a resource; zero if it is not listed.
+    /// Returns zero if the resource is not listed.
     pub fn amount(&self, name: &str) -> u32 {
         self.0.iter().find(|(known, _)| known == name).map_or(0, |(_, amount)| *amount)
     }
@@ -56,7 +55,7 @@ impl Resources {
         self.0.iter().map(|(name, _)| name)
     }
 
-    /// Returns the same names with amount zero, as kubelet reports the resources of a plugin that was removed.
+    /// Returns the same names with amount zero, as kubelet reports the resources of a removed plugin.
     pub fn withdrawn(&self) -> Self {
         self.0.iter().map(|(name, _)| (name.clone(), 0)).collect()
     }
@@ -75,8 +74,7 @@ impl From<u32> for Resources {
     }
 }
 
-/// Returns whether a resource is a GPU or a part of one, offered by NVIDIA's device plugin, and not another resource with NVIDIA's
-/// prefix.
+/// Whether a resource is a GPU or a part of one, and not another resource with NVIDIA's prefix.
 pub fn is_gpu(name: &str) -> bool {
     name.strip_prefix(keys::RESOURCES)
         .is_some_and(|name| name == "gpu" || name == "gpu.shared" || name.starts_with("mig-"))
@@ -85,7 +83,7 @@ pub fn is_gpu(name: &str) -> bool {
 /// The layout in which a device plugin offers a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct ResourceLayout {
-    /// The resource name of a third-party device plugin for whole GPUs, if it differs from NVIDIA's.
+    /// The resource name for whole GPUs, if it differs from NVIDIA's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
     /// The number of pods that share a GPU or MIG device.
@@ -95,7 +93,7 @@ pub struct ResourceLayout {
     /// Whether the pods share the device by MPS instead of time-slicing.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub mps: bool,
-    /// The strategy that determines the resource names of MIG devices.
+    /// Determines the resource names of MIG devices.
     pub mig: MigStrategy,
 }
 
@@ -106,7 +104,6 @@ impl Default for ResourceLayout {
 }
 
 impl ResourceLayout {
-    /// Returns the layout of a policy's device plugin.
     pub fn of(plugin: &DevicePlugin) -> Self {
         let slicing = plugin.sharing.time_slicing.as_ref();
         let slicing = slicing.map(|slicing| (slicing.replicas, slicing.rename_by_default));
@@ -118,8 +115,7 @@ impl ResourceLayout {
         Self { resource, replicas, renamed: renamed.unwrap_or_default(), mps: by_mps, mig }
     }
 
-    /// Returns the layout of the device plugin in a pod: from its configuration file, which an init container writes from its
-    /// arguments, and its environment.
+    /// Reads the layout from a plugin's pod: its environment, and its configuration file, which an init container has as arguments.
     pub fn of_pod(pod: &PodSpec) -> Self {
         let writer = pod.init_containers.iter().flatten().find(|init| init.name == CONFIG_WRITER);
         let file =

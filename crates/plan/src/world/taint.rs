@@ -1,5 +1,5 @@
-//! Taints of nodes, what this operator makes of them, and how it recognizes its own one: by the annotation [`keys::OWN_TAINT`], which
-//! is written together with the taint, or by the default key.
+//! Taints of nodes. This operator recognizes its own by the annotation [`keys::OWN_TAINT`], written together with the taint, or by the
+//! default key.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -7,11 +7,9 @@ use gpu_operator_crd::{keys, policy::UnhealthyTaint};
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 use serde::Serialize;
 
-/// A taint of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TaintFact {
     pub key: String,
-    /// Its value; empty where it has none.
     pub value: String,
     pub effect: String,
 }
@@ -22,17 +20,17 @@ impl TaintFact {
         self.effect != "PreferNoSchedule"
     }
 
-    /// Returns whether both have the same key and effect, of which a node has only one taint.
+    /// Whether key and effect are the same: a node has only one such taint.
     pub fn same(&self, other: &Self) -> bool {
         (&self.key, &self.effect) == (&other.key, &other.effect)
     }
 
-    /// Returns whether it belongs to this operator, given the taint that the Node's annotation names.
+    /// Whether it belongs to this operator, given the taint that the Node's annotation names.
     pub fn is_own(&self, recorded: Option<&Self>) -> bool {
         self.key == keys::UNHEALTHY_TAINT || recorded.is_some_and(|recorded| self.same(recorded))
     }
 
-    /// Returns whether its key is that of a startup taint, regardless of policies, which may name another one.
+    /// Whether its key is that of a startup taint. Policies may name another one.
     pub fn is_startup(&self) -> bool {
         self.key == keys::STARTUP_TAINT || self.key.starts_with(keys::AUTOSCALER_STARTUP_PREFIX)
     }
@@ -76,31 +74,27 @@ pub fn lasting(taints: &[Taint]) -> impl Iterator<Item = TaintFact> {
     taints.iter().filter(|taint| !taint.key.starts_with("node.kubernetes.io/")).map(TaintFact::from)
 }
 
-/// Returns the taint that the annotations of a Node name as this operator's own. An invalid annotation names one that no node
-/// has, so that it is replaced.
+/// Returns the taint that the annotation of a Node names. An invalid annotation names one that no node has, so that it is replaced.
 pub fn recorded(annotations: &BTreeMap<String, String>) -> Option<TaintFact> {
     let record = annotations.get(keys::OWN_TAINT)?;
     let (key, effect) = record.split_once(':').unwrap_or((record, ""));
     Some(TaintFact { key: key.to_owned(), value: String::new(), effect: effect.to_owned() })
 }
 
-/// One write of a Node's taints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TaintWrite {
-    /// The change of this operator's own taint, if it changes.
     pub own: Option<OwnTaint>,
-    /// The startup taints that are removed, if any. None is ever added.
+    /// The startup taints that are removed. None is ever added.
     pub lifted: Option<Lift>,
 }
 
-/// The removal of startup taints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lift {
     pub key: String,
-    /// The UID of the Node, because the Node may have been deleted and created again by the same name.
+    /// The UID of the Node, which may have been deleted and created again.
     #[serde(skip)]
     pub uid: String,
-    /// The boot on which the Node was found ready, because it may have been rebooted since.
+    /// The boot on which the Node was found ready; it may have been rebooted since.
     #[serde(skip)]
     pub boot_id: Box<str>,
 }
@@ -108,20 +102,18 @@ pub struct Lift {
 /// The change of this operator's own taint: that of unhealthy GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OwnTaint {
-    /// The taint that the Node gets, if any.
     pub wanted: Option<TaintFact>,
     /// The taint that this replaces, if the Node records it.
     pub replaced: Option<TaintFact>,
 }
 
 impl TaintWrite {
-    /// Returns the write for a Node with this uid and boot: without what was decided for another one.
+    /// Drops what was decided for a Node with another uid or boot.
     pub fn on(mut self, uid: &str, boot_id: &str) -> Self {
         self.lifted.take_if(|lift| (&*lift.uid, &*lift.boot_id) != (uid, boot_id));
         self
     }
 
-    /// Returns whether it removes a taint of a Node that records this taint.
     pub fn removes(&self, taint: &TaintFact, recorded: Option<&TaintFact>) -> bool {
         let is_own = self.own.as_ref().is_some_and(|own| {
             let recorded = recorded.filter(|recorded| Some(*recorded) == own.replaced.as_ref());
@@ -131,7 +123,7 @@ impl TaintWrite {
         is_own || is_lifted
     }
 
-    /// Returns the taints of a Node, which records the taint of this operator, after the write.
+    /// Returns a Node's taints after the write.
     pub fn applied_to(&self, taints: &[Taint], recorded: Option<&TaintFact>) -> Vec<Taint> {
         let others = taints.iter().filter(|taint| !self.removes(&TaintFact::from(*taint), recorded));
         let own = self.own.as_ref().and_then(|own| own.wanted.as_ref());

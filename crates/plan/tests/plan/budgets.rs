@@ -172,7 +172,7 @@ fn a_paused_rollout_begins_nothing() {
     let mut sim = updating("{paused: true}");
     assert_eq!(most_at_once(&mut sim), 0);
     let message = sim.message("all", "Reconciling");
-    assert!(message.contains("8 of 8 nodes are not at the desired revision yet; the rollout is paused"), "{message}");
+    assert!(message.contains("8 of 8 nodes still have the previous revision: the rollout is paused"), "{message}");
     sim.apply_policy("all", &spec("{paused: false}"));
     most_at_once(&mut sim);
     assert_eq!(updated(&mut sim), NODES);

@@ -62,13 +62,13 @@ fn what_must_not_be_evicted_is_named_and_nothing_else_is() {
     let scratch = GpuPod { has_empty_dir: true, ..GpuPod::default() };
     let both = GpuPod { has_empty_dir: true, ..owned_by(PodOwner::None) };
     for (settings, facts, words) in [
-        ("", owned_by(PodOwner::None), Some("no controller would create them again")),
+        ("", owned_by(PodOwner::None), Some("has no controller and is not evicted")),
         (", barePods: Evict", owned_by(PodOwner::None), None),
-        ("", scratch.clone(), Some("emptyDir volumes would be deleted")),
+        ("", scratch.clone(), Some("has data in an emptyDir volume")),
         (", emptyDir: Evict", scratch, None),
-        (", barePods: Evict", both.clone(), Some("emptyDir volumes would be deleted")),
+        (", barePods: Evict", both.clone(), Some("has data in an emptyDir volume")),
         (", barePods: Evict, emptyDir: Evict", both, None),
-        (", barePods: Evict", owned_by(PodOwner::Kubelet), Some("static pods cannot be evicted")),
+        (", barePods: Evict", owned_by(PodOwner::Kubelet), Some("is static and cannot be evicted")),
         (", waitForJobs: {matchLabels: {kind: training}}", job.clone(), Some("gpuPods.waitForJobs have ended")),
         (", waitForJobs: {matchLabels: {kind: other}}", job, None),
     ] {

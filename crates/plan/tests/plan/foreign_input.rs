@@ -10,7 +10,7 @@ use gpu_operator_plan::{
     Plan,
     assess::{installer_log::complaint, pod_failure::named_reason},
     catalogue::branch_of,
-    desired::{container_runtime::Runtime, driver::run_file::version_of},
+    desired::{container_runtime::Runtime, driver::run_file_version},
     world::{NodeFacts, PodFacts, TrimmedNode, World},
 };
 use k8s_openapi::api::core::v1::Pod;
@@ -138,7 +138,7 @@ proptest! {
     #[test]
     fn addresses_versions_and_quantities(text in damaged::text(samples("text"))) {
         for word in text.lines().chain([text.as_str()]) {
-            prop_assert!(version_of(word).is_none_or(|version| branch_of(version).is_some() && version.len() <= word.len()));
+            prop_assert!(run_file_version(word).is_none_or(|version| branch_of(version).is_some() && version.len() <= word.len()));
             prop_assert!(Version::leading(word).is_none_or(|version| version.parts() <= word.len()));
             let _ = (Runtime::of(word), word.parse::<Version>(), word.parse::<quantity::Amount>(), quantity::count(word));
         }

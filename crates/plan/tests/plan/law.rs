@@ -9,7 +9,7 @@ use gpu_operator_crd::{
     policy_status::Slot,
 };
 use gpu_operator_plan::{
-    inventory::report::belongs_to,
+    inventory::records::belongs_to,
     output::{
         body::{Body, Kind, LabelWrite, LedgerWrite, SpecWrite},
         write::Write,

@@ -123,7 +123,7 @@ fn reported(sim: &Sim) -> String {
 
 #[test]
 fn repairs_against_another_manager_become_rare() {
-    let unknown = "managedFields lists no other manager";
+    let unknown = "a client without a field manager";
     let cases: [Case; 6] = [
         ("apply DaemonSet driver-", "\"mirrorer\"", healthy, change_image),
         ("apply this operator's labels of node a", "\"kyverno\"", healthy, take_label),

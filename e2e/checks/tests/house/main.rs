@@ -29,7 +29,6 @@ const ORDERS: [(&str, &[&str]); 4] = [
             "settings",
             "note",
             "container_names",
-            "int_or_percent",
             "catalogue",
             "world",
             "revision",

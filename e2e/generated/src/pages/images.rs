@@ -5,10 +5,10 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result};
 use gpu_operator_crd::policy::Images;
 use gpu_operator_plan::{
-    assess::validation_test::{OLDEST_TEST, TESTS},
+    assess::validation::{OLDEST_TEST, TESTS},
     catalogue::Catalogue,
     desired::{
-        driver::precompiled,
+        driver,
         images::{self, Upstream},
     },
 };
@@ -66,7 +66,7 @@ fn driver(page: &mut Page) {
         format!("`Container`: {}.", from_nvidia("VERSION-SYSTEM")),
         format!(
             "`Container` with `precompiled: true`: {}, if it exists.",
-            from_nvidia(&precompiled::tag("BRANCH", "KERNEL", "SYSTEM"))
+            from_nvidia(&driver::precompiled_tag("BRANCH", "KERNEL", "SYSTEM"))
         ),
         format!("`GkeCos`: `{}`, preloaded on the nodes and in no registry.", images::preloaded(None, images::GKE_COS)),
         format!("`GkeUbuntu`: `{}`, preloaded as well.", images::preloaded(None, images::GKE_UBUNTU)),

@@ -4,7 +4,7 @@ use gpu_operator_crd::NodeName;
 
 use super::*;
 use crate::{
-    carry::failure::Class,
+    carry::retry::Class,
     world::{NodeFacts, OwnCondition, TaintWrite},
 };
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::catalogue::{Architecture, Catalogue, Subsystem, load, name, tests::catalogue, unknown_model_name};
+use crate::catalogue::{Architecture, Catalogue, Subsystem, load, model, tests::catalogue, unknown_model_name};
 
 /// Returns the error of the built-in catalogue after an edit, which must have an effect.
 fn edited(from: &str, to: &str) -> String {
@@ -51,7 +51,7 @@ fn names_and_aliases_are_unique_legal_label_values() {
     let mut seen = BTreeSet::new();
     for model in catalogue.models() {
         for word in std::iter::once(&model.name).chain(&model.aliases) {
-            assert!(name::is_label_value(word), "{word}");
+            assert!(model::is_label_value(word), "{word}");
             assert!(seen.insert(word.clone()), "{word} twice");
             assert_eq!(catalogue.model(word), Some(model));
         }
@@ -144,7 +144,7 @@ fn an_unknown_model_gets_a_legal_name() {
     // Whatever the length at which it is cut, no hyphen is left at the end.
     for length in 50..80 {
         let name = unknown_model_name(1, Some(&format!("{} b", "a".repeat(length))));
-        assert!(name::is_label_value(&name), "{name}");
+        assert!(model::is_label_value(&name), "{name}");
     }
     assert_eq!(unknown_model_name(1, Some(&"a".repeat(200))).len(), 63);
 }
@@ -152,10 +152,10 @@ fn an_unknown_model_gets_a_legal_name() {
 #[test]
 fn a_label_value_is_validated_as_by_kubernetes() {
     for legal in ["a", "A1", "a-b_c.d", &"a".repeat(63)] {
-        assert!(name::is_label_value(legal), "{legal}");
+        assert!(model::is_label_value(legal), "{legal}");
     }
     for illegal in ["", "-a", "a-", ".a", "a b", "ä", &"a".repeat(64)] {
-        assert!(!name::is_label_value(illegal), "{illegal}");
+        assert!(!model::is_label_value(illegal), "{illegal}");
     }
 }
 

@@ -1,5 +1,4 @@
-//! Chooses the source of a node's driver by the policy, the node's operating system and the drivers that it already
-//! has.
+//! Chooses the source of a node's driver by the policy, the operating system and the drivers that the node has.
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
@@ -8,34 +7,28 @@ use gpu_operator_crd::{
     report::{CONTAINER_ROOT, GKE_ROOT, InstalledDriver, Report},
 };
 
-use super::subject::Subject;
 use crate::{
     catalogue::{Flavour, branch_of, common_module_flavour},
-    desired::{
-        driver::{choice::DriverChoice, precompiled, run_file},
-        fault::Fault,
-    },
+    desired::driver::{DriverChoice, Subject, precompiled_image, run_file_url, run_file_version},
+    note::Fault,
     world::NodeFacts,
 };
 
-/// The label of every GKE node. The accelerator's label proves less: users copy it to other nodes for manifests that
-/// select by it.
+/// The label of every GKE node. Users copy the accelerator's label to other nodes, so that proves less.
 pub const GKE_NODE_POOL: &str = "cloud.google.com/gke-nodepool";
-/// The folder of a `.run` file's driver outside GKE, whose own folders other systems do not have.
+/// The folder outside GKE.
 const RUN_FILE_ROOT: &str = "/opt/nvidia";
 /// The label that shows which driver GKE installs.
 pub const GKE_DRIVER: &str = "cloud.google.com/gke-gpu-driver-version";
 
 impl Subject<'_> {
-    /// Returns whether the driver in a root is the loaded one.
     fn works(&self, root: &str) -> bool {
         let mut found = self.report.driver.installed.iter().filter(|installed| installed.root == root);
         found.any(|found| self.report.driver.loaded.as_ref() == Some(&found.version))
     }
 
-    /// Returns the version of the loaded module if its origin is unknown: the node has no driver of this operator and
-    /// no driver's libraries, and no driver's container has run since it booted. (A container that is gone leaves its
-    /// module behind while that is used, but never its libraries.)
+    /// Returns the loaded version if its origin is unknown: the node has no driver of this operator, no libraries, and no driver's
+    /// container since its boot. (A container that is gone may leave its module behind, but never its libraries.)
     fn unexplained(&self) -> Option<&str> {
         let driver = &self.report.driver;
         let explained = self.has_driver || driver.container_ran;
@@ -43,7 +36,6 @@ impl Subject<'_> {
         driver.installed.iter().all(|found| found.version != loaded).then_some(loaded)
     }
 
-    /// Returns Google's installer for the node's system, on GKE's nodes.
     fn google(&self) -> Option<DriverSource> {
         match self.report.os.id.as_str() {
             "cos" => Some(DriverSource::GkeCos),
@@ -52,8 +44,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Returns an error if none of the GPUs is in the catalogue, because no driver and modules can be chosen: a newer
-    /// GPU may need a newer driver than the newest recommended one, and an older one may not be supported by it.
+    /// Without a known GPU no driver can be chosen: a newer GPU may need a newer driver, and an older one may not be supported.
     fn must_be_known(&self, write: &str) -> Result<(), Fault> {
         if !self.discovery.accelerators.is_empty() {
             return Ok(());
@@ -72,21 +63,20 @@ impl Subject<'_> {
         Ok(())
     }
 
-    /// Returns the newest recommended version for the node's GPUs.
     fn recommended(&self) -> Result<String, Fault> {
         let release =
             self.catalogue.default_driver(&self.discovery.accelerators).map_err(|error| unsupported(&error))?;
         Ok(release.version.clone())
     }
 
-    /// Returns the newest recommended version that has an image for the node's system, or without one if none has.
+    /// Returns the newest recommended version with an image for the node's system, or else without one.
     fn recommended_image(&self) -> Result<String, Fault> {
         let os = &self.report.os;
         let release = self.catalogue.default_driver_for(&self.discovery.accelerators, &os.id, &os.version_id);
         release.map_or_else(|| self.recommended(), |release| Ok(release.version.clone()))
     }
 
-    /// Returns an error if an installer is not made for the node's system.
+    /// Checks that an installer is made for the node's system.
     fn must_run(&self, driver: &Driver, os: &str, required: &str) -> Result<(), Fault> {
         let own = driver.operand.image.as_ref().is_some_and(|image| image.repository.is_some());
         if own || self.report.os.id == os {
@@ -100,7 +90,6 @@ impl Subject<'_> {
     }
 }
 
-/// Returns the fault of a loaded driver without libraries: no other driver is ever installed over it.
 fn library_not_found(loaded: &str) -> Fault {
     let message = format!(
         "kernel module nvidia {loaded} is loaded, but libnvidia-ml.so.{loaded} was found neither by the host's dynamic linker (/etc/ld.so.cache, /etc/ld.so.conf) nor in the usual folders, {CONTAINER_ROOT} and {GKE_ROOT}: the driver is left unchanged; write driver: {{source: Preinstalled, installDir: FOLDER}} with the folder of the host that contains the libraries, or source: Container to replace the driver"
@@ -118,12 +107,10 @@ fn unsupported(error: &dyn std::error::Error) -> Fault {
     Fault { reason: Reason::DriverUnsupported, message: error.to_string() }
 }
 
-/// Returns which of its drivers GKE installs on a node, if any.
 pub fn installed_by_gke(node: &NodeFacts) -> Option<&str> {
     node.labels.get(GKE_DRIVER).map(Interned::as_str).filter(|which| ["default", "latest"].contains(which))
 }
 
-/// Chooses the source of a node's driver.
 pub fn choose(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     match driver.source.unwrap_or_default() {
         DriverSource::Auto => auto(driver, on),
@@ -138,7 +125,7 @@ pub fn choose(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> 
     }
 }
 
-/// Returns the driver of a node on which a third-party DaemonSet installs it.
+/// For a node on which a third-party DaemonSet installs the driver.
 pub fn third_party(report: &Report) -> DriverChoice {
     let loaded = report.driver.installed.iter().find(|found| report.driver.loaded.as_ref() == Some(&found.version));
     let found = loaded.or(report.driver.installed.first());
@@ -160,8 +147,7 @@ fn from(source: DriverSource, driver: &Driver, on: &Subject<'_>, root: Option<&s
     }
 }
 
-/// Checks an installer's image: its tag cannot be derived from the driver's version, and a tag does not apply to
-/// another repository.
+/// The tag of an installer's image cannot be derived from the driver's version, and does not apply to another repository.
 fn installer_image(source: DriverSource, driver: &Driver) -> Result<(), Fault> {
     let installs = matches!(source, DriverSource::GkeCos | DriverSource::GkeUbuntu | DriverSource::RunFile);
     let Some(image) = driver.operand.image.as_ref().filter(|_| installs) else {
@@ -177,7 +163,7 @@ fn installer_image(source: DriverSource, driver: &Driver) -> Result<(), Fault> {
     Err(Fault { reason: Reason::NoDriverImageForOS, message })
 }
 
-/// Chooses a loaded driver that works, else a driver that GKE is about to install, else the installer for the system.
+/// Prefers a loaded driver that works, then a driver that GKE is about to install, then the installer for the system.
 fn auto(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     let google = on.google();
     let own_root = if google.is_some() { GKE_ROOT } else { CONTAINER_ROOT };
@@ -194,8 +180,7 @@ fn auto(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     }
 }
 
-/// Returns the host's own driver, or the one that GKE is about to install. A driver in the container's root was
-/// installed by a container and is not the host's.
+/// Returns the host's own driver, or the one that GKE is about to install. One in the container's root was installed by a container.
 fn preinstalled(on: &Subject<'_>, counts: impl Fn(&InstalledDriver) -> bool) -> Option<DriverChoice> {
     let mut installed = on.report.driver.installed.iter().filter(|installed| installed.root != CONTAINER_ROOT);
     let root = installed.find(|installed| counts(installed)).map(|installed| installed.root.as_str());
@@ -221,8 +206,7 @@ fn gke_ubuntu(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverC
     Ok(DriverChoice::GkeUbuntu { version: driver.version.clone(), root })
 }
 
-/// Returns NVIDIA's `.run` file as driver. It is not restricted to a list of operating systems: the user's installer is
-/// built for the nodes' system.
+/// Any operating system is allowed: the user's installer is built for the nodes' system.
 fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
     if driver.operand.image.as_ref().is_none_or(|image| image.repository.is_none()) {
         let message = "driver.source RunFile has no default image; write driver.image.repository and driver.image.tag of an installer built for the nodes' operating system, such as this project's images/run-file";
@@ -233,7 +217,7 @@ fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverCho
         let message = "source RunFile executes only a file of a known checksum; write driver.version or driver.url, and the file's checksum as sha256sum prints it in driver.sha256, at the same place";
         return Err(Fault { reason: Reason::ChecksumMissing, message: message.into() });
     };
-    let url_version = driver.url.as_deref().and_then(run_file::version_of);
+    let url_version = driver.url.as_deref().and_then(run_file_version);
     let version = match &driver.version {
         Some(version) if url_version.is_some_and(|other| other != version) => {
             let message = format!(
@@ -252,7 +236,7 @@ fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverCho
     }
     let public = || {
         let version = version.as_deref().unwrap_or_default();
-        run_file::public_url(version, &on.discovery.accelerators, &on.node.arch)
+        run_file_url(version, &on.discovery.accelerators, &on.node.arch)
     };
     let url = driver.url.clone().unwrap_or_else(public);
     Ok(DriverChoice::RunFile { version, url, sha256, root })
@@ -280,7 +264,7 @@ fn container(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
             .map_err(|error| Fault { reason: Reason::NoDriverImageForOS, message: error.to_string() })?
     };
     let parameters = driver.config_maps.kernel_modules.clone();
-    let kernel = precompiled::image(driver, on, branch, &os).filter(|image| Some(image.as_str()) != on.missing_image);
+    let kernel = precompiled_image(driver, on, branch, &os).filter(|image| Some(image.as_str()) != on.missing_image);
     Ok(match kernel {
         Some(_) => {
             let kernel = Some(on.node.kernel.to_string());

@@ -1,5 +1,5 @@
-//! Configuration files of the plugins. An init container of this operator writes them from its arguments. So a file is
-//! part of the pod and of its revision, and needs neither a `ConfigMap` nor the permission to write one.
+//! Configuration files of the plugins. An init container writes them from its arguments, so a file is part of the pod and of its revision,
+//! and needs no `ConfigMap`.
 //!
 //! Only settings without an environment variable are in a file; a user's `env` can override the others.
 
@@ -17,18 +17,15 @@ use crate::{
     settings::Settings,
 };
 
-/// The name of the file of NVIDIA's plugin.
 pub const NVIDIA_FILE: &str = "nvidia.json";
-/// Where kubelet listens for plugins; plugins and kubelet have it built in, whatever kubelet's `--root-dir` is (Kubernetes 1.37,
+/// Kubelet and plugins have this folder built in, whatever kubelet's `--root-dir` is (Kubernetes 1.37,
 /// `pkg/kubelet/cm/devicemanager/manager.go`).
 pub const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
-/// The volume of the file.
 pub const VOLUME: &str = "config";
-/// The folder at which the volume is mounted to write the file.
+/// Where the volume is mounted to write the file.
 const FOLDER: &str = "/config";
 
-/// Returns the file of NVIDIA's plugin and of MPS's control daemon: configuration version v1 in JSON, which is valid
-/// YAML.
+/// The file of NVIDIA's plugin and of MPS's control daemon: configuration version v1 in JSON, which is valid YAML.
 pub fn nvidia(sharing: &Sharing, mig: MigStrategy) -> String {
     let (kind, replicas, renamed) = match (&sharing.time_slicing, &sharing.mps) {
         (Some(slicing), _) => ("timeSlicing", slicing.replicas, slicing.rename_by_default),
@@ -47,19 +44,16 @@ pub fn nvidia(sharing: &Sharing, mig: MigStrategy) -> String {
     json!({"version": "v1", "sharing": {kind: shared}}).to_string()
 }
 
-/// Returns the file of Google's plugin.
 pub fn gke(replicas: u32) -> String {
     let sharing = json!({"GPUSharingStrategy": "time-sharing", "MaxSharedClientsPerGPU": replicas});
     json!({"GPUSharingConfig": sharing}).to_string()
 }
 
-/// Returns the init container that writes a file of this name and text.
 pub fn writer(settings: &Settings, name: &str, text: &str) -> Container {
     let path = format!("{FOLDER}/{name}");
     own_container(settings, CONFIG_WRITER, &["write", &path, text], vec![mount(VOLUME, FOLDER, Mode::Writable)])
 }
 
-/// Returns the volume of the file.
 pub fn volume() -> Volume {
     empty_dir(VOLUME)
 }

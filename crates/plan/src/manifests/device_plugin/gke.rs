@@ -8,35 +8,33 @@ use k8s_openapi::api::core::v1::{
 
 use crate::manifests::{
     device_plugin::config::{self, SOCKETS},
-    gates::{driver_gate, driver_gate_volumes},
-    pod::{HostNamespaces, Mode, PodInput, PodParts, env, host_path, mount, operand_container},
+    pod::{
+        HostNamespaces, Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount,
+        operand_container,
+    },
 };
 
 /// The driver's folder in containers and in the plugin.
 pub const DRIVER_IN_CONTAINER: &str = "/usr/local/nvidia";
-/// Kubelet's default root directory.
 const KUBELET: &str = "/var/lib/kubelet";
-/// The folder of kubelet's API that reports which container has which device. It is fixed in the plugin; on the host it
-/// is in kubelet's root directory.
+/// Kubelet's API that reports which container has which device. The path is fixed in the plugin; on the host it is in kubelet's root
+/// directory.
 const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources";
-/// The name of the plugin's configuration file.
 const FILE: &str = "gpu_config.json";
 
-/// The service account of a plugin that watches for critical XIDs and reports them on its Node. The chart creates it if
-/// `gkeHealthMonitoring` is enabled.
+/// For a plugin that reports critical XIDs on its Node. The chart creates the account if `gkeHealthMonitoring` is enabled.
 pub const ACCOUNT: &str = "nodestack-gke-device-plugin";
 
-/// Returns the variable by which the plugin finds its Node. (Unverified.)
+/// By this variable the plugin finds its Node. (Unverified.)
 fn node_name() -> EnvVar {
     let field = ObjectFieldSelector { field_path: "spec.nodeName".to_owned(), ..ObjectFieldSelector::default() };
     let source = EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() };
     EnvVar { name: "NODE_NAME".to_owned(), value: None, value_from: Some(source) }
 }
 
-/// The volume of the account's token, mounted only in the plugin: the pod's gate does not use the API server.
+/// Mounted only in the plugin: the pod's gate does not use the API server.
 const TOKEN: &str = "api-access";
 
-/// Returns the volume that kubelet mounts by default.
 fn token() -> Volume {
     let token = ServiceAccountTokenProjection {
         path: "token".to_owned(),
@@ -59,7 +57,6 @@ fn token() -> Volume {
     }
 }
 
-/// Returns the plugin's pod.
 pub fn pod(
     input: &PodInput<'_>,
     replicas: Option<u32>,

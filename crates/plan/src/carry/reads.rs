@@ -1,34 +1,36 @@
-//! Nodes on which pods use GPUs. A probe that reads kubelet's pod resources reports when they have ended. Where none does, the pods are
-//! listed again after a minute, in rotation, so that a fleet whose nodes are all busy costs no more requests than a small one.
+//! What is remembered of reads: nodes on which pods use GPUs, and validation pods whose logs could not be read.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use gpu_operator_crd::NodeName;
 
 use crate::{
     settings::ASK_AGAIN,
     time::Uptime,
-    world::{GpuPod, GpuPods, World},
+    world::{GpuPod, GpuPods, LogTails, World},
 };
 
-/// The maximum number of nodes whose pods are listed in one pass.
+// A probe that reads kubelet's pod resources reports when pods have ended. Where none does, the pods of busy nodes are listed again after a
+// minute, in rotation, so that a busy fleet costs no more requests than a small one.
+
+/// In one pass.
 pub const MAX_LISTS: usize = 32;
-/// The maximum number of nodes without an update whose pods are listed in [`KEPT`] and that are busy.
+/// The maximum number of busy nodes, without those in an update, whose pods are listed in [`KEPT`].
 const MAX_BUSY: usize = 30;
 /// How long an answer is kept at least.
 const KEPT: Duration = Duration::from_mins(1);
 /// When the next pass lists the pods of nodes for which this one had no request left.
 const SOON: Uptime = Uptime::from_secs(1);
 
-/// The busy nodes that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Busy {
     found: BTreeMap<NodeName, Found>,
-    /// When the current period of [`KEPT`] began.
     period: Uptime,
-    /// The number of busy nodes that were found in it.
+    /// The number of busy nodes found in the period.
     count: usize,
-    /// The number of nodes for which the last pass had no request left.
     postponed: usize,
 }
 
@@ -36,13 +38,12 @@ pub struct Busy {
 struct Found {
     at: Uptime,
     users: Vec<GpuPod>,
-    /// The uid of the node's GpuNode at that moment. Another one is of another installation or another machine.
+    /// Another GpuNode is of another installation or another machine.
     gpu_node: Option<String>,
 }
 
 impl Busy {
-    /// Adds the busy nodes to the world, without those whose pods should be listed again. That a node is idle must be true at the
-    /// moment when its update begins, and is not remembered; nor is anything of a node that is being updated.
+    /// Adds the cached GPU pods of busy nodes. Idle nodes and nodes in an update are never cached: both must be listed fresh.
     pub fn report(&mut self, world: &mut World, now: Uptime) {
         if now.saturating_sub(self.period) >= KEPT {
             (self.period, self.count) = (now, 0);
@@ -68,12 +69,11 @@ impl Busy {
         world.gpu_pods = known.collect();
     }
 
-    /// Returns the number of nodes without an update whose pods may still be listed.
     pub fn left(&self) -> usize {
         MAX_BUSY.saturating_sub(self.count)
     }
 
-    /// Records the pods that were listed. A node that is being updated is asked for in each pass, and not counted.
+    /// A node that is being updated is listed in each pass, and not counted.
     pub fn listed(&mut self, pods: &BTreeMap<NodeName, GpuPods>, world: &World, now: Uptime) {
         for (node, pods) in pods {
             if pods.is_held() {
@@ -86,19 +86,16 @@ impl Busy {
         }
     }
 
-    /// Records for how many nodes a pass had no request left.
     pub fn postpone(&mut self, nodes: usize) {
         self.postponed = nodes;
     }
 
-    /// Returns when the next pass is due.
     pub fn next(&self, now: Uptime) -> Option<Uptime> {
         let next = if self.left() > 0 { now + SOON } else { self.period + KEPT };
         (self.postponed > 0).then_some(next)
     }
 }
 
-/// Returns whether a node is being updated.
 pub fn is_updated(world: &World, node: &NodeName) -> bool {
     world.gpu_nodes.get(node).is_some_and(|gpu_node| gpu_node.spec.rollout.is_some())
 }
@@ -107,9 +104,55 @@ fn uid_of_gpu_node(world: &World, node: &NodeName) -> Option<String> {
     world.gpu_nodes.get(node)?.metadata.uid.clone()
 }
 
-/// Returns whether the probe of a node reports that no pod has a GPU.
 fn pods_have_ended(world: &World, node: &NodeName) -> bool {
     let gpu_node = world.gpu_nodes.get(node).filter(|gpu_node| gpu_node.spec.report_holders);
     let pods = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref()?.gpu_pods.as_ref());
     pods.is_some_and(|pods| pods.count == 0)
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Unread {
+    failed: BTreeMap<String, Failed>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Failed {
+    at: Uptime,
+    error: String,
+}
+
+impl Unread {
+    /// Returns the cached read errors of pods that are in back-off.
+    pub fn errors(&self, pods: &BTreeSet<String>, now: Uptime) -> LogTails {
+        let recent = |failed: &&Failed| now.saturating_sub(failed.at) < ASK_AGAIN;
+        let error = |pod: &String| Some((pod.clone(), Err(self.failed.get(pod).filter(recent)?.error.clone())));
+        pods.iter().filter_map(error).collect()
+    }
+
+    pub fn read(&mut self, tails: &LogTails, now: Uptime) {
+        self.failed.retain(|_, failed| now.saturating_sub(failed.at) < ASK_AGAIN);
+        for (pod, tail) in tails {
+            if let Err(error) = tail {
+                self.failed.insert(pod.clone(), Failed { at: now, error: error.clone() });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_could_not_be_read_is_read_again_after_some_time() {
+        let (mut unread, pods) = (Unread::default(), ["a".to_owned(), "b".to_owned()].into());
+        assert!(unread.errors(&pods, Uptime::ZERO).is_empty());
+        let tails = [("a".to_owned(), Err("no answer".to_owned())), ("b".to_owned(), Ok(String::new()))].into();
+        unread.read(&tails, Uptime::ZERO);
+        let soon = ASK_AGAIN.saturating_sub(Uptime::from_secs(1));
+        assert_eq!(unread.errors(&pods, soon), [("a".to_owned(), Err("no answer".to_owned()))].into());
+        assert!(unread.errors(&pods, ASK_AGAIN).is_empty());
+        unread.read(&LogTails::new(), ASK_AGAIN);
+        assert_eq!(unread, Unread::default());
+    }
 }

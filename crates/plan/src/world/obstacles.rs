@@ -1,12 +1,14 @@
-//! Other field managers that write what this operator writes, according to the API server's `managedFields`.
+//! What keeps this operator's writes from lasting: other field managers, rejections, and CRDs of another version.
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::keys;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use gpu_operator_crd::{NodeName, PolicyName, SchemaMismatch, keys, reason::Reason};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry, jiff::Timestamp};
 use serde::Serialize;
 use serde_json::Value;
 
-/// The other managers that last wrote what this operator writes to a Node.
+use crate::{settings::GRACE, time::later};
+
+/// The other managers that last wrote fields of a Node that this operator writes, according to the API server's `managedFields`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CoWriters {
     /// The labels of [`keys::NODE_LABELS`].
@@ -18,7 +20,6 @@ pub struct CoWriters {
 }
 
 impl CoWriters {
-    /// Extracts them from the managed fields of a Node.
     pub fn of(managed: &[ManagedFieldsEntry]) -> Self {
         let find = |owns: &dyn Fn(&Value) -> bool| newest(managed, owns).map(Interned::from);
         let own = keys::NODE_CONDITIONS.map(|kind| format!("k:{{\"type\":\"{kind}\"}}"));
@@ -45,6 +46,54 @@ pub fn newest(entries: &[ManagedFieldsEntry], owns: impl Fn(&Value) -> bool) -> 
         owns(&entry.fields_v1.as_ref()?.0).then_some((entry.time.as_ref().map(|time| time.0), name))
     });
     others.max_by_key(|(time, _)| *time).map(|(_, name)| name)
+}
+
+/// A write of this operator that is made less often because it has no lasting effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldWrite {
+    pub concerns: Concern,
+    /// Why: [`Reason::ApplyFailed`] or [`Reason::ManagerConflict`].
+    pub reason: Reason,
+    /// The error with the action and the object, or the fields that another manager changes.
+    pub message: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Concern {
+    Node(NodeName),
+    Policy(PolicyName),
+    /// Possibly every policy.
+    Fleet,
+}
+
+impl Concern {
+    /// Whether it concerns a policy, given whether a node is a member of the policy.
+    pub fn is_of(&self, policy: &PolicyName, is_member: impl Fn(&NodeName) -> bool) -> bool {
+        match self {
+            Self::Node(node) => is_member(node),
+            Self::Policy(name) => name == policy,
+            Self::Fleet => true,
+        }
+    }
+}
+
+/// A CRD whose schema revision is not the operator's: what it stores may lack fields, so nothing may be removed because it is missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherSchema {
+    pub mismatch: SchemaMismatch,
+    pub since: Timestamp,
+}
+
+impl OtherSchema {
+    /// Returns from when on policies report it: during an upgrade, CRDs and operator differ for some seconds.
+    pub fn reported_from(&self) -> Timestamp {
+        later(self.since, GRACE)
+    }
+
+    pub fn message(&self) -> String {
+        let Self { mismatch, .. } = self;
+        format!("{mismatch}; nothing is removed and no update begins meanwhile: {}", mismatch.remedy())
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,80 @@
+//! The stages of a variant that this operator installs: their images and the users' settings.
+
+use gpu_operator_crd::{
+    ClusterGpuPolicy,
+    policy::{DriverSource, Operand, Pool, Stage},
+};
+
+use crate::desired::{
+    device_plugin::PluginChoice,
+    driver::{DriverChoice, precompiled_tag},
+    effective_spec, images,
+    key::{StageSpec, VariantKey},
+    toolkit::{FOLDER, ToolkitChoice},
+};
+
+pub fn driver_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
+    let driver = effective_spec::driver(policy, pool);
+    let mut operand = driver.operand;
+    let is_container = matches!(key.driver, DriverChoice::Container { .. });
+    if driver.source.unwrap_or_default() == DriverSource::Auto && !is_container {
+        // An image or arguments without a source are meant for the container.
+        (operand.image, operand.args) = (None, Vec::new());
+    }
+    let (from, custom) = (&policy.spec.images, operand.image.as_ref());
+    let image = match &key.driver {
+        DriverChoice::Container { version, os, kernel: None, .. } => {
+            images::reference(from, custom, images::DRIVER, &format!("{version}-{os}"))
+        }
+        DriverChoice::Container { version, os, kernel: Some(kernel), .. } => {
+            images::reference(from, custom, images::DRIVER, &precompiled_tag(version, kernel, os))
+        }
+        DriverChoice::GkeCos { .. } => images::preloaded(custom, images::GKE_COS),
+        DriverChoice::GkeUbuntu { .. } => images::preloaded(custom, images::GKE_UBUNTU),
+        DriverChoice::RunFile { .. } => images::own(custom)?,
+        DriverChoice::Preinstalled { .. } => return None,
+    };
+    Some(StageSpec { stage: Stage::Driver, image, operand })
+}
+
+pub fn toolkit_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
+    let operand = match key.toolkit {
+        ToolkitChoice::None | ToolkitChoice::Host(_) => return None,
+        ToolkitChoice::Cdi | ToolkitChoice::Nri { .. } | ToolkitChoice::Runtime(_) => {
+            effective_spec::toolkit(policy, pool).operand
+        }
+    };
+    let (path, tag) = images::TOOLKIT;
+    let image = images::reference(&policy.spec.images, operand.image.as_ref(), path, tag);
+    Some(StageSpec { stage: Stage::Toolkit, image, operand })
+}
+
+pub fn plugin_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
+    let default = match key.plugin {
+        PluginChoice::Nvidia { .. } => {
+            images::Upstream { host: images::REGISTRY, path: images::DEVICE_PLUGIN.0, version: images::DEVICE_PLUGIN.1 }
+        }
+        PluginChoice::Gke { .. } => images::GKE_DEVICE_PLUGIN,
+        PluginChoice::External => return None,
+    };
+    let operand = effective_spec::device_plugin(policy, pool).operand;
+    let image = images::reference_of(&policy.spec.images, operand.image.as_ref(), default);
+    Some(StageSpec { stage: Stage::DevicePlugin, image, operand })
+}
+
+/// MPS's control daemon has the plugin's image, but not the environment, arguments and resources that are set for the plugin.
+pub fn mps_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
+    key.plugin.mps()?;
+    let plugin = plugin_stage(policy, pool, key)?;
+    let operand = Operand { image: plugin.operand.image, ..Operand::default() };
+    Some(StageSpec { stage: Stage::Mps, image: plugin.image, operand })
+}
+
+pub fn toolkit_parent(key: &VariantKey) -> &str {
+    key.toolkit_folder.as_deref().unwrap_or(FOLDER)
+}
+
+/// The installer replaces this folder as a whole, so it cannot be a mount.
+pub fn toolkit_install_dir(key: &VariantKey) -> String {
+    format!("{}/toolkit", toolkit_parent(key))
+}
