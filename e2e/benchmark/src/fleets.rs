@@ -4,7 +4,7 @@
 use std::{future::Future, path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
-use cluster::users::OPERATOR;
+use cluster::clients::OPERATOR;
 use cluster_client::{audit::Requests, handle::Cluster, operator_process::OperatorProcess};
 use fleet::{Fleet, FleetNode, MEMBER_LABEL, Observed, Padding};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};

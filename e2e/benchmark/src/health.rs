@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Result, bail, ensure};
-use cluster::users::ADMIN;
+use cluster::clients::ADMIN;
 use cluster_client::handle::Cluster;
 use futures::StreamExt;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuHealth};

@@ -4,8 +4,8 @@ use std::{fs, os::unix::fs::symlink, path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use cluster::{
+    clients::PROBE,
     standin::{Gpu, Standin},
-    users::PROBE,
 };
 use cluster_client::{handle::Cluster, probe_process::ProbeProcess};
 use fleet::{Fleet, FleetNode};

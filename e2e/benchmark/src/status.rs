@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use cluster::users::READER;
+use cluster::clients::READER;
 use cluster_client::{audit::Requests, handle::Cluster};
 use fleet::{FleetNode, Padding};
 use futures::{StreamExt, TryStreamExt, stream};

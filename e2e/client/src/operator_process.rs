@@ -12,8 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use cluster::{
     chart::NAMESPACE,
-    clients::kubectl,
-    outside::{self, OPERATOR, STANDBY},
+    clients::{self, OPERATOR_PROCESS, STANDBY_PROCESS, kubectl},
     state::State,
 };
 use harness::{files::tail, paths::Paths, records::records, usage::Usage, wait::poll};
@@ -48,13 +47,14 @@ impl OperatorProcess {
         // As a process of the machine it uses the machine's network, and gets a port on loopback.
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.operator_ports()[0]));
         *listen_address(&mut args)? = listen.to_string();
-        outside::stop(&paths, STANDBY)?;
-        outside::stop(&paths, OPERATOR)?;
+        clients::stop_process(&paths, STANDBY_PROCESS)?;
+        clients::stop_process(&paths, OPERATOR_PROCESS)?;
         scale_to_zero(&paths)?;
         let kubeconfig = cluster.service_account_kubeconfig("nodestack-gpu-operator", None)?;
         // In a pod these variables have the API server's address; here it is in the kubeconfig.
         env.retain(|(name, _)| !name.starts_with("KUBERNETES_SERVICE_") && name != IDENTITY);
-        let operator = Self { paths, name: OPERATOR, program: program.to_owned(), args, env, kubeconfig, listen };
+        let operator =
+            Self { paths, name: OPERATOR_PROCESS, program: program.to_owned(), args, env, kubeconfig, listen };
         operator.start_again()?;
         Ok(operator)
     }
@@ -66,7 +66,7 @@ impl OperatorProcess {
         *listen_address(&mut args)? = listen.to_string();
         let (paths, program) = (self.paths.clone(), self.program.clone());
         let (env, kubeconfig) = (self.env.clone(), self.kubeconfig.clone());
-        let standby = Self { paths, name: STANDBY, program, args, env, kubeconfig, listen };
+        let standby = Self { paths, name: STANDBY_PROCESS, program, args, env, kubeconfig, listen };
         standby.start_again()?;
         Ok(standby)
     }
@@ -122,7 +122,7 @@ impl OperatorProcess {
 
     /// Stops the operator (SIGTERM) and waits for its end.
     pub fn stop(&self) -> Result<()> {
-        outside::stop(&self.paths, self.name)
+        clients::stop_process(&self.paths, self.name)
     }
 
     /// Returns the process id, if the operator is running.
@@ -194,30 +194,4 @@ fn check_ready(address: SocketAddr) -> Result<()> {
         bail!("{}", answer.trim());
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn the_deployments_arguments_are_expanded_as_in_a_pod() {
-        let deployment = serde_json::from_value(json!({
-            "metadata": {"namespace": "ns"},
-            "spec": {"selector": {}, "template": {"spec": {"containers": [{
-                "name": "gpu-operator",
-                "args": ["run", "--namespace", "$(POD_NAMESPACE)", "--listen", "127.0.0.1:99"],
-                "env": [
-                    {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
-                    {"name": "RUST_LOG", "value": "info"},
-                ],
-            }]}}},
-        }));
-        let (mut args, environment) = invocation(&deployment.unwrap()).unwrap();
-        assert_eq!(args, ["run", "--namespace", "ns", "--listen", "127.0.0.1:99"]);
-        assert_eq!(environment[1], ("RUST_LOG".to_owned(), "info".to_owned()));
-        assert_eq!(listen_address(&mut args).unwrap(), "127.0.0.1:99");
-    }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use cluster::outside::PROBE;
+use cluster::clients::PROBE_PROCESS;
 use harness::{
     cargo::Build,
     files::tail,
@@ -47,16 +47,16 @@ impl ProbeProcess {
         let mut command = Command::new(&program);
         command.args(["run", "--no-chroot", "--node-name", node, "--host-root"]).arg(host);
         command.env("KUBECONFIG", kubeconfig).env("RUST_LOG", "info").env_remove("KUBERNETES_SERVICE_HOST");
-        let log = paths.log(PROBE);
+        let log = paths.log(PROBE_PROCESS);
         records(&paths)
-            .spawn(PROBE, &mut command, &log)
+            .spawn(PROBE_PROCESS, &mut command, &log)
             .with_context(|| format!("{} (run cargo build first)", program.display()))?;
         Ok(Self { paths, log })
     }
 
     /// Returns the usage of both processes since their start.
     pub fn usage(&self) -> Result<ProbeUsage> {
-        let Some(id) = records(&self.paths).alive(PROBE) else {
+        let Some(id) = records(&self.paths).alive(PROBE_PROCESS) else {
             bail!("the probe ended; {}", self.log_tail());
         };
         let children = usage::children(id)?;

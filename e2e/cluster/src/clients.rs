@@ -1,11 +1,12 @@
-//! kubectl and helm for the running cluster.
+//! Clients of the running cluster: kubectl and helm, operator and probe as processes of this machine, and the names of users in the audit log.
 
-use std::{env, path::PathBuf, process::Command};
+use std::{env, path::PathBuf, process::Command, time::Duration};
 
 use anyhow::Result;
 use harness::{
     paths::Paths,
     process::{collect_seldom, output},
+    records::records,
     tools::Kubernetes,
 };
 
@@ -42,3 +43,27 @@ pub fn helm(paths: &Paths) -> Command {
         .env("HELM_DATA_HOME", own("data"));
     command
 }
+
+/// The record and log of an operator that runs as a process of this machine.
+pub const OPERATOR_PROCESS: &str = "operator-process";
+/// Those of a second operator, which follows the first one.
+pub const STANDBY_PROCESS: &str = "standby-process";
+/// Those of the probe.
+pub const PROBE_PROCESS: &str = "probe-process";
+
+/// The time that these have to exit after SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Stops one of them, if it is running.
+pub fn stop_process(paths: &Paths, name: &str) -> Result<()> {
+    records(paths).stop(name, GRACE)
+}
+
+/// The operator, and the chart's hook for `helm uninstall`.
+pub const OPERATOR: &str = "system:serviceaccount:gpu-operator:nodestack-gpu-operator";
+pub const PROBE: &str = "system:serviceaccount:gpu-operator:nodestack-nvml-probe";
+pub const DETECTOR: &str = "system:serviceaccount:gpu-operator:nodestack-gpu-detector";
+/// The default service account, for commands whose reads are counted.
+pub const READER: &str = "system:serviceaccount:default:default";
+/// The user of the cluster's kubeconfig, which a fleet's agent uses too. It has all rights.
+pub const ADMIN: &str = "admin";

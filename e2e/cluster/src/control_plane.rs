@@ -13,10 +13,9 @@ use anyhow::{Context, Result};
 use harness::{files::tail, paths::Paths, process::collect_seldom, progress::Step, records::records, wait::poll};
 
 use super::{
-    clients::kubectl,
+    clients::{OPERATOR, PROBE, READER, kubectl},
     network, pki,
     state::{Nodes, Purpose, State},
-    users::{OPERATOR, PROBE, READER},
 };
 
 const GRACE: Duration = Duration::from_secs(3);
@@ -231,17 +230,4 @@ fn free_ports<const N: usize>() -> Result<[u16; N]> {
         listeners.push(listener);
     }
     Ok(ports)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn free_ports_differ_from_each_other() {
-        let mut ports = free_ports::<16>().unwrap().to_vec();
-        ports.sort_unstable();
-        ports.dedup();
-        assert_eq!(ports.len(), 16);
-    }
 }

@@ -8,15 +8,12 @@
 pub mod chart;
 pub mod clients;
 pub mod control_plane;
-mod demo_machines;
 pub mod diagnosis;
 pub mod hidden;
 pub mod kwok;
 pub mod lifecycle;
 mod network;
 pub mod node;
-pub mod outside;
 pub mod pki;
 pub mod standin;
 pub mod state;
-pub mod users;

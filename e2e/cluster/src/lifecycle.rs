@@ -18,9 +18,14 @@ use harness::{
 use nix::unistd::Uid;
 
 use super::{
-    chart, control_plane, demo_machines, kwok,
-    node::{cgroups, control, image_import::import, runtime::Runtime},
-    outside,
+    chart, clients, control_plane, kwok,
+    node::{
+        cgroups,
+        control::{self, import},
+        real_node::{HostDriver, RealNode},
+        runtime::Runtime,
+    },
+    standin::{Gpu, Standin},
     state::{Nodes, Purpose, State},
 };
 
@@ -50,26 +55,35 @@ pub fn choose_nodes(count: u8) -> Nodes {
     }
 }
 
-/// Starts the cluster up to `extent`. A running cluster is kept.
+/// Builds what the cluster needs, and starts it up to `extent`. A running cluster is kept.
 pub fn up(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Result<State> {
-    let state = if let Some(state) = running(paths) {
+    if let Some(state) = running(paths) {
         outln!("the cluster is already running");
         if state.nodes.is_real() {
-            refresh(paths, &state, extent)?;
+            build(paths, state.purpose, extent, state.nodes)?;
+            chart::restart(paths, &import(paths, &state, extent > Extent::Bare)?)?;
         }
-        state
+        return install(paths, state, extent);
+    }
+    if nodes.is_real() {
+        build(paths, purpose, extent, nodes)?;
     } else {
-        // A killed command or a restart of the machine may have left parts of a cluster.
-        down(paths)?;
-        fs::remove_dir_all(paths.logs()).or_else(ignore_missing)?;
-        if nodes.is_real() {
-            build(paths, purpose, extent, nodes)?;
-        } else {
-            build_tools(paths, purpose, nodes)?;
-        }
-        heading("starting the cluster");
-        create(paths, purpose, nodes, extent)?
-    };
+        build_tools(paths, purpose, nodes)?;
+    }
+    start(paths, purpose, extent, nodes)
+}
+
+/// Starts the cluster up to `extent`. What it needs must have been built.
+pub fn start(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Result<State> {
+    // A killed command or a restart of the machine may have left parts of a cluster.
+    down(paths)?;
+    fs::remove_dir_all(paths.logs()).or_else(ignore_missing)?;
+    heading("starting the cluster");
+    let state = create(paths, purpose, nodes, extent)?;
+    install(paths, state, extent)
+}
+
+fn install(paths: &Paths, state: State, extent: Extent) -> Result<State> {
     if extent >= Extent::Chart {
         chart::install(paths, &state)?;
     }
@@ -118,12 +132,6 @@ fn build_tools(paths: &Paths, purpose: Purpose, nodes: Nodes) -> Result<()> {
     tools::build(paths, nodes.kubernetes(), &parts)
 }
 
-/// Updates a running cluster to the current state of the checkout.
-fn refresh(paths: &Paths, state: &State, extent: Extent) -> Result<()> {
-    build(paths, state.purpose, extent, state.nodes)?;
-    chart::restart(paths, &import(paths, state, extent > Extent::Bare)?)
-}
-
 fn create(paths: &Paths, purpose: Purpose, nodes: Nodes, extent: Extent) -> Result<State> {
     let state = control_plane::start(paths, purpose, nodes)?;
     if !nodes.is_real() {
@@ -133,11 +141,11 @@ fn create(paths: &Paths, purpose: Purpose, nodes: Nodes, extent: Extent) -> Resu
     let step = Step::start("starting the nodes' container runtimes");
     for node in nodes.real() {
         fs::create_dir_all(paths.standin(node))?;
-        demo_machines::add_gpus(paths, node)?;
+        add_gpus(paths, node)?;
         control::boot(paths, &state, node)?;
         // Tests install the drivers that they need.
         if extent > Extent::Bare && purpose != Purpose::Test {
-            demo_machines::install_host_driver(paths, &state, node)?;
+            install_host_driver(paths, &state, node)?;
         }
     }
     step.done();
@@ -176,8 +184,8 @@ pub fn down(paths: &Paths) -> Result<()> {
     }
     if paths.cluster().exists() || paths.nodes().exists() {
         let step = Step::start("taking the cluster down");
-        for name in [outside::OPERATOR, outside::STANDBY, outside::PROBE] {
-            outside::stop(paths, name)?;
+        for name in [clients::OPERATOR_PROCESS, clients::STANDBY_PROCESS, clients::PROBE_PROCESS] {
+            clients::stop_process(paths, name)?;
         }
         for node in NodeId::first(MAX_NODES) {
             control::stop(paths, node)?;
@@ -218,4 +226,32 @@ pub fn then_down<T>(paths: &Paths, work: impl FnOnce() -> Result<T>) -> Result<T
     begin_cleanup();
     down(paths).context("taking the cluster down")?;
     outcome
+}
+
+/// The hardware of a machine, and the driver of its operating system image.
+struct Machine {
+    gpus: Vec<Gpu>,
+    host_driver: Option<&'static str>,
+}
+
+/// The machines of clusters for people have different models, as in a fleet that has grown over time.
+fn machine(node: NodeId) -> Machine {
+    match node.number() % 3 {
+        1 => Machine { gpus: Gpu::h100(8), host_driver: None },
+        2 => Machine { gpus: Gpu::several(4, "NVIDIA A100-SXM4-80GB", 0x20b2, 81_920), host_driver: None },
+        // Its operating system image has a driver.
+        _ => Machine { gpus: Gpu::several(1, "Tesla T4", 0x1eb8, 15_360), host_driver: Some("580.173.02") },
+    }
+}
+
+/// Adds the GPUs to a machine before it boots.
+fn add_gpus(paths: &Paths, node: NodeId) -> Result<()> {
+    Standin::new(paths.standin(node)).plug(&machine(node).gpus)
+}
+
+/// Installs the driver of the machine's operating system image after it has booted. The programs must have been built.
+fn install_host_driver(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
+    let Some(version) = machine(node).host_driver else { return Ok(()) };
+    let node = RealNode::new(paths.clone(), state.clone(), node);
+    node.set_host_driver(&HostDriver::Loaded(version.to_owned()))
 }

@@ -16,7 +16,7 @@ use rcgen::{
     SanType,
 };
 
-use super::{network, users::ADMIN};
+use super::{clients::ADMIN, network};
 
 /// The tokens of the API server's clients.
 pub struct Tokens {

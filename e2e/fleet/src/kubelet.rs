@@ -9,10 +9,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use super::{
-    container::{Crash, PodState, Run},
-    pod::{PlacedContainer, PlacedPod},
-};
+use super::pod::{Crash, PlacedContainer, PlacedPod, PodState, Run};
 
 /// Returns the status of a pod whose containers are in this state.
 pub(super) fn pod_status(pod: &PlacedPod, state: &PodState) -> PodStatus {

@@ -6,13 +6,11 @@
 //! model ([`machine`] and [`turn`]). Detector and probe work only where pods of the chart's DaemonSets run.
 
 mod agent;
-mod container;
 mod kubelet;
 mod machine;
 mod node;
 mod pod;
 mod probe;
-mod program;
 mod published;
 mod slot;
 mod turn;

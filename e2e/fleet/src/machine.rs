@@ -7,10 +7,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use nvml_probe::report::gpu_node::Requests;
 
 use super::{
-    container::{PodState, Run},
     node::FleetNode,
-    pod::PlacedPod,
-    program::{CONTAINER_ROOT, Program},
+    pod::{CONTAINER_ROOT, PlacedPod, PodState, Program, Run},
 };
 
 /// The state of a node's host and of the containers on it.

@@ -235,21 +235,3 @@ fn image(index: usize) -> ContainerImage {
         size_bytes: Some(100_000_000 + i64::try_from(index).unwrap_or_default()),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use kube::ResourceExt;
-
-    use super::*;
-
-    #[test]
-    fn a_padded_node_has_as_many_labels_and_images_as_a_real_one() {
-        let mut node = FleetNode::with_gpus("a", "2330", 8);
-        node.padding = Padding::REALISTIC;
-        node.labels.insert("zone".into(), "z".into());
-        let object = node.object(Timestamp::UNIX_EPOCH);
-        assert_eq!(object.labels().len(), 90);
-        assert_eq!((object.labels()["zone"].as_str(), object.labels()["type"].as_str()), ("z", "kwok"));
-        assert_eq!(object.status.unwrap().images.unwrap().len(), 50);
-    }
-}

@@ -7,13 +7,11 @@ use gpu_operator_crd::report::Report;
 use k8s_openapi::{api::core::v1::PodStatus, jiff::Timestamp};
 
 use super::{
-    container::Run,
     kubelet,
     machine::{Inputs, InstalledVersion, Machine},
     node::DriverBehaviour,
-    pod::PlacedContainer,
+    pod::{PlacedContainer, Program, Run, Sharing},
     probe,
-    program::{Program, Sharing},
     published::Gpus,
 };
 

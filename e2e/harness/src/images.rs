@@ -263,16 +263,3 @@ fn hash_tree(root: &Path, dir: &Path, hash: &mut Sha256) -> Result<()> {
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_tag_of_a_precompiled_driver_has_branch_and_kernel() {
-        let names: Vec<String> = images(true, "6.8.0-60-generic").into_iter().map(|image| image.name).collect();
-        for tag in ["580.173.02-ubuntu22.04", "535.261.03-ubuntu22.04", "580-6.8.0-60-generic-ubuntu22.04"] {
-            assert!(names.contains(&format!("localhost:5999/nvidia/driver:{tag}")), "{tag}: {names:?}");
-        }
-    }
-}

@@ -115,14 +115,3 @@ fn command_line(command: &Command) -> String {
     let args = command.get_args().map(|a| a.to_string_lossy().into_owned());
     std::iter::once(name).chain(args).collect::<Vec<_>>().join(" ")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_error_of_a_failed_command_has_its_standard_error() {
-        let error = output(Command::new("sh").args(["-c", "echo no such thing >&2; exit 3"])).unwrap_err();
-        assert!(error.to_string().contains("no such thing"), "{error}");
-    }
-}

@@ -105,15 +105,3 @@ fn rewrite(line: &str) {
     // A closed terminal is not an error.
     let _ = write!(out, "\r\x1b[K{line}").and_then(|()| out.flush());
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_formatted_for_people() {
-        assert_eq!(elapsed(Duration::from_millis(2_340)), "2.3s");
-        assert_eq!(elapsed(Duration::from_secs(59)), "59s");
-        assert_eq!(elapsed(Duration::from_secs(125)), "2m05s");
-    }
-}

@@ -153,24 +153,6 @@ mod tests {
     }
 
     #[test]
-    fn the_start_time_is_found_after_any_command_name() {
-        let rest = (1..=30).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
-        assert_eq!(parse_start_time(&format!("7 (a ) b (c) S {rest}")), Some(19));
-        assert_eq!(parse_start_time(&format!("7 (gone) Z {rest}")), None);
-    }
-
-    #[test]
-    fn a_recorded_process_ends_when_stopped() {
-        let dir = tempfile::tempdir().unwrap();
-        let records = Records::new(dir.path().join("pids"));
-        sleeper(&records, dir.path());
-        assert!(records.alive("sleeper").is_some());
-        records.stop("sleeper", Duration::from_secs(2)).unwrap();
-        assert_eq!(records.alive("sleeper"), None);
-        assert!(records.names().is_empty());
-    }
-
-    #[test]
     fn a_process_that_reuses_a_recorded_id_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let records = Records::new(dir.path().join("pids"));

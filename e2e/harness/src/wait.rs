@@ -51,32 +51,3 @@ pub fn poll<T>(
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_late_success_is_a_success() {
-        let mut tries = 0;
-        let answer = eventually(Duration::from_secs(5), "three tries", || {
-            tries += 1;
-            let now = tries;
-            async move {
-                if now < 3 {
-                    bail!("try {now}")
-                }
-                Ok(now)
-            }
-        });
-        assert_eq!(answer.await.unwrap(), 3);
-    }
-
-    #[tokio::test]
-    async fn a_failure_reports_the_last_state() {
-        let attempt = || async { bail!("phase is Pending") };
-        let error = eventually::<(), _, _>(Duration::ZERO, "a running pod", attempt).await.unwrap_err();
-        let text = format!("{error:#}");
-        assert!(text.contains("a running pod") && text.contains("phase is Pending"), "{text}");
-    }
-}

@@ -1,7 +1,7 @@
 //! Detector and probe follow the GPUs of a node: the first one, the last one, and those that are given to virtual machines.
 
 use anyhow::{Context, Result, ensure};
-use cluster::{standin::Gpu, users::DETECTOR};
+use cluster::{clients::DETECTOR, standin::Gpu};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{ResourceExt, api::ListParams};
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use cluster::users::OPERATOR;
+use cluster::clients::OPERATOR;
 use cluster_client::operator_process::OperatorProcess;
 use fleet::FleetNode;
 use harness::wait::eventually;

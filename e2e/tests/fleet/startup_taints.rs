@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use cluster::users::OPERATOR;
+use cluster::clients::OPERATOR;
 use fleet::{FleetNode, MEMBER_LABEL};
 use futures::StreamExt;
 use gpu_operator_crd::{GpuNode, GpuNodeStatus, keys};

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use cluster::users::OPERATOR;
+use cluster::clients::OPERATOR;
 use cluster_client::{handle::Cluster, operator_process::OperatorProcess};
 use fleet::{Fleet, MEMBER_LABEL, Published};
 use futures::StreamExt;

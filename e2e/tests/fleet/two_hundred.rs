@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use cluster::{node::real_node::HostDriver, users::OPERATOR};
+use cluster::{clients::OPERATOR, node::real_node::HostDriver};
 use fleet::{DriverBehaviour, FleetNode, os};
 use gpu_operator_crd::{GpuNodeStatus, Phase, keys, policy::Stage, reason::Reason, report::NvmlState};
 use harness::wait::eventually;

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use cluster::users::{DETECTOR, OPERATOR, PROBE};
+use cluster::clients::{DETECTOR, OPERATOR, PROBE};
 use cluster_client::{
     handle::Cluster,
     permissions::{Need, Permission},

@@ -166,7 +166,7 @@ pub(super) fn run(paths: &Paths, filter: Option<&str>, oldest_kubernetes: bool) 
 /// Starts the clusters and runs the tests that need one: those on real nodes and, beside them in a cluster of their own, those on simulated
 /// nodes.
 fn test_in_clusters(run: &mut Run, paths: &Paths, nodes: Nodes, filter: Option<&str>) {
-    if !run.stage("cluster up", || lifecycle::up(paths, Purpose::Test, Extent::Chart, nodes).map(drop)) {
+    if !run.stage("cluster up", || lifecycle::start(paths, Purpose::Test, Extent::Chart, nodes).map(drop)) {
         return;
     }
     let succeeded = thread::scope(|scope| {
@@ -212,7 +212,7 @@ fn e2e_tests(paths: &Paths, nodes: Nodes, filter: Option<&str>) -> Result<()> {
 
 /// Runs the end-to-end tests on simulated nodes in a cluster of their own, which it starts.
 fn fleet_tests(paths: &Paths, filter: Option<&str>) -> Result<()> {
-    lifecycle::up(paths, Purpose::Test, Extent::Chart, Nodes::Kwok(Kubernetes::Newest))?;
+    lifecycle::start(paths, Purpose::Test, Extent::Chart, Nodes::Kwok(Kubernetes::Newest))?;
     let args: Vec<&str> = filter.into_iter().collect();
     cargo_test(
         paths,

@@ -1,19 +1,25 @@
 //! Controlling a real node from outside: boot, kubelet, containerd, commands in the node, and its end.
 
-use std::{fs, process::Command, time::Duration};
+use std::{collections::BTreeSet, fs, process::Command, thread, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use harness::{
     files::{ignore_missing, remove_tree, tail},
+    images,
     node_id::NodeId,
     paths::Paths,
     process::output,
+    progress::Step,
     records::records,
     wait::poll,
 };
-use standin_node::driver::proc_devices;
+use standin_node::driver::devices;
 
-use super::{cgroups, containerd, kubelet, namespaces::ready_file, runtime::Runtime};
+use super::{
+    cgroups, kubelet,
+    namespaces::ready_file,
+    runtime::{self, Runtime},
+};
 use crate::{clients::kubectl, network, state::State};
 
 const INIT: &str = "node-init";
@@ -39,8 +45,8 @@ pub fn boot(paths: &Paths, state: &State, id: NodeId) -> Result<()> {
     fs::write(firmware.join("path"), "\n")?;
     // Mounted over /proc/devices, which lists NVIDIA's devices only while a driver is loaded.
     let devices = fs::read_to_string("/proc/devices").context("/proc/devices")?;
-    let devices = proc_devices::listing(&devices, false);
-    fs::write(node.join("standin").join(proc_devices::FILE), devices)?;
+    let devices = devices::listing(&devices, false);
+    fs::write(node.join("standin").join(devices::FILE), devices)?;
     cgroups::create(paths, id)?;
     Runtime::of(id).configure(paths, id)?;
     fs::remove_file(ready_file(paths, id)).or_else(ignore_missing)?;
@@ -66,7 +72,7 @@ fn wait_for_runtime(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
             .and_then(|_| exec(paths, state, node, &["test", "-S", socket]));
         Ok(answers.map(drop).map_err(|error| error.to_string()))
     });
-    answer.with_context(|| log_tail(paths, &containerd::log(node)))
+    answer.with_context(|| log_tail(paths, &runtime::log(node)))
 }
 
 pub fn start_kubelet(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
@@ -179,7 +185,7 @@ pub fn restart_containerd(paths: &Paths, state: &State, node: NodeId) -> Result<
 
 /// Returns the process ids, in the node, of all starts of containerd since the node's boot. The last one is running.
 pub fn containerd_starts(paths: &Paths, state: &State, node: NodeId) -> Result<Vec<String>> {
-    let starts = exec(paths, state, node, &["cat", containerd::STARTS])?;
+    let starts = exec(paths, state, node, &["cat", runtime::STARTS])?;
     Ok(starts.lines().map(str::to_owned).collect())
 }
 
@@ -211,25 +217,42 @@ fn log_tail(paths: &Paths, name: &str) -> String {
     format!("the end of the log of {name}:\n{}", tail(&paths.log(name), 3_000))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::is_listening;
+/// Imports the images that each node does not have yet, and returns their names; without `all`, only those that every pod needs.
+pub fn import(paths: &Paths, state: &State, all: bool) -> Result<BTreeSet<String>> {
+    let step = Step::start("importing images into the nodes");
+    let imported = thread::scope(|scope| {
+        let nodes: Vec<_> =
+            state.nodes.real().map(|node| scope.spawn(move || of_node(paths, state, node, all))).collect();
+        while nodes.iter().any(|node| !node.is_finished()) {
+            step.tick("");
+            thread::sleep(Duration::from_millis(50));
+        }
+        let joined = nodes.into_iter().map(|node| node.join().map_err(|_| anyhow!("the import has panicked"))?);
+        joined.collect::<Result<Vec<_>>>()
+    })?;
+    step.done();
+    Ok(imported.into_iter().flatten().collect())
+}
 
-    #[test]
-    fn a_port_of_which_only_old_connections_are_left_is_not_served() {
-        let line = |local: &str, state: &str| {
-            format!("   0: {local} 0D0112C6:C350 {state} 00000000:00000000 00:00000000 00000000     0        0 1\n")
-        };
-        let header =
-            "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
-        for (sockets, listens) in [
-            (String::new(), false),
-            (line("00000000:280A", "0A"), true),
-            (line("0D0112C6:280A", "01") + &line("0D0112C6:280A", "06"), false),
-            (line("0D0112C6:280A", "06") + &line("0D0112C6:280A", "0A"), true),
-            (line("0D0112C6:2710", "0A"), false),
-        ] {
-            assert_eq!(is_listening(&format!("{header}{sockets}"), 10250), listens, "{sockets}");
+/// Imports the images that one node does not have yet, and returns their names.
+fn of_node(paths: &Paths, state: &State, node: NodeId, all: bool) -> Result<Vec<String>> {
+    let imported = paths.cluster().join(format!("{}.imported", node.name()));
+    fs::create_dir_all(&imported)?;
+    let mut missing = Vec::new();
+    for image in images::list(all)? {
+        let built = image.stamp_file(paths);
+        let record = imported.join(built.file_name().unwrap_or_default());
+        let stamp = fs::read_to_string(&built).with_context(|| format!("reading {}", built.display()))?;
+        if !fs::read_to_string(&record).is_ok_and(|old| old == stamp) {
+            missing.push((image, record, stamp));
         }
     }
+    for (image, record, stamp) in &missing {
+        let archive = image.archive(paths);
+        let archive = archive.to_str().context("the checkout's path is not UTF-8")?;
+        let import = ["ctr", "--namespace=k8s.io", "images", "import", "--local", archive];
+        exec(paths, state, node, &import).with_context(|| node.name())?;
+        fs::write(record, stamp)?;
+    }
+    Ok(missing.into_iter().map(|(image, ..)| image.name).collect())
 }

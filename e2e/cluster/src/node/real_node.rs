@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use harness::{cargo::Build, debian, node_id::NodeId, paths::Paths};
-use standin_node::{FOLDER, driver::proc_devices::UVM_MAJOR};
+use standin_node::{FOLDER, driver::devices::UVM_MAJOR};
 
 use super::{control, runtime::Runtime};
 use crate::{standin::Standin, state::State};

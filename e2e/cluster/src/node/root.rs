@@ -18,7 +18,7 @@ use nix::{
     sys::stat::{Mode, SFlag, makedev, mknod},
     unistd::{chdir, pivot_root},
 };
-use standin_node::{FOLDER, driver::proc_devices};
+use standin_node::{FOLDER, driver::devices};
 
 use super::cgroups;
 
@@ -101,7 +101,7 @@ pub(super) fn build(paths: &Paths, id: NodeId) -> Result<()> {
     bind(&standin, &inside(&root, Path::new(FOLDER))?)?;
     bind(&standin.join("pci"), &root.join("sys/bus/pci/devices"))?;
     bind(&standin.join("module"), &root.join("sys/module"))?;
-    bind_file(&standin.join(proc_devices::FILE), &root.join("proc/devices"))?;
+    bind_file(&standin.join(devices::FILE), &root.join("proc/devices"))?;
     os_release(&root)?;
     let cat = root.join("usr/local/sbin/cat");
     write(&cat, CAT)?;

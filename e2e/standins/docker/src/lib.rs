@@ -1,8 +1,6 @@
 //! A stand-in for cri-dockerd, which is neither a Go module that can be fetched nor a Debian package. Docker is real, but containerd runs the
 //! pods, as Docker would: by the default runtime of Docker's configuration, without CDI, and without RuntimeClasses.
 
-mod cri;
-mod engine;
 mod proxy;
 
 use std::path::{Path, PathBuf};
@@ -10,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tokio::net::{UnixListener, UnixStream};
 
-pub use engine::Engine;
+pub use proxy::Engine;
 
 /// Serves the CRI at `socket`, once containerd and Docker answer.
 pub async fn serve(socket: &Path, containerd: PathBuf, engine: Engine) -> Result<()> {

@@ -1,20 +1,21 @@
 //! Passing requests by gRPC on from kubelet to containerd.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use h2::{
     RecvStream, SendStream,
     client::{self, SendRequest},
     server::{self, SendResponse},
 };
 use http::{HeaderMap, HeaderValue, Request, Response};
-use prost::bytes::Bytes;
-use tokio::{net::UnixStream, select};
-
-use super::{
-    cri::{Decision, decide, without_handlers},
-    engine::Engine,
+use prost::{Message, bytes::Bytes};
+use serde_json::Value;
+use standin_node::RUNTIME_FILE;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+    select,
 };
 
 /// The byte and the length before each message.
@@ -113,4 +114,113 @@ async fn read(mut body: RecvStream) -> Result<(Bytes, Option<HeaderMap>)> {
 fn framed(message: &[u8]) -> Result<Bytes> {
     let length = u32::try_from(message.len())?;
     Ok([&[0], &length.to_be_bytes()[..], message].concat().into())
+}
+
+/// What becomes of a request.
+pub enum Decision {
+    /// It is passed on.
+    PassOn,
+    /// It is passed on, and so is this part of the response only.
+    PassOnStatus,
+    /// It is answered with this message.
+    Answer(Vec<u8>),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct VersionResponse {
+    #[prost(string, tag = "1")]
+    version: String,
+    #[prost(string, tag = "2")]
+    runtime_name: String,
+    #[prost(string, tag = "3")]
+    runtime_version: String,
+    #[prost(string, tag = "4")]
+    runtime_api_version: String,
+}
+
+/// The part of the request for a sandbox that names a RuntimeClass's handler.
+#[derive(Clone, PartialEq, Message)]
+struct Sandbox {
+    #[prost(string, tag = "2")]
+    runtime_handler: String,
+}
+
+/// A status without the handlers of RuntimeClasses.
+#[derive(Clone, PartialEq, Message)]
+struct Status {
+    #[prost(bytes = "bytes", tag = "1")]
+    status: Bytes,
+}
+
+/// Decides on a request.
+pub async fn decide(method: &str, message: &[u8], engine: &Engine) -> Result<Decision> {
+    match method {
+        "/runtime.v1.RuntimeService/Version" => {
+            let version = VersionResponse {
+                version: "0.1.0".to_owned(),
+                runtime_name: "docker".to_owned(),
+                runtime_version: engine.version().await?,
+                runtime_api_version: "v1".to_owned(),
+            };
+            Ok(Decision::Answer(version.encode_to_vec()))
+        }
+        "/runtime.v1.RuntimeService/Status" => Ok(Decision::PassOnStatus),
+        "/runtime.v1.RuntimeService/RunPodSandbox" => {
+            let Sandbox { runtime_handler } = Sandbox::decode(message)?;
+            if !runtime_handler.is_empty() {
+                bail!("the RuntimeClass's handler {runtime_handler} is not supported");
+            }
+            record_runtime(engine).await?;
+            Ok(Decision::PassOn)
+        }
+        "/runtime.v1.RuntimeService/CreateContainer" => {
+            record_runtime(engine).await?;
+            Ok(Decision::PassOn)
+        }
+        _ => Ok(Decision::PassOn),
+    }
+}
+
+/// Records the program that creates containers.
+async fn record_runtime(engine: &Engine) -> Result<()> {
+    let new = format!("{RUNTIME_FILE}.{}", std::process::id());
+    std::fs::write(&new, engine.default_runtime().await?)?;
+    Ok(std::fs::rename(new, RUNTIME_FILE)?)
+}
+
+/// Returns a status of containerd as cri-dockerd would answer.
+pub fn without_handlers(status: &[u8]) -> Result<Vec<u8>> {
+    Ok(Status::decode(status)?.encode_to_vec())
+}
+
+/// A Docker engine, by its socket.
+#[derive(Clone, Debug)]
+pub struct Engine(pub PathBuf);
+
+impl Engine {
+    pub async fn version(&self) -> Result<String> {
+        self.get("/version").await?["Version"].as_str().map(str::to_owned).context("no version")
+    }
+
+    /// Returns the program that its default runtime is.
+    pub async fn default_runtime(&self) -> Result<String> {
+        let info = self.get("/info").await?;
+        let name = info["DefaultRuntime"].as_str().context("no default runtime")?;
+        info["Runtimes"][name]["path"].as_str().map(str::to_owned).with_context(|| format!("no runtime {name}"))
+    }
+
+    async fn get(&self, path: &str) -> Result<Value> {
+        let answer = self.ask(path).await.with_context(|| format!("asking Docker for {path}"))?;
+        let body = answer.split_once("\r\n\r\n").context("no body")?.1;
+        serde_json::from_str(body).with_context(|| answer.clone())
+    }
+
+    async fn ask(&self, path: &str) -> std::io::Result<String> {
+        let socket: &Path = &self.0;
+        let (mut stream, mut answer) = (UnixStream::connect(socket).await?, String::new());
+        // By this version of HTTP the body ends with the connection.
+        stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n").as_bytes()).await?;
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
 }

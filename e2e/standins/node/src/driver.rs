@@ -5,15 +5,12 @@
 //! behaviour of a second start depends on the kind of image, see [`Kind`]. `driver.json` in the stand-in's folder
 //! controls it, see [`Steering`].
 
-mod devices;
+pub mod devices;
 mod installer;
 mod kind;
 mod module;
-pub mod proc_devices;
 mod root;
-mod run_files;
 mod steering;
-mod userspace;
 
 use std::{env, path::PathBuf, time::Duration};
 
@@ -26,7 +23,7 @@ use tokio::{
 pub use installer::{Folders, install as install_on_host};
 pub use kind::Kind;
 use module::Module;
-use run_files::Lock;
+use root::Lock;
 pub use steering::{Mode, Steering};
 
 use crate::FOLDER;
@@ -128,14 +125,14 @@ impl Container<'_> {
         let Image { kind, version, digest } = self.image;
         println!("Starting installation of NVIDIA driver version {version}");
         let wanted = self.wait_for_permission(stop).await?;
-        let recorded = run_files::recorded_digest(&self.paths.run);
+        let recorded = root::recorded_digest(&self.paths.run);
         if !kind.keeps_driver(self.module.is_loaded(), digest, recorded.as_deref()) {
             self.reinstall(&wanted, stop).await?;
             return Ok(wanted);
         }
         println!("The driver is loaded with the same configuration: only its libraries and programs are installed");
         root::release(&self.paths.driver_root())?;
-        userspace::install(&self.paths.own_root, version)?;
+        root::install(&self.paths.own_root, version)?;
         self.show()?;
         Ok(self.module.version().unwrap_or(wanted))
     }
@@ -165,7 +162,7 @@ impl Container<'_> {
             bail!(IN_USE);
         }
         root::release(&self.paths.driver_root())?;
-        userspace::install(&self.paths.own_root, &self.image.version)?;
+        root::install(&self.paths.own_root, &self.image.version)?;
         // Long enough for an observer to distinguish a loading driver from a loaded one.
         unless_stopped(load_time(), stop).await?;
         println!("Loading NVIDIA driver kernel modules...");
@@ -177,10 +174,10 @@ impl Container<'_> {
     fn show(&self) -> Result<()> {
         devices::make(&self.paths.standin, &self.paths.dev())?;
         println!("Mounting NVIDIA driver rootfs...");
-        let kernel = userspace::kernel(&self.image.version);
+        let kernel = root::kernel(&self.image.version);
         root::show(&self.paths.own_root, &self.paths.driver_root(), &kernel)?;
         if self.image.kind.records_digest() {
-            run_files::record_digest(&self.paths.run, &self.image.digest)?;
+            root::record_digest(&self.paths.run, &self.image.digest)?;
         }
         println!("Done, now waiting for signal");
         Ok(())

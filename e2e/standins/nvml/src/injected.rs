@@ -41,25 +41,3 @@ fn whole(file: &Path) -> io::Result<String> {
     }
     fs::read_to_string(file)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_file_is_used_only_if_the_folder_does_not_exist() {
-        let root = tempfile::tempdir().unwrap();
-        let library = root.path().join("usr/lib64/libnvidia-ml.so.1");
-        fs::create_dir_all(library.parent().unwrap()).unwrap();
-        let found = || beside(&library, root.path(), Some("580.1"));
-        assert_eq!(found(), None);
-        let file = library.with_file_name("libnvidia-standin.so.580.1");
-        fs::write(&file, r#"{"devices": []}"#).unwrap();
-        assert_eq!(found().as_ref(), Some(&file));
-        assert_eq!(read(&file, Some("580.1"), "gpus.json").unwrap(), r#"{"devices": []}"#);
-        assert_eq!(read(&file, Some("580.1"), "module/nvidia/version").unwrap(), "580.1");
-        assert!(read(&file, Some("580.1"), "mig.json").is_err());
-        fs::create_dir_all(root.path().join("etc/standin")).unwrap();
-        assert_eq!(found(), None);
-    }
-}

@@ -61,28 +61,3 @@ fn own_path() -> Option<PathBuf> {
     let name = unsafe { CStr::from_ptr(name) };
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_root_is_the_path_before_the_library_folder() {
-        for (library, root) in [
-            ("/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "/run/nvidia/driver"),
-            ("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.595.91.07", "/"),
-            ("/host/usr/lib64/libnvidia-ml.so.1", "/host"),
-            ("/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1", "/home/kubernetes/bin/nvidia"),
-            ("/somewhere/libnvidia-ml.so.1", "/"),
-        ] {
-            assert_eq!(root_of(Path::new(library)), Path::new(root), "{library}");
-        }
-    }
-
-    #[test]
-    fn only_a_driver_version_counts_as_the_librarys_version() {
-        assert_eq!(version_of(Path::new("/x/libnvidia-ml.so.595.91.07")).as_deref(), Some("595.91.07"));
-        assert_eq!(version_of(Path::new("/x/libnvidia-ml.so.1")), None);
-        assert_eq!(version_of(Path::new("/x/libstandin_nvml.so")), None);
-    }
-}

@@ -177,32 +177,3 @@ fn default_xid() -> u64 {
 fn yes() -> bool {
     true
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_notations_of_a_pci_address_are_the_same_address() {
-        let short = PciAddress::parse("0001:0a:1f.0");
-        assert_eq!(short, Some(PciAddress { domain: 1, bus: 10, device: 31 }));
-        assert_eq!(short, PciAddress::parse("00000001:0A:1F.0"));
-        for nonsense in ["", "0000:06:00", "0000:06.0", "0000:06:00:00.0", "0000:xx:00.0"] {
-            assert_eq!(PciAddress::parse(nonsense), None, "{nonsense}");
-        }
-    }
-
-    #[test]
-    fn only_an_xid_with_a_rate_is_repeated() {
-        let xid = |per_second| Xid { xid: 31, per_second, id: 0 };
-        assert_eq!(xid(0).due(Duration::from_mins(1)), 1);
-        assert_eq!(xid(1000).due(Duration::from_secs(3)), 3000);
-    }
-
-    #[test]
-    fn the_cuda_version_is_encoded_as_in_nvml() {
-        let machine = |cuda: &str| Machine { cuda: cuda.into(), ..Machine::default() };
-        assert_eq!(machine("12.8").cuda_number(), Some(12_080));
-        assert_eq!(machine("13").cuda_number(), None);
-    }
-}

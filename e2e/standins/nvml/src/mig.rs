@@ -135,17 +135,3 @@ impl Profile {
         start < other.start + size && other.start < start + self.size
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_name_of_a_profile_has_its_share_of_the_memory() {
-        let names = |mib| PROFILES.map(|profile| profile.name(mib).replace("MIG ", "")).join(" ");
-        assert_eq!(names(81_559), "1g.10gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb 1g.10gb+me 1g.20gb");
-        assert_eq!(names(40_960), "1g.5gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb 1g.5gb+me 1g.10gb");
-        assert_eq!(names(143_771), "1g.18gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb 1g.18gb+me 1g.35gb", "H200");
-        assert_eq!(names(183_359), "1g.23gb 2g.45gb 3g.90gb 4g.90gb 7g.180gb 1g.23gb+me 1g.45gb", "B200");
-    }
-}

@@ -4,7 +4,7 @@ use std::{fs, io, path::Path};
 
 use serde_json::{Value, json};
 
-use super::{config::Config, gpus::Gpu};
+use super::{gpus::Gpu, offer::Config};
 
 /// The vendor and class of the devices; NVIDIA's plugin uses the same.
 const KIND: &str = "k8s.device-plugin.nvidia.com/gpu";
@@ -71,49 +71,4 @@ fn specification(config: &Config, gpus: &[Gpu], driver: &str) -> Value {
         edits["hooks"] = json!([{ "hookName": "createContainer", "path": hook, "args": args }]);
     }
     json!({ "cdiVersion": "0.5.0", "kind": KIND, "devices": devices, "containerEdits": edits })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_specification_lists_exactly_what_exists_on_the_node() {
-        let here = tempfile::tempdir().unwrap();
-        fs::create_dir_all(here.path().join(LIBRARIES)).unwrap();
-        fs::write(here.path().join(LIBRARIES).join("libcuda.so.595.91.07"), "").unwrap();
-        fs::create_dir_all(here.path().join("dev")).unwrap();
-        fs::write(here.path().join("dev/nvidia-uvm"), "").unwrap();
-        let config = Config {
-            driver_root: "/run/nvidia/driver".into(),
-            dev_root: "/run/nvidia/driver".into(),
-            driver_root_here: here.path().into(),
-            kubelet_socket: "unused".into(),
-            cdi_root: here.path().join("cdi"),
-            hook: Some("/toolkit/nvidia-cdi-hook".into()),
-        };
-        let gpus = [Gpu { uuid: "GPU-b".into(), minor: 7, profile: None, healthy: true }];
-        write(&config, &gpus, "595.91.07").unwrap();
-
-        let written: Value = serde_json::from_slice(&fs::read(config.cdi_root.join(FILE)).unwrap()).unwrap();
-        assert_eq!(written["kind"], "k8s.device-plugin.nvidia.com/gpu");
-        let device = &written["devices"][0];
-        assert_eq!(device["name"], "GPU-b");
-        let node = &device["containerEdits"]["deviceNodes"][0];
-        assert_eq!(
-            (node["path"].as_str(), node["hostPath"].as_str()),
-            (Some("/dev/nvidia7"), Some("/run/nvidia/driver/dev/nvidia7"))
-        );
-        let paths = |nodes: &Value| -> Vec<String> {
-            nodes.as_array().unwrap().iter().map(|node| node["path"].as_str().unwrap().to_owned()).collect()
-        };
-        assert_eq!(paths(&written["containerEdits"]["deviceNodes"]), ["/dev/nvidiactl", "/dev/nvidia-uvm"]);
-        let mounts = written["containerEdits"]["mounts"].as_array().unwrap();
-        assert_eq!(mounts.len(), 1);
-        assert_eq!(mounts[0]["hostPath"], "/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libcuda.so.595.91.07");
-        assert_eq!(mounts[0]["containerPath"], "/usr/lib/x86_64-linux-gnu/libcuda.so.595.91.07");
-        let link = &written["containerEdits"]["hooks"][0]["args"][3];
-        assert_eq!(link, "libcuda.so.595.91.07::/usr/lib/x86_64-linux-gnu/libcuda.so.1");
-        assert_eq!(fs::read_dir(&config.cdi_root).unwrap().count(), 1);
-    }
 }

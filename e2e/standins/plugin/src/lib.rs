@@ -6,17 +6,13 @@
 
 pub mod api;
 mod cdi;
-mod config;
-mod google;
 mod gpus;
 mod kubelet;
 mod offer;
 mod run;
 mod service;
 
-pub use config::Config;
-pub use google::run as run_as_googles;
 pub use gpus::Gpu;
 pub use kubelet::serve;
-pub use offer::{HandOver, Offer, RESOURCE};
-pub use run::run;
+pub use offer::{Config, HandOver, Offer, RESOURCE};
+pub use run::{run, run_as_googles};

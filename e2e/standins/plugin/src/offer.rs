@@ -101,39 +101,41 @@ impl Offer {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The paths that the plugin uses, set by the environment variables of NVIDIA's plugin.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `NVIDIA_DRIVER_ROOT`, the driver root on the node, as the container runtime sees it.
+    pub driver_root: PathBuf,
+    /// `NVIDIA_DEV_ROOT`, the folder on the node whose `dev` has the device nodes; defaults to the driver root.
+    pub dev_root: PathBuf,
+    /// `DRIVER_ROOT_CTR_PATH`, the driver root as this process sees it.
+    pub driver_root_here: PathBuf,
+    /// `KUBELET_SOCKET`; the plugin's own socket is in the same folder.
+    pub kubelet_socket: PathBuf,
+    /// `CDI_ROOT`, the folder of the specification.
+    pub cdi_root: PathBuf,
+    /// `NVIDIA_CDI_HOOK_PATH`, the toolkit's hook on the node; without it the specification has no hook.
+    pub hook: Option<PathBuf>,
+}
 
-    #[test]
-    fn the_configuration_sets_replicas_and_resource_name() {
-        let of = |text: &str| {
-            let offer = Offer::of_config(&serde_json::from_str(text).unwrap());
-            let gpu = Gpu { uuid: "GPU-a".into(), minor: 0, profile: None, healthy: true };
-            (offer.resource_of(&gpu), offer.replicas)
-        };
-        assert_eq!(of(r#"{"version": "v1"}"#), ("nvidia.com/gpu".into(), 1));
-        let slices = r#"{"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}"#;
-        assert_eq!(of(slices), ("nvidia.com/gpu".into(), 4));
-        let renamed = r#"{"sharing": {"mps": {"renameByDefault": true, "resources": [{"replicas": 2}]}}}"#;
-        assert_eq!(of(renamed), ("nvidia.com/gpu.shared".into(), 2));
+impl Config {
+    /// Returns the folder in which this process sees the device nodes: a privileged container has those of the node.
+    pub(crate) fn dev_here(&self) -> PathBuf {
+        let root = if self.dev_root == self.driver_root { self.driver_root_here.as_path() } else { Path::new("/") };
+        root.join("dev")
     }
 
-    #[test]
-    fn a_mig_device_is_offered_as_a_gpu_or_by_its_profile() {
-        let part = Gpu { uuid: "MIG-a".into(), minor: 0, profile: Some("1g.10gb".into()), healthy: true };
-        let mixed = Offer { by_profile: true, ..Offer::default() };
-        assert_eq!(mixed.resource_of(&part), "nvidia.com/mig-1g.10gb");
-        assert_eq!(Offer { renamed: true, ..mixed }.resource_of(&part), "nvidia.com/mig-1g.10gb.shared");
-        assert_eq!(Offer::default().resource_of(&part), "nvidia.com/gpu");
-    }
-
-    #[test]
-    fn the_id_of_a_replica_maps_to_its_gpu() {
-        let offer = Offer { replicas: 2, ..Offer::default() };
-        let ids: Vec<_> = offer.ids("GPU-a").collect();
-        assert_eq!(ids, ["GPU-a::0", "GPU-a::1"]);
-        assert!(ids.iter().all(|id| Offer::gpu(id) == "GPU-a") && Offer::gpu("GPU-b") == "GPU-b");
-        assert_eq!(Offer::default().ids("GPU-a").collect::<Vec<_>>(), ["GPU-a"]);
+    /// Returns the configuration that the environment sets.
+    pub fn from_env() -> Self {
+        let path = |name, default: &str| PathBuf::from(env::var_os(name).unwrap_or_else(|| default.into()));
+        let driver_root = path("NVIDIA_DRIVER_ROOT", "/run/nvidia/driver");
+        Self {
+            dev_root: env::var_os("NVIDIA_DEV_ROOT").map_or_else(|| driver_root.clone(), PathBuf::from),
+            driver_root,
+            driver_root_here: path("DRIVER_ROOT_CTR_PATH", "/driver-root"),
+            kubelet_socket: path("KUBELET_SOCKET", "/var/lib/kubelet/device-plugins/kubelet.sock"),
+            cdi_root: path("CDI_ROOT", "/var/run/cdi"),
+            hook: env::var_os("NVIDIA_CDI_HOOK_PATH").map(PathBuf::from),
+        }
     }
 }

@@ -1,6 +1,9 @@
-//! Running the plugin from start to SIGTERM.
+//! Running the plugins from start to SIGTERM: NVIDIA's, and Google's, which gives containers device nodes and a folder with the driver.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use tokio::{
@@ -11,10 +14,9 @@ use tokio::{
 
 use super::{
     cdi,
-    config::Config,
     gpus::{Gpu, Session},
     kubelet::{self, serve},
-    offer::Offer,
+    offer::{Config, HandOver, Offer},
 };
 
 /// The time limit for the exit: a hanging library must not keep the container running.
@@ -30,7 +32,7 @@ pub async fn run(config: Config) -> Result<()> {
     serve_until_told(gpus, devices, &config.kubelet_socket, &offer).await
 }
 
-pub(crate) async fn serve_until_told(gpus: Session, devices: Vec<Gpu>, kubelet: &Path, offer: &Offer) -> Result<()> {
+async fn serve_until_told(gpus: Session, devices: Vec<Gpu>, kubelet: &Path, offer: &Offer) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let (health, devices) = watch::channel(devices);
     let watcher = gpus.watch(health);
@@ -50,4 +52,20 @@ pub(crate) async fn serve_until_told(gpus: Session, devices: Vec<Gpu>, kubelet: 
         eprintln!("NVML hangs; exiting without shutting it down");
     }
     Ok(())
+}
+
+/// Serves until SIGTERM with these arguments, which have the names of Google's plugin.
+pub async fn run_as_googles(args: &[String]) -> Result<()> {
+    let option = |name: &str| {
+        let value = args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));
+        value.map(PathBuf::from).with_context(|| format!("{name} is missing"))
+    };
+    let (host, container) = (option("--host-path")?, option("--container-path")?);
+    let kubelet = option("--plugin-directory")?.join("kubelet.sock");
+    // The plugin has the folder at the same path as the other containers.
+    let gpus = Session::open(&container)?;
+    let devices = gpus.list()?;
+    println!("driver {}, {} GPUs", gpus.driver_version()?, devices.len());
+    let offer = Offer { hand_over: HandOver::Mounts { host, container }, ..Offer::default() };
+    serve_until_told(gpus, devices, &kubelet, &offer).await
 }

@@ -104,35 +104,3 @@ fn remove(file: &Path) -> Result<()> {
         _ => Ok(()),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_driver_is_installed_once_and_loaded_again_from_the_cache() {
-        let host = tempfile::tempdir().unwrap();
-        let library = host.path().join("library");
-        fs::write(&library, "first").unwrap();
-        let program = library.clone();
-        let folders = Folders { install: host.path().join("nvidia"), root: host.path().into(), library, program };
-        let standin = folders.standin();
-        for folder in [&standin, &host.path().join("dev")] {
-            fs::create_dir_all(folder).unwrap();
-        }
-        // Only root can create device nodes; all earlier steps succeed for any user.
-        let _ = install(&folders, "460.56");
-        let installed = folders.install.join("lib64/libnvidia-ml.so.1");
-        assert_eq!(fs::read_to_string(&installed).unwrap(), "first");
-        let module = Module::new(&standin);
-        assert_eq!(module.version().as_deref(), Some("460.56"));
-
-        assert!(module.unload(Kind::Old).unwrap(), "unloaded, as by a reboot");
-        fs::write(&folders.library, "second").unwrap();
-        let _ = install(&folders, "460.56");
-        assert_eq!(
-            (fs::read_to_string(&installed).unwrap().as_str(), module.version().as_deref()),
-            ("first", Some("460.56"))
-        );
-    }
-}

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{kind::Kind, proc_devices};
+use super::{devices, kind::Kind};
 
 /// The modes that programs have set on GPUs. They are part of the driver's state.
 const MODES: &str = "modes.json";
@@ -56,7 +56,7 @@ impl Module {
         self.open_lock().with_context(what)?;
         self.count_load(version).with_context(what)?;
         // Before the module, so that a process that sees the module also sees its majors.
-        proc_devices::list(&self.standin, true).with_context(what)?;
+        devices::list(&self.standin, true).with_context(what)?;
         fs::rename(&self.loading, &self.folder).with_context(what)
     }
 
@@ -81,7 +81,7 @@ impl Module {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).context(what),
             _ => {}
         }
-        proc_devices::list(&self.standin, false).context(what)?;
+        devices::list(&self.standin, false).context(what)?;
         Ok(true)
     }
 
@@ -145,22 +145,5 @@ mod tests {
         assert!(module.unload(Kind::Precompiled).unwrap());
         assert_eq!(module.version(), None);
         assert!(!folder.path().join("module/nvidia_drm").exists());
-    }
-
-    #[test]
-    fn loads_are_counted_and_a_loaded_modules_majors_listed() {
-        let folder = tempfile::tempdir().unwrap();
-        let module = Module::new(folder.path());
-        let majors = || fs::read_to_string(folder.path().join(proc_devices::FILE)).unwrap().contains("nvidia-uvm");
-        for count in 1..=2 {
-            module.load("1.2").unwrap();
-            assert!(majors());
-            fs::write(folder.path().join(MODES), "{}").unwrap();
-            let loads = fs::read_to_string(folder.path().join("loads")).unwrap();
-            assert_eq!(loads.lines().filter(|line| line.starts_with("1.2 ")).count(), count);
-            assert!(module.unload(Kind::Current).unwrap());
-            assert!(!majors());
-            assert!(!folder.path().join(MODES).exists(), "a loaded driver starts with default modes");
-        }
     }
 }

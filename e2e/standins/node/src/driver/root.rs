@@ -1,9 +1,13 @@
 //! Making the container's root filesystem visible on the node.
+//!
+//! The driver's libraries and programs are not part of the image's own root: an installer writes them to the container's writable layer, and they
+//! disappear when the container is removed, even if its root is still mounted elsewhere.
 
 use std::{
     ffi::OsStr,
-    fs,
-    os::unix::ffi::OsStrExt,
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Write},
+    os::unix::{ffi::OsStrExt, fs::symlink},
     path::{Path, PathBuf},
 };
 
@@ -89,15 +93,96 @@ fn unescape(text: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(&plain))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The folder in the image with the files to install.
+const PACKAGE: &str = "drivers";
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+const PROGRAMS: &str = "usr/bin";
 
-    #[test]
-    fn a_mount_point_with_a_space_is_recognised() {
-        let table =
-            b"36 35 98:0 / /mnt/my\\040disk\\134x rw,noatime shared:1 - ext3 /dev/root rw\n37 1 0:1 / / rw - x y z\n";
-        let points: Vec<PathBuf> = mount_points(table).collect();
-        assert_eq!(points, [PathBuf::from("/mnt/my disk\\x"), PathBuf::from("/")]);
+/// Installs the libraries and programs of driver `version` into the container's root.
+pub(super) fn install(own_root: &Path, version: &str) -> Result<()> {
+    let package = own_root.join(PACKAGE);
+    let library = package.join("libstandin_nvml.so");
+    let folder = own_root.join(LIBRARIES);
+    // Containers with a GPU also get a libcuda; its content does not matter here.
+    for name in ["libnvidia-ml.so", "libcuda.so"] {
+        let file = format!("{name}.{version}");
+        copy(&library, &folder.join(&file))?;
+        let link = folder.join(format!("{name}.1"));
+        remove(&link)?;
+        symlink(&file, &link).with_context(|| format!("linking {}", link.display()))?;
+    }
+    // `root::show` mounts a file over it, or has done so.
+    let kernel = File::options().append(true).create(true).open(own_root.join(kernel(version)));
+    kernel.context("creating the stand-in's kernel file")?;
+    copy(&package.join("nvidia-smi"), &own_root.join(PROGRAMS).join("nvidia-smi"))
+}
+
+/// The file that the library of driver `version` reads next to itself in containers, instead of the harness's folder.
+pub(super) fn kernel(version: &str) -> PathBuf {
+    Path::new(LIBRARIES).join(format!("libnvidia-standin.so.{version}"))
+}
+
+/// Copies a file. Programs may have the old file open, so it is replaced instead of written to.
+fn copy(from: &Path, to: &PathBuf) -> Result<()> {
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    remove(to)?;
+    fs::copy(from, to).map(drop).with_context(|| format!("copying {} to {}", from.display(), to.display()))
+}
+
+fn remove(file: &Path) -> Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(|| file.display().to_string()),
+        _ => Ok(()),
+    }
+}
+
+/// The lock of the running container. The kernel releases it when the process ends.
+pub(super) struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock, and writes the id of this process into its file.
+    pub(super) fn take(run: &Path) -> Result<Self> {
+        fs::create_dir_all(run).with_context(|| run.display().to_string())?;
+        let path = run.join("nvidia-driver.pid");
+        let what = || path.display().to_string();
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&path).with_context(what)?;
+        match file.try_lock() {
+            Ok(()) => writeln!(file, "{}", std::process::id()).with_context(what)?,
+            Err(TryLockError::WouldBlock) => bail!("An instance of the NVIDIA driver is already running, aborting"),
+            Err(TryLockError::Error(error)) => return Err(error).with_context(what),
+        }
+        Ok(Self { path, _file: file })
+    }
+
+    /// Removes the file, as a container does after it has unloaded its driver.
+    pub(super) fn remove(&self) -> Result<()> {
+        absent_is_fine(fs::remove_file(&self.path)).with_context(|| self.path.display().to_string())
+    }
+}
+
+fn state_file(run: &Path) -> PathBuf {
+    run.join("nvidia-driver.state")
+}
+
+/// Reads the digest that the last container recorded.
+pub(super) fn recorded_digest(run: &Path) -> Option<String> {
+    fs::read_to_string(state_file(run)).ok()
+}
+
+/// Records the digest of the configuration with which the driver was loaded. An empty digest becomes an empty line.
+pub(super) fn record_digest(run: &Path, digest: &str) -> Result<()> {
+    let path = state_file(run);
+    fs::write(&path, format!("{digest}\n")).with_context(|| path.display().to_string())
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
     }
 }

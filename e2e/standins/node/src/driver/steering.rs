@@ -59,18 +59,3 @@ impl Steering {
         self.message.clone().unwrap_or_else(|| "the driver failed, as driver.json demands".into())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_missing_file_means_mode_ok_and_a_misspelt_mode_is_an_error() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Steering::read(folder.path()).unwrap(), Steering::default());
-        fs::write(folder.path().join("driver.json"), r#"{"mode":"wrong-version","loads":"1.2"}"#).unwrap();
-        assert_eq!(Steering::read(folder.path()).unwrap().version("3.4").unwrap(), "1.2");
-        fs::write(folder.path().join("driver.json"), r#"{"mod":"crash"}"#).unwrap();
-        assert!(Steering::read(folder.path()).is_err());
-    }
-}

@@ -145,15 +145,3 @@ fn bytes(digits: &str) -> [c_uchar; 16] {
     }
     bytes
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_uuid_of_a_cluster_has_sixteen_bytes() {
-        let cluster = bytes("0102030405060708-090a-0b0c-0d0e-0fff");
-        assert_eq!(cluster, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 255]);
-        assert_eq!(bytes(""), [0; 16]);
-    }
-}

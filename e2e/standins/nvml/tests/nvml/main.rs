@@ -1,9 +1,7 @@
 //! The stand-in library: its behaviour without the C interface, and the shared object, loaded as the product loads NVIDIA's.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests are tests too
 
-mod divided;
 mod driver_root;
 mod library;
 mod loaded;
-mod models;
 mod unanswered;
