@@ -33,7 +33,10 @@ fn tag_images(f: &Fixture) -> Result<()> {
     for node in f.cluster.nodes() {
         for program in ["gpu-operator", "nvml-probe"] {
             let [new, old] = [NEW, OLD].map(|tag| format!("localhost:5999/{program}:{tag}"));
-            node.exec(&["ctr", "--namespace=k8s.io", "images", "tag", "--force", &new, &old])?;
+            let images = |args: &[&str]| node.exec(&[&["ctr", "--namespace=k8s.io", "images"], args].concat());
+            images(&["tag", "--force", &new, &old])?;
+            // containerd 1.7 finds an image that it has not pulled only once it is labelled.
+            images(&["label", &old, "io.cri-containerd.image=managed"])?;
         }
     }
     Ok(())
