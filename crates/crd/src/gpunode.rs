@@ -17,7 +17,7 @@ use crate::{
     schema::HostFolder,
     stage::Phase,
 };
-pub use records::{DisruptionScope, Moved, Rollout, RolloutStep, StageRevisions, Validated, ValidationResult};
+pub use records::{DisruptionScope, LastUpdate, Rollout, RolloutStep, StageRevisions, Validated, ValidationResult};
 
 /// The operator's decisions for one node. The operator writes it and overwrites the changes of others; users change the policy.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -56,11 +56,11 @@ pub struct GpuNodeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub pool: Option<PoolName>,
-    /// The DaemonSet groups that the current policy assigns to the node.
+    /// The DaemonSet revisions that the current policy assigns to the node.
     #[serde(default)]
     pub wanted: StageRevisions,
-    /// The DaemonSet groups that the node has, which differ from `wanted` while an update is pending. The operator sets
-    /// the node's labels to these groups, and restores labels that other users change. Absent if it has not set them.
+    /// The DaemonSet revisions that the node has, which differ from `wanted` while an update is pending. The operator sets
+    /// the node's labels to these revisions, and restores labels that other users change. Absent if it has not set them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<StageRevisions>,
     /// The update in progress, from its start until the node is ready at the new revision. Absent while no update is in
@@ -69,10 +69,10 @@ pub struct GpuNodeSpec {
     pub rollout: Option<Rollout>,
     /// The number of updates of the node that have begun. A slot in the status of a policy is for the next one.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub turns: u32,
+    pub updates_begun: u32,
     /// The last update of the node, for as long as the rollout of its pool lasts; out of date after that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub moved: Option<Moved>,
+    pub last_update: Option<LastUpdate>,
     /// The time before which no update of the node begins, because the pods that used its GPUs did not end in the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Time>,
@@ -177,7 +177,7 @@ pub struct GpuNodeStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
-    pub offered_resources: Vec<String>,
+    pub past_resource_names: Vec<String>,
     /// The labels outside the operator's own prefix that the operator sets on this node because its policy requests
     /// them.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
@@ -212,11 +212,11 @@ impl GpuNodeStatus {
             validation,
             foreign,
             host_runtime,
-            offered_resources,
+            past_resource_names,
             published_labels,
         } = self;
         let state = (observed_generation, phase, reason, message, waits_on, since, deadline, progressing_since);
-        let known = (missing_image, validation, foreign, host_runtime, offered_resources, published_labels);
+        let known = (missing_image, validation, foreign, host_runtime, past_resource_names, published_labels);
         (state, model, cuda, gpus, known)
     }
 

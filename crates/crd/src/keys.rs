@@ -9,7 +9,7 @@ pub const PREFIX: &str = "gpu.nodestack.dev/";
 pub const MODEL: &str = "gpu.nodestack.dev/model";
 /// Node label: the pool that governs the node.
 pub const POOL: &str = "gpu.nodestack.dev/pool";
-/// Label of DaemonSets and node label: the DaemonSet group of the driver; see [`crate::stage::Stage::key`].
+/// Label of DaemonSets and node label: the revision of the driver; see [`crate::stage::Stage::key`].
 pub const DRIVER: &str = "gpu.nodestack.dev/driver";
 /// Like [`DRIVER`], for the container toolkit.
 pub const TOOLKIT: &str = "gpu.nodestack.dev/toolkit";

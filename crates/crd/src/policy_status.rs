@@ -150,8 +150,8 @@ pub struct Slot {
     /// The UID of the node's GpuNode.
     #[schemars(length(max = 64))]
     pub uid: String,
-    /// The number that `spec.turns` of the GpuNode gets with this disruption.
-    pub turn: u32,
+    /// The number that `spec.updatesBegun` of the GpuNode gets with this disruption.
+    pub update: u32,
     /// The time since which the node has the slot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,

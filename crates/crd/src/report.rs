@@ -78,7 +78,7 @@ pub struct Report {
 }
 
 /// The pods to which kubelet has assigned GPUs: devices of resources that begin with `nvidia.com/`, of those in
-/// `GpuNode.status.offeredResources`, and of claims that the DRA driver `gpu.nvidia.com` has allocated.
+/// `GpuNode.status.pastResourceNames`, and of claims that the DRA driver `gpu.nvidia.com` has allocated.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuPods {

@@ -284,7 +284,7 @@ impl Agent {
         match facts::assignments(&self.settings.host, self.settings.kubelet_root.as_deref()).await {
             Ok(assignments) => {
                 self.pod_errors.clear();
-                Some(gpu_pods(&assignments?, gpu_node.offered_resources()))
+                Some(gpu_pods(&assignments?, gpu_node.past_resource_names()))
             }
             Err(error) => {
                 self.pod_errors.record("cannot list the pods that have GPUs", &error);

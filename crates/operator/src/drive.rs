@@ -4,10 +4,10 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use gpu_operator_plan::{
-    carry::LoopState,
     catalogue::Catalogue,
+    loop_memory::LoopState,
     output::write::Write,
-    pass::{Answer, Around, Pass, Request},
+    pass::{Answer, Pass, PassContext, Request},
     settings::Settings,
     time::Uptime,
 };
@@ -58,8 +58,8 @@ impl Driver {
     }
 
     /// Returns what a pass uses of the loop around it.
-    pub fn around<'a>(&'a self, carry: &'a mut LoopState) -> Around<'a> {
-        Around { settings: &self.settings, catalogue: &self.catalogue, carry, uptime: self.uptime() }
+    pub fn around<'a>(&'a self, carry: &'a mut LoopState) -> PassContext<'a> {
+        PassContext { settings: &self.settings, catalogue: &self.catalogue, carry, uptime: self.uptime() }
     }
 
     /// Carries out a pass, beginning with these requests, and returns the result of each write. Makes no further

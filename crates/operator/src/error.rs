@@ -1,9 +1,9 @@
-//! Errors of requests to the API server. Their class is a label value of a metric, and [`gpu_operator_plan::carry`] determines by it how soon to
+//! Errors of requests to the API server. Their class is a label value of a metric, and [`gpu_operator_plan::loop_memory`] determines by it how soon to
 //! retry.
 
 use std::time::Duration;
 
-use gpu_operator_plan::carry::{Class, Failure};
+use gpu_operator_plan::loop_memory::{Class, Failure};
 use thiserror::Error;
 
 /// The time limit for a request: a connection that hangs must not block the fleet.

@@ -1,10 +1,12 @@
 //! The reconcile loop: observe → plan → apply → status, for the whole fleet at once. Events only wake it, and one pass handles
-//! many of them. Between passes it keeps only what the API server does not store: [`gpu_operator_plan::carry`].
+//! many of them. Between passes it keeps only what the API server does not store: [`gpu_operator_plan::loop_memory`].
 
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use gpu_operator_plan::{Plan, carry::LoopState, catalogue::Catalogue, pass::Pass, settings::Settings, world::World};
+use gpu_operator_plan::{
+    Plan, catalogue::Catalogue, loop_memory::LoopState, pass::Pass, settings::Settings, world::World,
+};
 use kube::Client;
 use tokio::{
     sync::Notify,

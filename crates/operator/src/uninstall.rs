@@ -14,8 +14,8 @@ use futures::{
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use gpu_operator_plan::{
     assess::pod_failure::{DETECTOR_DAEMON_SET, PROBE_DAEMON_SET},
-    carry::Class,
     catalogue::{Catalogue, CatalogueError},
+    loop_memory::Class,
     settings::Settings,
 };
 use k8s_openapi::api::{

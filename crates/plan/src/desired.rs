@@ -79,10 +79,10 @@ pub struct DesiredNode<'w> {
     governed: GovernedNode<'w>,
     /// The third-party parts of its GPU stack.
     pub external: ExternalStack,
-    pub desired: Desired,
+    pub target: Desired,
     pub expected: Option<u32>,
     /// The resources that its device plugin makes of each GPU.
-    pub offer: ResourceLayout,
+    pub resource_layout: ResourceLayout,
 }
 
 impl<'w> Deref for DesiredNode<'w> {
@@ -108,7 +108,7 @@ fn resolve_node<'w>(
     let external = ExternalStack::of(stacks, node, have, report, status, foreign_policy);
     // The desired state depends on the container runtime, whose version is unknown while it is down.
     let known = status.zip(report).filter(|_| !node.runtime_is_silent());
-    let desired = known.map_or(Desired::Unknown, |(status, report)| {
+    let target = known.map_or(Desired::Unknown, |(status, report)| {
         let subject = Subject {
             catalogue,
             images: &policy.spec.images,
@@ -124,13 +124,21 @@ fn resolve_node<'w>(
         }
     });
     let expected = discovery.expected.in_pool(pool.named);
-    let offer = offer(world, policy, pool.named, have);
-    DesiredNode { governed, external, desired, expected, offer }
+    let resource_layout = resource_layout(world, policy, pool.named, have);
+    DesiredNode { governed, external, target, expected, resource_layout }
 }
 
 /// While a new revision is pending, the resources of the current device plugin count.
-fn offer(world: &World, policy: &ClusterGpuPolicy, pool: Option<&Pool>, have: &StageRevisions) -> ResourceLayout {
-    let set = have.device_plugin.as_ref().map(|group| revision::daemon_set_name(Stage::DevicePlugin, group));
+fn resource_layout(
+    world: &World,
+    policy: &ClusterGpuPolicy,
+    pool: Option<&Pool>,
+    have: &StageRevisions,
+) -> ResourceLayout {
+    let set = have.device_plugin.as_ref().map(|revision| revision::daemon_set_name(Stage::DevicePlugin, revision));
     let set = set.and_then(|set| world.daemon_sets.get(&set));
-    set.map_or_else(|| ResourceLayout::of(&effective_spec::device_plugin(policy, pool)), |set| set.offer.clone())
+    set.map_or_else(
+        || ResourceLayout::of(&effective_spec::device_plugin(policy, pool)),
+        |set| set.resource_layout.clone(),
+    )
 }

@@ -241,7 +241,7 @@ impl<'a> Search<'a> {
         keys
     }
 
-    /// Returns one model for each group that the same drivers support; `None` is a model that the catalogue lacks.
+    /// Returns one model for each revision that the same drivers support; `None` is a model that the catalogue lacks.
     fn models(&self) -> Vec<Option<&'a Accelerator>> {
         let named = self.pool.map_or(&[][..], |pool| pool.matches.models.as_slice());
         // Other names are those of unknown and of mixed models.

@@ -15,13 +15,13 @@
 //! the next.
 
 pub mod assess;
-pub mod carry;
 pub mod catalogue;
 pub mod container_names;
 pub mod desired;
 pub mod forecast;
 pub mod image_list;
 pub mod inventory;
+pub mod loop_memory;
 pub mod manifests;
 pub mod note;
 pub mod output;

@@ -10,11 +10,11 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 
 pub use planning::Planning;
-pub use request::{Answer, Around, Request};
+pub use request::{Answer, PassContext, Request};
 pub use writing::Writing;
 
 use crate::{
-    carry::LoopState,
+    loop_memory::LoopState,
     output::write::{Plan, Write},
     time::Uptime,
     world::World,
@@ -36,20 +36,20 @@ enum State {
 
 impl Pass {
     /// The world was observed at `now`.
-    pub fn begin(mut world: World, now: Timestamp, around: &mut Around<'_>) -> (Self, Vec<Request>) {
-        around.carry.enrich(&mut world, around.uptime);
+    pub fn begin(mut world: World, now: Timestamp, around: &mut PassContext<'_>) -> (Self, Vec<Request>) {
+        around.carry.annotate(&mut world, around.uptime);
         let planning = Planning::begin(world, now, around);
         let mut pass = Self { now, observed: around.uptime, state: State::Planning(Box::new(planning)) };
         let requests = pass.go_on(around);
         (pass, requests)
     }
 
-    pub fn carry_out(plan: Plan, world: &World, now: Timestamp, around: &mut Around<'_>) -> (Self, Vec<Request>) {
+    pub fn carry_out(plan: Plan, world: &World, now: Timestamp, around: &mut PassContext<'_>) -> (Self, Vec<Request>) {
         let (state, requests) = write(plan, world, around.uptime, around);
         (Self { now, observed: around.uptime, state }, requests)
     }
 
-    pub fn step(&mut self, answer: Answer, around: &mut Around<'_>) -> Vec<Request> {
+    pub fn step(&mut self, answer: Answer, around: &mut PassContext<'_>) -> Vec<Request> {
         match &mut self.state {
             State::Planning(planning) => {
                 planning.answer(answer, around);
@@ -59,7 +59,7 @@ impl Pass {
         }
     }
 
-    fn go_on(&mut self, around: &mut Around<'_>) -> Vec<Request> {
+    fn go_on(&mut self, around: &mut PassContext<'_>) -> Vec<Request> {
         let State::Planning(planning) = &mut self.state else { return Vec::new() };
         if let Some(question) = planning.next(around) {
             return vec![question];
@@ -114,7 +114,7 @@ impl Pass {
 }
 
 /// The world was observed at this time.
-fn write(mut plan: Plan, world: &World, observed: Uptime, around: &mut Around<'_>) -> (State, Vec<Request>) {
+fn write(mut plan: Plan, world: &World, observed: Uptime, around: &mut PassContext<'_>) -> (State, Vec<Request>) {
     let steps = around.carry.begin(&mut plan, world, around.uptime);
     let (writing, requests) = Writing::begin(steps, observed, plan.has_waiting_pods, around.carry, around.uptime);
     (State::Writing(Box::new(plan), writing), requests)

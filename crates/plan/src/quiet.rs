@@ -34,9 +34,9 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
     let mut unused: BTreeMap<NodeName, u32> = BTreeMap::new();
     for policy in world.policies.values() {
         let ledger = Ledger::of(policy, world, now);
-        for slot in ledger.ahead(world) {
-            let turn = unused.entry(slot.node.clone()).or_default();
-            *turn = (*turn).max(slot.turn);
+        for slot in ledger.unused_slots(world) {
+            let update = unused.entry(slot.node.clone()).or_default();
+            *update = (*update).max(slot.update);
         }
         plan.writes.extend(ledger.changed().map(|content| ledger_write(policy, &content)));
         let status = status(policy, now);
@@ -48,30 +48,30 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
     let mut pods = pods_by_node(world);
     for (name, node) in &world.nodes {
         let pods = pods.remove(name).unwrap_or_default();
-        let turns = unused.get(name).copied().unwrap_or_default();
-        plan.writes.extend(writes_of_node(world, node, &pods, turns));
+        let updates_begun = unused.get(name).copied().unwrap_or_default();
+        plan.writes.extend(writes_of_node(world, node, &pods, updates_begun));
     }
     plan.sort();
     plan
 }
 
 /// Returns the writes for a node, whose slot for the update of this number is given up.
-fn writes_of_node(world: &World, node: &NodeFacts, pods: &[&PodFacts], turns: u32) -> Vec<Write> {
+fn writes_of_node(world: &World, node: &NodeFacts, pods: &[&PodFacts], updates_begun: u32) -> Vec<Write> {
     let mut writes = Vec::new();
     let gpu_node = records::gpu_node_of(world, node);
     let is_ahead = |rollout: &&Rollout| rollout.step != RolloutStep::Replace;
     let given_back = gpu_node.and_then(|gpu_node| gpu_node.spec.rollout.as_ref().filter(is_ahead));
     let recorded = gpu_node.filter(|gpu_node| gpu_node.spec.current.is_some());
-    let groups = match given_back {
+    let revisions = match given_back {
         Some(rollout) => Some(rollout.from.clone()),
         None => recorded.map(|gpu_node| records::current_revisions(world, node, Some(gpu_node), pods)),
     };
     if let Some(gpu_node) = gpu_node {
         let before = &gpu_node.spec;
         let spec = GpuNodeSpec {
-            current: groups.clone(),
+            current: revisions.clone(),
             rollout: None,
-            turns: before.turns.max(turns),
+            updates_begun: before.updates_begun.max(updates_begun),
             // Where a driver is being replaced, the probe must not use the one before again until it ends.
             release_driver: before.release_driver && given_back.is_none(),
             report_holders: before.report_holders && given_back.is_none(),
@@ -81,8 +81,8 @@ fn writes_of_node(world: &World, node: &NodeFacts, pods: &[&PodFacts], turns: u3
         writes.extend(write.map(|spec| Write::new(&node.name, Body::Spec(Box::new(spec)))));
     }
     let is_paused = node.owned_labels.contains(keys::CLIENTS);
-    let labelled = groups.or_else(|| is_paused.then(|| revision::node_groups(node)));
-    let labels = labelled.and_then(|groups| node_labels::restored(node, &groups).write);
+    let labelled = revisions.or_else(|| is_paused.then(|| revision::labelled_revisions(node)));
+    let labels = labelled.and_then(|revisions| node_labels::restored(node, &revisions).write);
     writes.extend(labels.map(|labels| Write::new(&node.name, Body::Labels(labels))));
     writes.extend(node_taints::cordon(node, false));
     writes.extend(node_conditions::removal(node));

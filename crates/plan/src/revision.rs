@@ -27,11 +27,11 @@ pub fn pod_spec<'w>(world: &'w World, stage: Stage, revision: &Revision) -> Opti
     set.spec.as_ref()?.template.spec.as_ref()
 }
 
-/// Returns the groups in a node's labels, which any user may have written.
-pub fn node_groups(node: &NodeFacts) -> StageRevisions {
-    let mut groups = StageRevisions::default();
+/// Returns the revisions in a node's labels, which any user may have written.
+pub fn labelled_revisions(node: &NodeFacts) -> StageRevisions {
+    let mut revisions = StageRevisions::default();
     for stage in Stage::ALL {
-        *groups.get_mut(stage) = node.labels.get(stage.key()).filter(|value| !value.is_empty()).map(Revision::from);
+        *revisions.get_mut(stage) = node.labels.get(stage.key()).filter(|value| !value.is_empty()).map(Revision::from);
     }
-    groups
+    revisions
 }

@@ -1,4 +1,4 @@
-//! The rollout: which nodes are updated, which groups each node's labels should name, and which pods are recreated.
+//! The rollout: which nodes are updated, which revisions each node's labels should name, and which pods are recreated.
 //!
 //! A revision is a hash of all that disrupts: driver version, images, environment, arguments. It is part of the DaemonSet's name and
 //! of the node's label, so a node is updated, and returns, by one write of labels:
@@ -16,7 +16,7 @@
 //!        │                                                    │ nothing holds the driver
 //!        │                                                    ▼
 //!        │     ready, and every stage proven             ┌─────────┐
-//!        │ ◀──────────────────────────────────────────── │ Replace │  labels name the new groups; on the node:
+//!        │ ◀──────────────────────────────────────────── │ Replace │  labels name the new revisions; on the node:
 //!        │                                               └────┬────┘  guard ─▶ driver ─▶ toolkit ─▶ device plugin
 //!        │                                                    │ not ready at the deadline
 //!        └──────────────── listed as failed ◀────────────┘
@@ -26,10 +26,10 @@
 //! first and decides whether nodes move to what the policy wants or back, and [`turn`] is the picture above. A pool halts while
 //! `maxFailures` of its updates have failed: nodes that fail in their turn, whose turn has failed, or that are worse than before it.
 //!
-//! An update that leaves the driver unchanged waits for no pod, except where it repartitions GPUs by MIG. A node that has no group yet
+//! An update that leaves the driver unchanged waits for no pod, except where it repartitions GPUs by MIG. A node that has no revision yet
 //! gets the wanted ones at once, and so does one that has failed and offers no GPU: nothing is taken from any pod there. A toolkit that
 //! restarts the container runtime is always serialized ([`runtime_restart`]). A label that another user changes or removes is no update:
-//! the groups that `GpuNode.spec.current` records are restored at once.
+//! the revisions that `GpuNode.spec.current` records are restored at once.
 //!
 //! What does not disrupt (resources, pull secrets, tolerations, …) changes the template in place and takes effect when the pod is
 //! next created. A pod with an outdated template is deleted only if it cannot start: the new template may contain the cure
@@ -48,7 +48,7 @@ pub mod recreate_pods;
 pub mod runtime_restart;
 pub mod terms;
 pub mod toolkit_restart;
-pub mod turn;
+pub mod update;
 pub mod window;
 
 use std::{collections::BTreeMap, mem::take, sync::LazyLock};
@@ -61,7 +61,7 @@ use crate::{
     rollout::{
         decision::PolicyDecision,
         ledger::Ledger,
-        pool::PoolTurns,
+        pool::PoolUpdates,
         terms::{Budgets, Terms},
     },
     world::World,
@@ -82,18 +82,18 @@ pub fn decide<'f>(fleet: &'f AssessedFleet<'f>, may_evict: bool, now: Timestamp)
     for (name, policy) in &fleet.world.policies {
         let members = fleet.policies.get(name).map_or(&NO_MEMBERS.pools, |members| &members.pools);
         let decision = decide_policy(policy, members, fleet.world, may_evict, now);
-        for (node, turn) in &decision.strays {
+        for (node, update) in &decision.strays {
             let known = rollout.strays.entry(node.clone()).or_default();
-            *known = (*known).max(*turn);
+            *known = (*known).max(*update);
         }
         rollout.policies.insert(name, decision);
     }
     // The node of such a slot may be a member of another pool.
     let pools = rollout.policies.values_mut().flat_map(|policy| policy.pools.values_mut());
     for nodes in pools.map(|pool| &mut pool.nodes) {
-        for (node, turn) in &rollout.strays {
+        for (node, update) in &rollout.strays {
             if let Some(decision) = nodes.get_mut(node) {
-                decision.turns = decision.turns.max(*turn);
+                decision.updates_begun = decision.updates_begun.max(*update);
             }
         }
     }
@@ -114,27 +114,27 @@ fn decide_policy<'f>(
     let mut begin = |name, members: &'f Vec<Assessment<'f>>| {
         let named = members.first().and_then(|assessed| assessed.member.pool.named);
         let terms = Terms::of(policy, named, world, may_evict, now);
-        PoolTurns::begin(policy, name, members, world, terms, &mut ledger)
+        PoolUpdates::begin(policy, name, members, world, terms, &mut ledger)
     };
-    let mut turns: BTreeMap<&PoolName, PoolTurns<'f>> =
+    let mut updates: BTreeMap<&PoolName, PoolUpdates<'f>> =
         pools.iter().map(|(name, members)| (name, begin(name, members))).collect();
     let mut budgets = Budgets::of(policy, pools, &ledger);
-    let mut waiting: Vec<_> = turns.values_mut().flat_map(|pool| take(&mut pool.waiting)).collect();
+    let mut waiting: Vec<_> = updates.values_mut().flat_map(|pool| take(&mut pool.waiting)).collect();
     waiting.sort_by_cached_key(|member| (ledger.slot_of(member).is_none(), !member.node.cordoned));
     for member in waiting {
-        if let Some(pool) = turns.get_mut(&member.pool.name) {
+        if let Some(pool) = updates.get_mut(&member.pool.name) {
             pool.take_turn(member, &mut ledger, &mut budgets);
         }
     }
-    let awaits_slot = turns.values().any(|pool| pool.awaits_slot);
+    let awaits_slot = updates.values().any(|pool| pool.awaits_slot);
     let waits_for = awaits_slot.then(|| obstacle(&ledger, pools, world).or_else(|| budgets.exhausted())).flatten();
-    let of_pools = turns.values().find_map(|pool| pool.waits_for.strip_prefix("update pending: "));
+    let of_pools = updates.values().find_map(|pool| pool.waits_for.strip_prefix("update pending: "));
     let waits_for = waits_for.or(of_pools.map(str::to_owned));
-    let pools: BTreeMap<_, _> = turns.into_iter().map(|(name, pool)| (name, pool.end(&mut ledger))).collect();
+    let pools: BTreeMap<_, _> = updates.into_iter().map(|(name, pool)| (name, pool.end(&mut ledger))).collect();
     ledger.retain(|pool| pools.contains_key(pool));
     let is_decided = |pool: &PoolName, node| pools.get(pool).is_some_and(|pool| pool.nodes.contains_key(node));
-    let strays = ledger.ahead(world).filter(|slot| !is_decided(&slot.pool, &slot.node));
-    let strays = strays.map(|slot| (slot.node.clone(), slot.turn)).collect();
+    let strays = ledger.unused_slots(world).filter(|slot| !is_decided(&slot.pool, &slot.node));
+    let strays = strays.map(|slot| (slot.node.clone(), slot.update)).collect();
     PolicyDecision { check_again: ledger.check_again, strays, waits_for, ledger: ledger.changed(), pools }
 }
 

@@ -26,7 +26,7 @@ use kube::ResourceExt;
 pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
-pub use gpu_pods::{Bystander, GpuPod, GpuPods, GpuRequests, PodOwner, offers_gpus, uses_gpu, without_details};
+pub use gpu_pods::{Bystander, GpuPod, GpuPods, GpuRequests, PodOwner, serves_gpus, uses_gpu, without_details};
 pub use node::{NodeFacts, NodeLabels, TrimmedNode};
 pub use node::{OwnCondition, OwnConditions};
 pub use observed_time::ObservedTime;
@@ -96,7 +96,7 @@ impl World {
         let named = plugins.filter_map(|plugin| plugin.resource_name.clone());
         // Pods outlive the policy and the DRA driver by which they got their GPUs.
         let statuses = || self.gpu_nodes.values().filter_map(|gpu_node| gpu_node.status.as_ref());
-        let resources = named.chain(statuses().flat_map(|status| status.offered_resources.clone())).collect();
+        let resources = named.chain(statuses().flat_map(|status| status.past_resource_names.clone())).collect();
         let claims = self.foreign_sets.values().any(|set| set.part == ForeignPart::Dra)
             || statuses().any(|status| status.foreign.contains_key(keys::DRA_DRIVER));
         GpuRequests { resources, claims }

@@ -65,6 +65,8 @@ pub fn up(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Resu
         }
         return install(paths, state, extent);
     }
+    // Leftovers would use the processors while the workspace is built.
+    clear(paths)?;
     if nodes.is_real() {
         build(paths, purpose, extent, nodes)?;
     } else {
@@ -73,11 +75,17 @@ pub fn up(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Resu
     start(paths, purpose, extent, nodes)
 }
 
-/// Starts the cluster up to `extent`. What it needs must have been built.
-pub fn start(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Result<State> {
-    // A killed command or a restart of the machine may have left parts of a cluster.
+/// Removes the parts of a cluster that a killed command or a restart of the machine has left, and its logs.
+fn clear(paths: &Paths) -> Result<()> {
     down(paths)?;
-    fs::remove_dir_all(paths.logs()).or_else(ignore_missing)?;
+    for paths in [paths, &Paths::simulated()] {
+        fs::remove_dir_all(paths.logs()).or_else(ignore_missing)?;
+    }
+    Ok(())
+}
+
+/// Starts the cluster up to `extent`. What it needs must have been built, and no other may be running.
+pub fn start(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> Result<State> {
     heading("starting the cluster");
     let state = create(paths, purpose, nodes, extent)?;
     install(paths, state, extent)
@@ -217,7 +225,7 @@ pub fn remove_leftover(paths: &Paths) -> Result<()> {
             "the cluster of `cargo xtask up` is running, and this command needs its own: run `cargo xtask down` first"
         );
     }
-    down(paths)
+    clear(paths)
 }
 
 /// Runs `work` and then removes the cluster, whether `work` succeeded or not.

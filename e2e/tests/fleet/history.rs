@@ -103,7 +103,7 @@ impl Recorded for ClusterGpuPolicy {
 impl Recorded for GpuNode {
     fn apply(&self, state: &mut State) {
         let (uid, is_current) = (self.uid().unwrap_or_default(), self.spec.rollout.is_some());
-        state.gpu_nodes.insert(self.name_any(), Turn { uid, number: self.spec.turns, is_current });
+        state.gpu_nodes.insert(self.name_any(), Turn { uid, number: self.spec.updates_begun, is_current });
     }
 
     fn remove(&self, state: &mut State) {

@@ -38,7 +38,8 @@ async fn lease(f: &Fixture) -> Result<LeaseSpec> {
 async fn until_updated(f: &Fixture, count: usize) -> Result<()> {
     eventually(DEADLINE, &format!("{count} updated nodes"), || async {
         let gpu_nodes = f.gpu_nodes().list(&ListParams::default()).await?;
-        let updated = gpu_nodes.iter().filter(|node| node.spec.turns == 1 && node.spec.rollout.is_none()).count();
+        let updated =
+            gpu_nodes.iter().filter(|node| node.spec.updates_begun == 1 && node.spec.rollout.is_none()).count();
         ensure!(updated >= count, "{updated} of {count}");
         Ok(())
     })

@@ -104,7 +104,7 @@ async fn outcome(f: &Fixture) -> Result<Vec<String>> {
         let status = gpu_node.status.clone().unwrap_or_default();
         let reported = (status.phase, status.reason, &status.model, &status.gpus, &status.published_labels);
         // The number of updates, and the time of the last one, depend on how often the operator was killed.
-        let spec = GpuNodeSpec { turns: 0, moved: None, ..gpu_node.spec.clone() };
+        let spec = GpuNodeSpec { updates_begun: 0, last_update: None, ..gpu_node.spec.clone() };
         lines.push(format!("{}: {spec:?} {reported:?}", gpu_node.name_any()));
     }
     for name in f.fleet.names() {

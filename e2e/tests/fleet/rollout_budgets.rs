@@ -87,7 +87,7 @@ impl Laws {
         ensure!(of_small <= SMALL.1, "{of_small} nodes of pool {} are being updated", SMALL.0);
         for (name, turn) in &current {
             let slot = state.slots.get(*name).with_context(|| format!("{name} is updated without a slot: {turn:?}"))?;
-            ensure!((slot.turn, &slot.uid) == (turn.number, &turn.uid), "{name}: {turn:?}, but {slot:?}");
+            ensure!((slot.update, &slot.uid) == (turn.number, &turn.uid), "{name}: {turn:?}, but {slot:?}");
         }
         let cordons = state.nodes.values().filter(|node| node.has_own_cordon).count();
         ensure!(cordons <= self.max_parallel, "{cordons} nodes are cordoned by the operator");
@@ -296,7 +296,7 @@ async fn it_returns_once_its_nodes_can(f: &Fixture) -> Result<()> {
 /// Returns the number of updates of each node.
 async fn turns(f: &Fixture) -> Result<BTreeMap<String, u32>> {
     let nodes = f.gpu_nodes().list(&ListParams::default()).await?;
-    Ok(nodes.iter().map(|node| (node.name_any(), node.spec.turns)).collect())
+    Ok(nodes.iter().map(|node| (node.name_any(), node.spec.updates_begun)).collect())
 }
 
 /// Returns the loaded driver of each node; `None` while the node does not have the wanted revision, or is being updated.

@@ -246,8 +246,11 @@ fn update(facts: &Facts, gpu_node: &GpuNode) -> Option<Check> {
     const NAME: &str = "Update";
     let spec = &gpu_node.spec;
     let rollout: Vec<Evidence> = facts.policy_of(gpu_node).and_then(progress).map(Evidence::new).into_iter().collect();
-    let canary =
-        spec.moved.as_ref().filter(|moved| moved.canary && moved.at.is_none()).map_or("", |_| ", as a canary node");
+    let canary = spec
+        .last_update
+        .as_ref()
+        .filter(|last_update| last_update.canary && last_update.at.is_none())
+        .map_or("", |_| ", as a canary node");
     let Some(Rollout { step, scope, since, deadline, .. }) = &spec.rollout else {
         let current = spec.current.as_ref()?;
         let detail = "pending: the node has another revision than the policy";

@@ -11,30 +11,30 @@ use crate::{
     stage::Stage,
 };
 
-/// The DaemonSet group of each stage. The name of a group is the value of the node's label for that stage.
+/// The DaemonSet revision of each stage. The name of a revision is the value of the node's label for that stage.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct StageRevisions {
-    /// The group of the driver. Absent if the operator does not install the driver.
+    /// The revision of the driver. Absent if the operator does not install the driver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub driver: Option<Revision>,
-    /// The group of the container toolkit.
+    /// The revision of the container toolkit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub toolkit: Option<Revision>,
-    /// The group of the MPS control daemon. Absent if GPUs are not shared by MPS.
+    /// The revision of the MPS control daemon. Absent if GPUs are not shared by MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub mps: Option<Revision>,
-    /// The group of the device plugin.
+    /// The revision of the device plugin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub device_plugin: Option<Revision>,
 }
 
 impl StageRevisions {
-    /// Returns the group of a stage.
+    /// Returns the revision of a stage.
     pub fn get(&self, stage: Stage) -> Option<&Revision> {
         match stage {
             Stage::Driver => self.driver.as_ref(),
@@ -44,7 +44,7 @@ impl StageRevisions {
         }
     }
 
-    /// Returns the group of a stage, to be changed.
+    /// Returns the revision of a stage, to be changed.
     pub fn get_mut(&mut self, stage: Stage) -> &mut Option<Revision> {
         match stage {
             Stage::Driver => &mut self.driver,
@@ -65,7 +65,7 @@ pub struct Rollout {
     /// What the update disturbs on the node.
     #[serde(default, deserialize_with = "open::or_default")]
     pub scope: DisruptionScope,
-    /// The groups that the node had before. The node returns to them if a GPU pod starts before the driver has been
+    /// The revisions that the node had before. The node returns to them if a GPU pod starts before the driver has been
     /// replaced.
     #[serde(default)]
     pub from: StageRevisions,
@@ -79,7 +79,7 @@ pub struct Rollout {
 /// The update of a node within the rollout of its pool.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct Moved {
+pub struct LastUpdate {
     /// The time at which the rollout began, which identifies it.
     pub rollout: Time,
     /// The hash of the settings that it was updated to.
@@ -88,7 +88,7 @@ pub struct Moved {
     /// Whether it is a canary node.
     #[serde(default, skip_serializing_if = "is_default")]
     pub canary: bool,
-    /// The groups that the node had when the rollout began.
+    /// The revisions that the node had when the rollout began.
     #[serde(default)]
     pub from: StageRevisions,
     /// The number of its GPUs with a known problem when its update began.
@@ -131,7 +131,7 @@ pub struct Validated {
     /// The result.
     #[serde(deserialize_with = "open::or_default")]
     pub result: ValidationResult,
-    /// The validated state of the node: a hash of its DaemonSet groups.
+    /// The validated state of the node: a hash of its DaemonSet revisions.
     #[schemars(length(max = 32))]
     pub of: String,
     /// The time of the result.

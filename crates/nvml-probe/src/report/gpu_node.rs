@@ -43,8 +43,8 @@ pub struct GpuNodeFields {
     pub driver_root: Option<String>,
     /// `spec.health`; the defaults if absent or not readable by this version.
     pub rules: HealthRules,
-    /// `status.offeredResources`: the resources by which the node has offered GPUs.
-    pub offered_resources: Vec<String>,
+    /// `status.pastResourceNames`: the resources by which the node has offered GPUs.
+    pub past_resource_names: Vec<String>,
     /// Whether it has an owner: the operator has seen its Node.
     pub owned: bool,
     /// `status.report`; `None` if absent or not readable by this version.
@@ -88,10 +88,10 @@ impl GpuNodeView {
         }
     }
 
-    pub fn offered_resources(&self) -> &[String] {
+    pub fn past_resource_names(&self) -> &[String] {
         match self {
             Self::Unknown | Self::Absent => &[],
-            Self::Present(fields) => &fields.offered_resources,
+            Self::Present(fields) => &fields.past_resource_names,
         }
     }
 
@@ -111,8 +111,8 @@ impl From<DynamicObject> for GpuNodeFields {
             requests: Requests { release: requests("/spec/releaseDriver"), holders: requests("/spec/reportHolders") },
             driver_root: data.pointer("/spec/driverRoot").and_then(serde_json::Value::as_str).map(str::to_owned),
             rules: data.pointer("/spec/health").map(parse_rules).unwrap_or_default(),
-            offered_resources: data
-                .pointer("/status/offeredResources")
+            past_resource_names: data
+                .pointer("/status/pastResourceNames")
                 .and_then(|names| serde_json::from_value(names.clone()).ok())
                 .unwrap_or_default(),
             owned: object.metadata.owner_references.is_some_and(|owners| !owners.is_empty()),

@@ -197,7 +197,7 @@ impl Mirrors {
             }
             Body::Labels(planned) => {
                 let (mirror, name) = (self.nodes.read(), name.into());
-                let same = |known: &NodeFacts| revision::node_groups(known) == planned.seen;
+                let same = |known: &NodeFacts| revision::labelled_revisions(known) == planned.seen;
                 (mirror.version::<NodeName>(&name), mirror.get::<NodeName>(&name).is_some_and(same))
             }
             Body::Ledger(planned) => {

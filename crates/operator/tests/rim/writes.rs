@@ -14,8 +14,8 @@ use gpu_operator::{
 use gpu_operator_crd::Reason;
 use gpu_operator_plan::{
     Plan,
-    carry::{Class, LoopState},
     catalogue::Catalogue,
+    loop_memory::{Class, LoopState},
     output::{
         body::{Body, Kind, Part},
         events::{Subject, Transition},
@@ -195,7 +195,7 @@ async fn a_write_for_an_earlier_state_is_not_made() {
     plan.writes.retain(|write| write.target.part == Part::Labels);
     for write in &mut plan.writes {
         if let Body::Labels(labels) = &mut write.body {
-            labels.seen = revision::node_groups(&NodeFacts::of(&api.all::<TrimmedNode>(NODES)[0]));
+            labels.seen = revision::labelled_revisions(&NodeFacts::of(&api.all::<TrimmedNode>(NODES)[0]));
         }
     }
     let written = carry_out(&behind, &plan, &mut LoopState::default()).await;
@@ -284,7 +284,7 @@ async fn evictions_respect_budgets_and_name_them() {
     assert_eq!(classes, expected.into());
     // The next plan knows why.
     let mut world = World::default();
-    carry.enrich(&mut world, Duration::ZERO);
+    carry.annotate(&mut world, Duration::ZERO);
     let why = world.refused_evictions;
     assert_eq!(why.len(), 2, "{why:?}");
     assert!(

@@ -72,13 +72,13 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
     if let Some((reason, message)) = pod_failure(pod, now) {
         return Some(Verdict::new(phase, reason, message));
     }
-    if member.driver_waits() && member.is_held_by_others() {
+    if member.guard_is_waiting() && member.driver_in_use_by_others() {
         return Some(in_use(member, phase, loaded.unwrap_or("?"), &wanted));
     }
     let other = loaded.filter(|loaded| !choice.fits(loaded));
     let is_there = |found: &InstalledDriver| found.root == choice.root() && choice.fits(&found.version);
     Some(match (other, pod.running_since()) {
-        (_, None) if member.is_held_by_others() && runs_init(pod, GUARD) => {
+        (_, None) if member.driver_in_use_by_others() && runs_init(pod, GUARD) => {
             in_use(member, phase, loaded.unwrap_or("?"), &wanted)
         }
         (Some(other), Some(_)) if choice.root() != CONTAINER_ROOT && report.driver.installed.iter().any(is_there) => {
@@ -218,7 +218,7 @@ pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<Note> {
         }
         let has_failed = pod.is_some_and(PodFacts::has_failed);
         let was_ready = member.allocatable() > 0 && member.status().is_some_and(GpuNodeStatus::is_ready);
-        let is_unreported = plugin.zip(pod).is_some_and(|(plugin, pod)| plugin.has_found(pod));
+        let is_unreported = plugin.zip(pod).is_some_and(|(plugin, pod)| plugin.proves_running(pod));
         let is_lost = has_failed || known(Reason::DriverDown) || !is_unreported && (was_there || was_ready);
         return (facts.loaded.is_some() && is_lost).then(|| Note::new(Reason::DriverDown, down(pod)));
     };

@@ -6,7 +6,7 @@
 /// The size from which the beginning of a message may be missing: 2048 bytes without surrounding whitespace.
 const CUT_FROM: usize = 2000;
 /// In characters, of the 1,024 of a node's whole message.
-const AT_MOST: usize = 600;
+const MAX_LENGTH: usize = 600;
 
 /// What programs without log levels print about errors, in lower case.
 const ERRORS: [&str; 18] = [
@@ -116,11 +116,11 @@ impl Record<'_> {
         let head = if self.is_cut { self.head } else { without_time(self.head) };
         let words = [head].into_iter().chain(self.continued.iter().copied());
         let text = words.collect::<Vec<_>>().join(" ");
-        let surplus = text.chars().count().saturating_sub(AT_MOST);
+        let surplus = text.chars().count().saturating_sub(MAX_LENGTH);
         match (self.is_cut, surplus) {
             (true, surplus) => format!("…{}", text.chars().skip(surplus).collect::<String>()),
             (false, 0) => text,
-            (false, _) => text.chars().take(AT_MOST).chain(['…']).collect(),
+            (false, _) => text.chars().take(MAX_LENGTH).chain(['…']).collect(),
         }
     }
 }
@@ -312,14 +312,14 @@ mod tests {
         let dump = format!("{}: nvml init failed: Unknown Error", "x".repeat(2500));
         let line = error_line(&dump);
         assert!(line.starts_with('…') && line.ends_with("nvml init failed: Unknown Error"), "{line}");
-        assert_eq!(line.chars().count(), AT_MOST + 1);
+        assert_eq!(line.chars().count(), MAX_LENGTH + 1);
     }
 
     #[test]
     fn a_long_record_ends_with_an_ellipsis() {
         let line = error_line(&format!("error: {}", "é".repeat(900)));
         assert!(line.starts_with("error: é") && line.ends_with('…'), "{line}");
-        assert_eq!(line.chars().count(), AT_MOST + 1);
+        assert_eq!(line.chars().count(), MAX_LENGTH + 1);
     }
 
     #[test]

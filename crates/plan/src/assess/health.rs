@@ -184,7 +184,7 @@ mod tests {
             name: "nvml-probe-x".into(),
             node: "a".into(),
             role: Role::Probe,
-            group: None,
+            revision: None,
             applied: None,
             created: Some(then.into()),
             sandbox_since: Some(then.into()),

@@ -3,7 +3,7 @@
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
     GpuNodeStatus,
-    gpunode::{Moved, Rollout, RolloutStep, StageRevisions},
+    gpunode::{LastUpdate, Rollout, RolloutStep, StageRevisions},
     keys,
     policy::{Health, Stage},
     reason::Reason,
@@ -67,7 +67,7 @@ impl<'w> Member<'w> {
             untolerated: tolerations.and_then(|tolerations| desired.node.untolerated(&tolerations).next()),
             health_policy: effective_spec::health(policy, pool),
             expected_resources: expected
-                .map(|expected| ExpectedResources::of(expected, health.unhealthy, last, &desired.offer)),
+                .map(|expected| ExpectedResources::of(expected, health.unhealthy, last, &desired.resource_layout)),
             health,
             contested: world.contested_nodes.get(name).map(String::as_str),
             gpu_pods: world.gpu_pods.get(name),
@@ -93,12 +93,12 @@ impl<'w> Member<'w> {
         self.gpu_node?.spec.rollout.as_ref()
     }
 
-    pub fn turns(&self) -> u32 {
-        self.gpu_node.map_or(0, |gpu_node| gpu_node.spec.turns)
+    pub fn updates_begun(&self) -> u32 {
+        self.gpu_node.map_or(0, |gpu_node| gpu_node.spec.updates_begun)
     }
 
-    pub fn moved(&self) -> Option<&'w Moved> {
-        self.gpu_node?.spec.moved.as_ref()
+    pub fn last_update(&self) -> Option<&'w LastUpdate> {
+        self.gpu_node?.spec.last_update.as_ref()
     }
 
     pub fn not_before(&self) -> Option<Timestamp> {
@@ -106,15 +106,15 @@ impl<'w> Member<'w> {
     }
 
     pub fn want(&self) -> Option<StageRevisions> {
-        self.desired.desired.variant().map(Variant::groups)
+        self.desired.target.variant().map(Variant::revisions)
     }
 
     pub fn driver(&self) -> Option<&DriverChoice> {
-        self.desired.desired.variant().map(|variant| &variant.key.driver)
+        self.desired.target.variant().map(|variant| &variant.key.driver)
     }
 
     pub fn toolkit(&self) -> Option<&ToolkitChoice> {
-        self.desired.desired.variant().map(|variant| &variant.key.toolkit)
+        self.desired.target.variant().map(|variant| &variant.key.toolkit)
     }
 
     pub fn model(&self) -> Option<&str> {
@@ -164,7 +164,7 @@ impl<'w> Member<'w> {
     }
 
     /// Returns a resource name that pods can request.
-    pub fn offered(&self) -> &str {
+    pub fn requestable_name(&self) -> &str {
         let there = &self.node.allocatable;
         let mut resource_names =
             self.expected_resources.iter().flat_map(|expected_resources| expected_resources.whole.keys());
@@ -219,10 +219,10 @@ impl<'w> Member<'w> {
 
     /// Returns the stage's pod of the node's revision.
     pub fn pod(&self, stage: Stage) -> Option<&'w PodFacts> {
-        let group = self.have.get(stage)?;
-        let of_group = self.pods_of(stage).filter(|pod| pod.group.as_ref() == Some(group));
+        let revision = self.have.get(stage)?;
+        let of_revision = self.pods_of(stage).filter(|pod| pod.revision.as_ref() == Some(revision));
         // A terminating pod is returned only if there is no other.
-        of_group.min_by_key(|pod| pod.is_leaving())
+        of_revision.min_by_key(|pod| pod.is_leaving())
     }
 
     /// Returns when the last pod or container was created or started.
@@ -242,25 +242,25 @@ impl<'w> Member<'w> {
     }
 
     /// Until then, a driver pod in its guard is expected to continue by itself: most guards exit immediately.
-    pub fn driver_waits_until(&self) -> Option<Timestamp> {
+    pub fn guard_due(&self) -> Option<Timestamp> {
         let guard = self.pod(Stage::Driver)?.init.iter().find(|init| init.name == GUARD)?;
         Some(later(guard.running_since()?.local(), GUARD_TIMEOUT))
     }
 
     /// Whether a restarted driver container is waiting in its guard.
-    pub fn driver_waits(&self) -> bool {
+    pub fn guard_is_waiting(&self) -> bool {
         let reported = self.report.is_some_and(|report| report.driver.waits.is_some());
         reported && self.pod(Stage::Driver).is_some_and(|pod| pod.is_nvidia_driver() && pod.has_started())
     }
 
     /// Whether programs other than the operator's own pods use the driver. The probe cannot detect them while it uses the driver itself;
     /// pods are known from the API server.
-    pub fn is_held_by_others(&self) -> bool {
+    pub fn driver_in_use_by_others(&self) -> bool {
         let Some(report) = self.report.filter(|report| report.driver.in_use) else { return false };
-        if self.gpu_pods.is_some_and(GpuPods::is_held) {
+        if self.gpu_pods.is_some_and(GpuPods::use_driver) {
             return true;
         }
-        let holds = |pod: &&PodFacts| pod.holds_driver() || pod.role == Role::Validation;
+        let holds = |pod: &&PodFacts| pod.uses_driver() || pod.role == Role::Validation;
         let answers = report.nvml.state == NvmlState::Answering;
         !answers && !self.pods.iter().copied().filter(holds).any(PodFacts::has_started)
     }
@@ -304,7 +304,7 @@ impl<'w> Member<'w> {
     /// Whether the driver is loaded and installed and, during an update, its pod runs: another revision of the same version finds the old
     /// driver loaded.
     pub fn driver_done(&self) -> bool {
-        let moved = self.rollout().is_none() || self.have.driver.is_none();
-        self.driver_proven() && (moved || self.pod(Stage::Driver).is_some_and(PodFacts::running))
+        let has_arrived = self.rollout().is_none() || self.have.driver.is_none();
+        self.driver_proven() && (has_arrived || self.pod(Stage::Driver).is_some_and(PodFacts::running))
     }
 }

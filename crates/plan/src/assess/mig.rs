@@ -24,7 +24,7 @@ const LOOKS: u32 = 3;
 
 /// Names the first GPU whose layout differs; `None` if there is none, or if that is unknown.
 pub fn differs(member: &Member<'_>) -> Option<String> {
-    let layout = member.desired.variant()?.key.plugin.layout()?;
+    let layout = member.target.variant()?.key.plugin.layout()?;
     let report = member.report.filter(|report| report.nvml.state == NvmlState::Answering)?;
     // While a GPU is missing from the bus, those behind it have other indices than their layouts.
     if !layout.devices.is_empty() && member.expected.is_some_and(|expected| member.on_bus() < expected) {

@@ -56,7 +56,7 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
         }
         return Verdict::new(Phase::Ready, Reason::AllGpusAllocatable, allocatable(member));
     }
-    match &member.desired {
+    match &member.target {
         Desired::Unknown if node.runtime_is_silent() => return silent_runtime(member, now),
         Desired::Unknown => return without_report(member, now),
         Desired::Unsatisfiable(fault) => return driver::of_fault(member, fault, now),

@@ -98,7 +98,7 @@ pub fn missing_precompiled(
         return None;
     }
     let status = member.status()?;
-    if member.desired.is_unknown() {
+    if member.target.is_unknown() {
         return status.missing_image.clone();
     }
     let (report, choice) = (member.report?, member.driver()?);
@@ -153,7 +153,7 @@ mod tests {
             name: "preflight-a-b".into(),
             node: "n".into(),
             role: Role::Preflight,
-            group: None,
+            revision: None,
             applied: None,
             created: Some(Timestamp::UNIX_EPOCH.into()),
             sandbox_since: None,

@@ -86,10 +86,10 @@ pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) ->
         );
         return Verdict::new(phase, Reason::UntoleratedTaint, message);
     }
-    let group = member.have.get(stage);
-    let refusal = group.and_then(|group| {
-        let of_group = |pod: &PodFacts| pod.role == Role::Operand(stage) && pod.group.as_ref() == Some(group);
-        pod_failure::refusal(world, &daemon_set_name(stage, group), of_group)
+    let revision = member.have.get(stage);
+    let refusal = revision.and_then(|revision| {
+        let of_revision = |pod: &PodFacts| pod.role == Role::Operand(stage) && pod.revision.as_ref() == Some(revision);
+        pod_failure::refusal(world, &daemon_set_name(stage, revision), of_revision)
     });
     match refusal {
         Some(words) => Verdict::new(phase, Reason::PodsForbidden, words),

@@ -32,9 +32,9 @@ pub struct ExpectedResources {
 
 impl ExpectedResources {
     /// Of `expected` GPUs, `unhealthy` are missing or must not be used.
-    pub fn of(expected: u32, unhealthy: u32, report: Option<&Report>, offer: &ResourceLayout) -> Self {
+    pub fn of(expected: u32, unhealthy: u32, report: Option<&Report>, layout: &ResourceLayout) -> Self {
         let mut expected_resources = Self::default();
-        let partitioned = |gpu: &&Gpu| offer.mig != MigStrategy::None && gpu.mig_devices.is_some();
+        let partitioned = |gpu: &&Gpu| layout.mig != MigStrategy::None && gpu.mig_devices.is_some();
         let gpus = report.map(|report| report.gpus.as_slice()).unwrap_or_default();
         let (mut plain, mut plain_unhealthy) = (expected, unhealthy.min(expected));
         for gpu in gpus.iter().filter(partitioned) {
@@ -42,18 +42,18 @@ impl ExpectedResources {
             plain = plain.saturating_sub(1);
             plain_unhealthy = plain_unhealthy.saturating_sub(u32::from(!well));
             for MigDevices { profile, count, .. } in gpu.mig_devices.iter().flatten() {
-                let name = match offer.mig {
-                    MigStrategy::Mixed => mig_resource(profile, offer.renamed && is_shared(profile)),
-                    MigStrategy::None | MigStrategy::Single => gpu_resource(offer.renamed),
+                let name = match layout.mig {
+                    MigStrategy::Mixed => mig_resource(profile, layout.renamed && is_shared(profile)),
+                    MigStrategy::None | MigStrategy::Single => gpu_resource(layout.renamed),
                 };
-                let shared = offer.mig != MigStrategy::Mixed || is_shared(profile);
-                expected_resources.add(name, if shared { count * offer.replicas } else { *count }, well);
+                let shared = layout.mig != MigStrategy::Mixed || is_shared(profile);
+                expected_resources.add(name, if shared { count * layout.replicas } else { *count }, well);
             }
         }
         let usable = plain.saturating_sub(plain_unhealthy);
-        let whole = || offer.resource.clone().map_or_else(|| gpu_resource(offer.renamed), Cow::Owned);
-        expected_resources.add(whole(), usable * offer.replicas, true);
-        expected_resources.add(whole(), (plain - usable) * offer.replicas, false);
+        let whole = || layout.resource.clone().map_or_else(|| gpu_resource(layout.renamed), Cow::Owned);
+        expected_resources.add(whole(), usable * layout.replicas, true);
+        expected_resources.add(whole(), (plain - usable) * layout.replicas, false);
         expected_resources
     }
 
@@ -128,9 +128,9 @@ mod tests {
         let halves: Option<&[(&str, u32)]> = Some(&[("3g.40gb", 2)]);
         let media: Option<&[(&str, u32)]> = Some(&[("1g.10gb+me", 1)]);
         let empty: Option<&[(&str, u32)]> = Some(&[]);
-        let offer = |replicas, renamed, mig| ResourceLayout { replicas, renamed, mig, ..ResourceLayout::default() };
+        let layout = |replicas, renamed, mig| ResourceLayout { replicas, renamed, mig, ..ResourceLayout::default() };
         let plain = ResourceLayout::default();
-        for (case, gpus, unhealthy, offer, whole, usable) in [
+        for (case, gpus, unhealthy, layout, whole, usable) in [
             ("whole", vec![gpu(well, None); 2], 0, plain.clone(), "nvidia.com/gpu=2", "nvidia.com/gpu=2"),
             (
                 "unhealthy",
@@ -145,7 +145,7 @@ mod tests {
                 "sliced",
                 vec![gpu(well, None), gpu(unhealthy_gpu, None)],
                 1,
-                offer(4, false, MigStrategy::None),
+                layout(4, false, MigStrategy::None),
                 "nvidia.com/gpu=8",
                 "nvidia.com/gpu=4",
             ),
@@ -153,7 +153,7 @@ mod tests {
                 "renamed",
                 vec![gpu(well, None); 2],
                 0,
-                offer(4, true, MigStrategy::None),
+                layout(4, true, MigStrategy::None),
                 "nvidia.com/gpu.shared=8",
                 "nvidia.com/gpu.shared=8",
             ),
@@ -162,7 +162,7 @@ mod tests {
                 "single",
                 vec![gpu(well, sevenths), gpu(unhealthy_gpu, sevenths)],
                 1,
-                offer(1, false, MigStrategy::Single),
+                layout(1, false, MigStrategy::Single),
                 "nvidia.com/gpu=14",
                 "nvidia.com/gpu=7",
             ),
@@ -170,7 +170,7 @@ mod tests {
                 "mixed",
                 vec![gpu(well, sevenths), gpu(well, halves)],
                 0,
-                offer(1, false, MigStrategy::Mixed),
+                layout(1, false, MigStrategy::Mixed),
                 "nvidia.com/mig-1g.10gb=7 nvidia.com/mig-3g.40gb=2",
                 "nvidia.com/mig-1g.10gb=7 nvidia.com/mig-3g.40gb=2",
             ),
@@ -178,7 +178,7 @@ mod tests {
                 "mixed beside a whole one",
                 vec![gpu(well, sevenths), gpu(well, None)],
                 0,
-                offer(1, false, MigStrategy::Mixed),
+                layout(1, false, MigStrategy::Mixed),
                 "nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=7",
                 "nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=7",
             ),
@@ -186,14 +186,14 @@ mod tests {
                 "mixed and sliced",
                 vec![gpu(well, sevenths), gpu(well, media)],
                 0,
-                offer(2, true, MigStrategy::Mixed),
+                layout(2, true, MigStrategy::Mixed),
                 "nvidia.com/mig-1g.10gb.me=1 nvidia.com/mig-1g.10gb.shared=14",
                 "nvidia.com/mig-1g.10gb.me=1 nvidia.com/mig-1g.10gb.shared=14",
             ),
-            ("no layout yet", vec![gpu(well, empty); 2], 0, offer(1, false, MigStrategy::Mixed), "", ""),
+            ("no layout yet", vec![gpu(well, empty); 2], 0, layout(1, false, MigStrategy::Mixed), "", ""),
         ] {
             let report = Report { gpus, ..Report::default() };
-            let expected_resources = ExpectedResources::of(2, unhealthy, Some(&report), &offer);
+            let expected_resources = ExpectedResources::of(2, unhealthy, Some(&report), &layout);
             assert_eq!(
                 (amounts(&expected_resources.whole).as_str(), amounts(&expected_resources.usable).as_str()),
                 (whole, usable),

@@ -31,23 +31,23 @@ use crate::{
     revision,
 };
 
-/// The longest part of a pool's name in a group's name.
+/// The longest part of a pool's name in a revision's name.
 const SLUG: usize = 30;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variant {
     pub key: VariantKey,
-    /// The stages that this operator installs, with the group of each.
+    /// The stages that this operator installs, with the revision of each.
     pub stages: Vec<(Revision, StageSpec)>,
 }
 
 impl Variant {
-    pub fn groups(&self) -> StageRevisions {
-        let mut groups = StageRevisions::default();
-        for (group, spec) in &self.stages {
-            *groups.get_mut(spec.stage) = Some(group.clone());
+    pub fn revisions(&self) -> StageRevisions {
+        let mut revisions = StageRevisions::default();
+        for (revision, spec) in &self.stages {
+            *revisions.get_mut(spec.stage) = Some(revision.clone());
         }
-        groups
+        revisions
     }
 }
 
@@ -105,13 +105,13 @@ pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) 
         stages::mps_stage(policy, pool, &key),
         stages::plugin_stage(policy, pool, &key),
     ];
-    let stages = specs.into_iter().flatten().map(|spec| (group_name(&key, &spec), spec)).collect();
+    let stages = specs.into_iter().flatten().map(|spec| (revision_name(&key, &spec), spec)).collect();
     Variant { key, stages }
 }
 
 /// Returns a readable prefix and a hash of the revision, the value of the node's label. A stage's revision covers only the stages before
 /// it: a change of the plugin updates only the plugin.
-fn group_name(key: &VariantKey, spec: &StageSpec) -> Revision {
+fn revision_name(key: &VariantKey, spec: &StageSpec) -> Revision {
     let VariantKey { policy, pool, named, driver, toolkit, toolkit_folder, plugin, host, kubelet_root, arch } = key;
     let toolkit = (spec.stage >= Stage::Toolkit).then(|| toolkit.revision());
     let plugin = match spec.stage {
@@ -192,16 +192,16 @@ mod tests {
         device_plugin::choose(&written, driver, None, false).unwrap()
     }
 
-    /// Returns each stage's group, and its pod with the group's name replaced.
+    /// Returns each stage's revision, and its pod with the revision's name replaced.
     fn stages(settings: &Settings, policy: &ClusterGpuPolicy, key: VariantKey) -> Vec<(Stage, Revision, String)> {
         let variant = resolve(policy, None, key);
         let sets = daemon_sets(settings, policy, &variant);
         assert_eq!(sets.len(), variant.stages.len());
         let stages = variant.stages.iter().zip(&sets);
         stages
-            .map(|((group, spec), set)| {
-                let pod = serde_json::to_string(&set.spec).unwrap().replace(group.as_str(), "GROUP");
-                (spec.stage, group.clone(), pod)
+            .map(|((revision, spec), set)| {
+                let pod = serde_json::to_string(&set.spec).unwrap().replace(revision.as_str(), "GROUP");
+                (spec.stage, revision.clone(), pod)
             })
             .collect()
     }
@@ -251,9 +251,9 @@ mod tests {
                 stages(&settings, &policy, key(&driver, &toolkit, &plugin, host))
             };
             for (one, other) in hosts.iter().flat_map(|one| hosts.iter().map(move |other| (*one, *other))) {
-                for ((stage, group, pod), (_, other_group, other_pod)) in of_host(one).iter().zip(&of_host(other)) {
+                for ((stage, revision, pod), (_, other_group, other_pod)) in of_host(one).iter().zip(&of_host(other)) {
                     assert_eq!(
-                        group == other_group,
+                        revision == other_group,
                         pod == other_pod,
                         "{stage:?} on {one:?} and {other:?}: {driver:?}"
                     );
@@ -275,14 +275,14 @@ mod tests {
             parameters: None,
         };
         for selinux in [false, true] {
-            let groups = |subscription| {
+            let revisions = |subscription| {
                 let plugin = choose_plugin("{sharing: {mps: {replicas: 2}}}", &driver);
                 let host = HostTraits { selinux, subscription };
-                resolve(&policy, None, key(&driver, &ToolkitChoice::Cdi, &plugin, host)).groups()
+                resolve(&policy, None, key(&driver, &ToolkitChoice::Cdi, &plugin, host)).revisions()
             };
-            let (with, without) = (groups(true), groups(false));
+            let (with, without) = (revisions(true), revisions(false));
             assert_ne!(with.driver, without.driver);
-            let rest = |groups: StageRevisions| StageRevisions { driver: None, ..groups };
+            let rest = |revisions: StageRevisions| StageRevisions { driver: None, ..revisions };
             assert!(without.toolkit.is_some() && without.mps.is_some() && without.device_plugin.is_some());
             assert_eq!(rest(with), rest(without));
         }

@@ -262,7 +262,7 @@ fn waiting(assessed: &Assessment<'_>, decision: &Decision) -> Waiting {
     let (node, pool): (NodeName, PoolName) = (member.node.name.clone(), member.pool.name.clone());
     let of_verdict =
         || Note { reason: verdict.reason, message: verdict.message.clone(), waits_on: verdict.waits_on.clone() };
-    let fault = member.desired.fault().map(|fault| Note::new(fault.reason, fault.message.clone()));
+    let fault = member.target.fault().map(|fault| Note::new(fault.reason, fault.message.clone()));
     let Note { reason, message, waits_on } = fault.or(decision.note.clone()).unwrap_or_else(of_verdict);
     Waiting { node, pool, reason, message, pods: waits_on }
 }
@@ -280,8 +280,8 @@ fn outcome(pod: &GpuPod, terms: &Terms, world: &World) -> PodOutcome {
 }
 
 fn stages(have: &StageRevisions, to: &StageRevisions, world: &World) -> Vec<StageChange> {
-    let image = |stage: Stage, groups: &StageRevisions| {
-        revision::pod_spec(world, stage, groups.get(stage)?)?.containers.first()?.image.clone()
+    let image = |stage: Stage, revisions: &StageRevisions| {
+        revision::pod_spec(world, stage, revisions.get(stage)?)?.containers.first()?.image.clone()
     };
     let differ = Stage::ALL.into_iter().filter(|stage| have.get(*stage) != to.get(*stage));
     differ.map(|stage| StageChange { stage, from: image(stage, have), to: image(stage, to) }).collect()

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNodeSpec, NodeName, Phase, PolicyName,
-    gpunode::{Moved, StageRevisions},
+    gpunode::{LastUpdate, StageRevisions},
     policy::Stage,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
@@ -83,8 +83,8 @@ impl Event {
             Self::Ledger(policy, content) => write_ledger(world, &policy, content),
             Self::Pulled(name, pod) => pull(world, name, &pod),
             Self::Recorded(node, spec, cordon) => record(world, &node, *spec, cordon),
-            Self::Arrived(node, spec, groups) => {
-                arrive(world, &node, *spec, &groups, now);
+            Self::Arrived(node, spec, revisions) => {
+                arrive(world, &node, *spec, &revisions, now);
                 true
             }
         }
@@ -113,7 +113,7 @@ fn pod_on(node: &NodeName, role: Role, name: String) -> PodFacts {
         name,
         node: node.clone(),
         role,
-        group: None,
+        revision: None,
         applied: None,
         created: None,
         sandbox_since: None,
@@ -148,39 +148,40 @@ fn record(world: &mut World, node: &NodeName, spec: GpuNodeSpec, cordon: bool) -
     changes
 }
 
-fn arrive(world: &mut World, node: &NodeName, mut spec: GpuNodeSpec, groups: &StageRevisions, now: Timestamp) {
-    spec.current = Some(groups.clone());
+fn arrive(world: &mut World, node: &NodeName, mut spec: GpuNodeSpec, revisions: &StageRevisions, now: Timestamp) {
+    spec.current = Some(revisions.clone());
     spec.rollout = None;
     spec.release_driver = false;
-    spec.moved = spec.moved.map(|moved| Moved { at: moved.at.or(Some(Time(now))), ..moved });
+    spec.last_update =
+        spec.last_update.map(|last_update| LastUpdate { at: last_update.at.or(Some(Time(now))), ..last_update });
     record(world, node, spec, false);
     let status = world.gpu_nodes.get_mut(node).and_then(|gpu_node| Arc::make_mut(gpu_node).status.as_mut());
     if let Some(status) = status {
         (status.phase, status.reason) = (Phase::Ready, None);
     }
     if let Some(facts) = world.nodes.get_mut(node) {
-        name_groups(Arc::make_mut(facts), groups);
+        name_revisions(Arc::make_mut(facts), revisions);
     }
     if let Some(pods) = world.gpu_pods.get_mut(node) {
         pods.users.clear();
     }
     world.pods.retain(|_, pod| pod.node != *node || !matches!(pod.role, Role::Operand(_)));
     for stage in Stage::ALL {
-        if let Some(group) = groups.get(stage) {
+        if let Some(revision) = revisions.get(stage) {
             let (name, role) = (format!("{}@{node}", stage.as_str()), Role::Operand(stage));
             let containers = vec![container(stage.as_str(), ContainerState::Running(None))];
-            let pod = PodFacts { group: Some(group.clone()), containers, ..pod_on(node, role, name.clone()) };
+            let pod = PodFacts { revision: Some(revision.clone()), containers, ..pod_on(node, role, name.clone()) };
             world.pods.insert(name, Arc::new(pod));
         }
     }
 }
 
-fn name_groups(node: &mut NodeFacts, groups: &StageRevisions) {
+fn name_revisions(node: &mut NodeFacts, revisions: &StageRevisions) {
     let mut labels: BTreeMap<_, _> = std::mem::take(&mut node.labels);
     for stage in Stage::ALL {
-        match groups.get(stage) {
-            Some(group) => {
-                labels.insert(stage.key().into(), group.as_str().into());
+        match revisions.get(stage) {
+            Some(revision) => {
+                labels.insert(stage.key().into(), revision.as_str().into());
                 node.owned_labels.insert(stage.key().into());
             }
             None => drop(labels.remove(stage.key())),

@@ -65,12 +65,12 @@ pub fn current_revisions(
     gpu_node: Option<&GpuNode>,
     pods: &[&PodFacts],
 ) -> StageRevisions {
-    let mut labelled = revision::node_groups(node);
+    let mut labelled = revision::labelled_revisions(node);
     let recorded = gpu_node.and_then(|gpu_node| gpu_node.spec.current.as_ref());
     let exists =
-        |stage: Stage, group: &Revision| world.daemon_sets.contains_key(&revision::daemon_set_name(stage, group));
-    let counts = |stage: Stage, group: &Revision| {
-        let (owned, exists) = (node.owned_labels.contains(stage.key()), exists(stage, group));
+        |stage: Stage, revision: &Revision| world.daemon_sets.contains_key(&revision::daemon_set_name(stage, revision));
+    let counts = |stage: Stage, revision: &Revision| {
+        let (owned, exists) = (node.owned_labels.contains(stage.key()), exists(stage, revision));
         if recorded.is_some() { owned && exists } else { owned || exists }
     };
     if let Some(recorded) = recorded {
@@ -80,12 +80,12 @@ pub fn current_revisions(
         }
     }
     for stage in Stage::ALL {
-        let group = labelled.get_mut(stage);
-        group.take_if(|group| !counts(stage, group));
-        if recorded.is_none() && group.is_none() {
+        let revision = labelled.get_mut(stage);
+        revision.take_if(|revision| !counts(stage, revision));
+        if recorded.is_none() && revision.is_none() {
             let stays = |pod: &&&PodFacts| pod.role == Role::Operand(stage) && !pod.is_leaving();
-            let pod = pods.iter().find(stays).and_then(|pod| pod.group.as_ref());
-            *group = pod.filter(|group| exists(stage, group)).cloned();
+            let pod = pods.iter().find(stays).and_then(|pod| pod.revision.as_ref());
+            *revision = pod.filter(|revision| exists(stage, revision)).cloned();
         }
     }
     labelled

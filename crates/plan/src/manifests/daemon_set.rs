@@ -31,7 +31,7 @@ pub fn daemon_sets(settings: &Settings, policy: &ClusterGpuPolicy, variant: &Var
     variant
         .stages
         .iter()
-        .filter_map(|(group, spec)| {
+        .filter_map(|(revision, spec)| {
             let input = PodInput { settings, policy, key: &variant.key, spec };
             let parts = match spec.stage {
                 Stage::Driver => driver::pod(&input)?,
@@ -39,16 +39,16 @@ pub fn daemon_sets(settings: &Settings, policy: &ClusterGpuPolicy, variant: &Var
                 Stage::Mps => device_plugin::mps_pod(&input)?,
                 Stage::DevicePlugin => device_plugin::pod(&input)?,
             };
-            Some(daemon_set(&input, group, parts))
+            Some(daemon_set(&input, revision, parts))
         })
         .collect()
 }
 
-fn daemon_set(input: &PodInput<'_>, group: &Revision, parts: PodParts) -> DaemonSet {
+fn daemon_set(input: &PodInput<'_>, revision: &Revision, parts: PodParts) -> DaemonSet {
     let stage = input.spec.stage;
     let selector = BTreeMap::from([
         (keys::STAGE.to_owned(), stage.as_str().to_owned()),
-        (stage.key().to_owned(), group.to_string()),
+        (stage.key().to_owned(), revision.to_string()),
     ]);
     let mut labels = selector.clone();
     labels.insert(keys::MANAGED_BY.to_owned(), keys::MANAGER.to_owned());
@@ -57,7 +57,7 @@ fn daemon_set(input: &PodInput<'_>, group: &Revision, parts: PodParts) -> Daemon
     pod_labels.extend(labels.clone());
     DaemonSet {
         metadata: ObjectMeta {
-            name: Some(daemon_set_name(stage, group)),
+            name: Some(daemon_set_name(stage, revision)),
             namespace: Some(input.settings.namespace.clone()),
             labels: Some(labels),
             ..ObjectMeta::default()
@@ -76,7 +76,7 @@ fn daemon_set(input: &PodInput<'_>, group: &Revision, parts: PodParts) -> Daemon
                     annotations: (!annotations.is_empty()).then_some(annotations),
                     ..ObjectMeta::default()
                 }),
-                spec: Some(pod_spec(input, group, parts)),
+                spec: Some(pod_spec(input, revision, parts)),
             },
             ..DaemonSetSpec::default()
         }),
@@ -84,7 +84,7 @@ fn daemon_set(input: &PodInput<'_>, group: &Revision, parts: PodParts) -> Daemon
     }
 }
 
-fn pod_spec(input: &PodInput<'_>, group: &Revision, mut parts: PodParts) -> PodSpec {
+fn pod_spec(input: &PodInput<'_>, revision: &Revision, mut parts: PodParts) -> PodSpec {
     let proxy_settings = &input.policy.spec.proxy;
     let is_operand = |container: &&mut Container| container.image.as_ref() == Some(&input.spec.image);
     for container in parts.init.iter_mut().chain([&mut parts.main]).filter(is_operand) {
@@ -98,7 +98,7 @@ fn pod_spec(input: &PodInput<'_>, group: &Revision, mut parts: PodParts) -> PodS
     let account = device_plugin::account(&input.key.plugin).filter(|_| stage == Stage::DevicePlugin);
     let (policy, pool) = (input.policy, effective_spec::pool_of(input.policy, input.key));
     PodSpec {
-        node_selector: Some(BTreeMap::from([(stage.key().to_owned(), group.to_string())])),
+        node_selector: Some(BTreeMap::from([(stage.key().to_owned(), revision.to_string())])),
         affinity: Some(one_per_host(stage)),
         tolerations: Some(tolerations(policy, pool)),
         priority_class_name: Some(effective_spec::priority_class(policy, pool).to_owned()),

@@ -154,14 +154,14 @@ fn runtime_class(member: &Member<'_>) -> Option<String> {
 
 /// Google's plugin mounts the driver's libraries and sets no variable.
 fn handed_over(member: &Member<'_>) -> Option<Vec<EnvVar>> {
-    let key = &member.desired.variant()?.key;
+    let key = &member.target.variant()?.key;
     let google = key.driver.is_a_folder() && !matches!(key.plugin, PluginChoice::Nvidia { .. });
     // A user's image sets its own path.
     (google && !is_users_image(member)).then(|| vec![env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"))])
 }
 
 fn validation_container(member: &Member<'_>) -> Container {
-    let resource = member.offered();
+    let resource = member.requestable_name();
     Container {
         name: VALIDATION.to_owned(),
         image: Some(test_image(member)),

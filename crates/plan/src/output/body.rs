@@ -134,7 +134,7 @@ pub struct SpecWrite {
     /// The GpuNode may have been deleted and created again; `None` to create it.
     #[serde(skip)]
     pub uid: Option<String>,
-    /// The groups that `spec.current` did not name before. They are recorded only if their DaemonSets exist: a group that never had a pod
+    /// The revisions that `spec.current` did not name before. They are recorded only if their DaemonSets exist: a revision that never had a pod
     /// would later be restored.
     #[serde(skip)]
     pub records: StageRevisions,
@@ -170,7 +170,7 @@ pub struct LabelWrite {
     pub labels: Labels,
     /// Whether to take keys over from other writers. Never if a user's key is published for the first time.
     pub force: bool,
-    /// The groups in the labels when the write was planned: an earlier plan must not undo what a later one has begun.
+    /// The revisions in the labels when the write was planned: an earlier plan must not undo what a later one has begun.
     #[serde(skip)]
     pub seen: StageRevisions,
 }

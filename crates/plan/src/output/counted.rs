@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::{
     assess::member::Member, desired::driver::DriverChoice, inventory::membership::UnreadableNode, note::Fault,
-    rollout::turn, world::NodeFacts,
+    rollout::update, world::NodeFacts,
 };
 
 /// In characters.
@@ -64,7 +64,7 @@ impl<'m> DriverVersion<'m> {
     fn of(member: &'m Member<'_>) -> Self {
         match member.driver().and_then(DriverChoice::version) {
             Some(version) => Self::Is(version),
-            None if member.desired.is_unknown() => Self::Unknown,
+            None if member.target.is_unknown() => Self::Unknown,
             None => Self::Other,
         }
     }
@@ -106,10 +106,10 @@ impl<'m> Counted<'m> {
             model: member.model(),
             excluded: Exclusion::of(member.node, reason),
             // A node without another revision is being installed, not updated.
-            current: member.want().is_none_or(|want| turn::has_nothing_else(&member.have, &want)),
+            current: member.want().is_none_or(|want| update::has_nothing_else(&member.have, &want)),
             in_turn,
             driver_version: DriverVersion::of(member),
-            fault: member.desired.fault(),
+            fault: member.target.fault(),
             ready: status.is_ready(),
             phase: status.phase,
             reason,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_common::quantity::Amount;
-use gpu_operator_crd::{GpuNodeSpec, gpunode::Moved, keys, policy::Stage};
+use gpu_operator_crd::{GpuNodeSpec, gpunode::LastUpdate, keys, policy::Stage};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
 use serde_json::Value;
@@ -47,25 +47,30 @@ pub fn add(plan: &mut Plan, settings: &Settings, fleet: &AssessedFleet<'_>) {
     }
     let mut named: BTreeSet<(Stage, &str)> = BTreeSet::new();
     for node in world.nodes.values() {
-        named.extend(groups(|stage| Some(node.labels.get(stage.key())?.as_str())));
+        named.extend(revisions(|stage| Some(node.labels.get(stage.key())?.as_str())));
     }
     let labels = plan.writes.iter().filter_map(|write| match &write.body {
         Body::Labels(write) => Some(&write.labels),
         _ => None,
     });
     for labels in labels {
-        named.extend(groups(|stage| Some(labels.get(stage.key())?.as_str())));
+        named.extend(revisions(|stage| Some(labels.get(stage.key())?.as_str())));
     }
     // Labels that other users changed are restored, and a node that may have to be rolled back also needs its previous DaemonSets.
     for gpu_node in world.gpu_nodes.values() {
         let from = gpu_node.spec.rollout.as_ref().map(|rollout| &rollout.from);
-        let moved = gpu_node.spec.moved.as_ref().filter(|moved| is_of_a_rollout(world, &gpu_node.spec, moved));
-        for recorded in gpu_node.spec.current.iter().chain(from).chain(moved.map(|moved| &moved.from)) {
-            named.extend(groups(|stage| Some(recorded.get(stage)?.as_str())));
+        let last_update = gpu_node
+            .spec
+            .last_update
+            .as_ref()
+            .filter(|last_update| is_of_a_rollout(world, &gpu_node.spec, last_update));
+        for recorded in gpu_node.spec.current.iter().chain(from).chain(last_update.map(|last_update| &last_update.from))
+        {
+            named.extend(revisions(|stage| Some(recorded.get(stage)?.as_str())));
         }
     }
-    needed.extend(named.into_iter().map(|(stage, group)| revision::daemon_set_name(stage, &group.into())));
-    // It is unknown what a policy needs that cannot be parsed, and which groups the nodes have whose GpuNodes cannot be parsed.
+    needed.extend(named.into_iter().map(|(stage, revision)| revision::daemon_set_name(stage, &revision.into())));
+    // It is unknown what a policy needs that cannot be parsed, and which revisions the nodes have whose GpuNodes cannot be parsed.
     let may_be_needed = |set: &DaemonSetFacts| {
         let is_unreadable = |policy| world.unreadable_policies.contains(policy);
         !world.unreadable_gpu_nodes.is_empty() || set.policy.as_ref().is_some_and(is_unreadable)
@@ -75,10 +80,12 @@ pub fn add(plan: &mut Plan, settings: &Settings, fleet: &AssessedFleet<'_>) {
 }
 
 /// Whether the rollout that updated a node lasts, so that the node may return to what it had before.
-fn is_of_a_rollout(world: &World, spec: &GpuNodeSpec, moved: &Moved) -> bool {
+fn is_of_a_rollout(world: &World, spec: &GpuNodeSpec, last_update: &LastUpdate) -> bool {
     let policy = spec.policy.as_ref().and_then(|policy| world.policies.get(policy)?.status.as_ref());
     let pools = policy.map(|status| status.rollout.pools.as_slice()).unwrap_or_default();
-    pools.iter().any(|known| spec.pool.as_ref() == Some(&known.pool) && known.since.as_ref() == Some(&moved.rollout))
+    pools
+        .iter()
+        .any(|known| spec.pool.as_ref() == Some(&known.pool) && known.since.as_ref() == Some(&last_update.rollout))
 }
 
 /// Annotates a DaemonSet and its pods with a hash, which shows whether a pod differs from its DaemonSet.
@@ -90,7 +97,7 @@ fn mark(set: &mut DaemonSet, hash: &str) {
     }
 }
 
-fn groups<'g>(of_stage: impl Fn(Stage) -> Option<&'g str>) -> impl Iterator<Item = (Stage, &'g str)> {
+fn revisions<'g>(of_stage: impl Fn(Stage) -> Option<&'g str>) -> impl Iterator<Item = (Stage, &'g str)> {
     Stage::ALL.into_iter().filter_map(move |stage| Some((stage, of_stage(stage)?)))
 }
 

@@ -27,21 +27,21 @@ const VGA_CONTROLLER: &str = "030000";
 const CONTROLLER_3D: &str = "030200";
 
 /// Returns `None` while NVML does not report every GPU that it counts, or if a GPU cannot be described.
-pub fn labels(report: &Report, offer: &ResourceLayout) -> Option<Labels> {
+pub fn labels(report: &Report, layout: &ResourceLayout) -> Option<Labels> {
     let cards = cards(report)?;
-    let sharing = Sharing::of(offer);
+    let sharing = Sharing::of(layout);
     let mut set = Set::default();
     set.put("gpu.machine", &sanitised(report.machine.as_deref().unwrap_or("unknown")));
     versions(&mut set, report)?;
     set.put("mig.capable", &cards.iter().any(|card| card.gpu.mig_capable == Some(true)));
     // NVIDIA's programs reject MPS on GPUs in MIG mode.
-    let by_mps = sharing.is_on() && offer.mps;
+    let by_mps = sharing.is_on() && layout.mps;
     if by_mps && cards.iter().any(|card| card.mig.is_some()) {
         return None;
     }
     set.put("mps.capable", &by_mps);
     whole_gpus(&mut set, &cards, sharing);
-    match offer.mig {
+    match layout.mig {
         MigStrategy::None => {}
         MigStrategy::Single => single(&mut set, &cards, sharing)?,
         MigStrategy::Mixed => mixed(&mut set, &cards, sharing)?,
@@ -134,10 +134,10 @@ impl Sharing {
     /// One pod per GPU.
     const NONE: Self = Self { replicas: 1, renamed: false, strategy: "none" };
 
-    fn of(offer: &ResourceLayout) -> Self {
-        let strategy = if offer.mps { "mps" } else { "time-slicing" };
-        if offer.replicas > 1 {
-            Self { replicas: offer.replicas, renamed: offer.renamed, strategy }
+    fn of(layout: &ResourceLayout) -> Self {
+        let strategy = if layout.mps { "mps" } else { "time-slicing" };
+        if layout.replicas > 1 {
+            Self { replicas: layout.replicas, renamed: layout.renamed, strategy }
         } else {
             Self::NONE
         }

@@ -74,12 +74,12 @@ pub fn spec_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, spec: GpuNodeSpe
     (!there).then(|| {
         let before = gpu_node.map(|gpu_node| &gpu_node.spec);
         let is_moving = before.is_some_and(|before| before.rollout.is_some());
-        let turns = before.map_or(0, |before| before.turns);
-        let follows_ledger = is_moving != spec.rollout.is_some() || turns != spec.turns;
+        let updates_begun = before.map_or(0, |before| before.updates_begun);
+        let follows_ledger = is_moving != spec.rollout.is_some() || updates_begun != spec.updates_begun;
         let mut records = spec.current.clone().unwrap_or_default();
         for stage in Stage::ALL {
             let known = before.and_then(|before| before.current.as_ref()?.get(stage));
-            records.get_mut(stage).take_if(|group| Some(&*group) == known);
+            records.get_mut(stage).take_if(|revision| Some(&*revision) == known);
         }
         let generation = gpu_node.and_then(|gpu_node| gpu_node.metadata.generation);
         SpecWrite {
@@ -108,8 +108,8 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
         wanted: member.want().unwrap_or_else(|| before().wanted),
         current: Some(decision.labels.clone()),
         rollout: decision.rollout.clone(),
-        turns: decision.turns,
-        moved: decision.moved.clone(),
+        updates_begun: decision.updates_begun,
+        last_update: decision.last_update.clone(),
         not_before: decision.not_before.map(Time),
         release_driver: decision.release,
         report_holders: decision.report_holders,
@@ -182,7 +182,7 @@ pub fn member_status(
             Some(_) => None,
             None => before.and_then(|before| before.host_runtime.clone()),
         },
-        offered_resources: offered_resources(member.node, before, member.offer.resource.as_deref()),
+        past_resource_names: past_resource_names(member.node, before, member.resource_layout.resource.as_deref()),
         published_labels: published.labels.clone(),
     };
     (status, (waits && due > now).then_some(due))
@@ -250,7 +250,7 @@ pub fn unmanaged_status(
         reason: Some(reason.into()),
         message,
         since: same.or(Some(Time(now))),
-        offered_resources: offered_resources(node, Some(&before), None),
+        past_resource_names: past_resource_names(node, Some(&before), None),
         ..GpuNodeStatus::default()
     }
 }
@@ -364,9 +364,9 @@ const MAX_RESOURCE_NAMES: usize = 16;
 /// Returns the resource names, other than NVIDIA's, by which pods may have been given GPUs; the policy's present one is last. Pods outlive
 /// the policy, so an earlier name is dropped only once the Node does not list it: kubelet lists a name with amount zero while its plugin
 /// restarts, and as long as a container may hold a device.
-pub fn offered_resources(node: &NodeFacts, before: Option<&GpuNodeStatus>, offered: Option<&str>) -> Vec<String> {
+pub fn past_resource_names(node: &NodeFacts, before: Option<&GpuNodeStatus>, offered: Option<&str>) -> Vec<String> {
     let is_listed = |name: &String| node.allocatable.names().any(|listed| listed == name.as_str());
-    let known = before.map(|before| before.offered_resources.as_slice()).unwrap_or_default();
+    let known = before.map(|before| before.past_resource_names.as_slice()).unwrap_or_default();
     let known = known.iter().filter(|name| Some(name.as_str()) != offered && is_listed(name));
     let mut names: Vec<String> = known.cloned().chain(offered.map(str::to_owned)).collect();
     names.drain(..names.len().saturating_sub(MAX_RESOURCE_NAMES));

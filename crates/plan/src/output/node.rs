@@ -68,7 +68,7 @@ pub fn add<'m>(
         let Eviction { pod, uid } = eviction;
         Write::new(pod, Body::Eviction(uid.clone()))
     }));
-    plan.writes.extend(recreate_pods::holders_of_a_broken_root(assessment, now).map(Write::delete_pod));
+    plan.writes.extend(recreate_pods::pods_with_broken_driver_files(assessment, now).map(Write::delete_pod));
     if let Some(pod) = node_conditions::plugin_to_restart(member, now) {
         let event = Transition {
             subject: Subject::Node(name.clone(), member.node.uid.clone()),
@@ -91,7 +91,7 @@ fn checks(assessment: &Assessment<'_>, status: &GpuNodeStatus, now: Timestamp) -
     let passing = !status.is_ready() && status.reason().is_some_and(|reason| !reason.is_failure());
     let report = member.is_awaited(now).then(|| member.report_due().unwrap_or(now));
     let single = [member.health.check_again, passing.then(|| later(now, ASK_AGAIN)), report];
-    let timed = [assessment.validation.check_again, member.driver_waits_until()];
+    let timed = [assessment.validation.check_again, member.guard_due()];
     let broken = assessment.broken_stage.as_ref().and_then(|broken| phase::broken_stage_counts_from(broken, status));
     let crashes = member.crashes_count_until().chain(broken);
     single.into_iter().flatten().chain(timed.into_iter().flatten().chain(crashes).filter(ahead))

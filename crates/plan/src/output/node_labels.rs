@@ -22,20 +22,20 @@ pub struct NodeLabels {
     pub conflicts: Vec<(String, String)>,
 }
 
-/// For a node that no policy governs: only the labels of the groups that it keeps for now.
+/// For a node that no policy governs: only the labels of the revisions that it keeps for now.
 pub fn none(node: &NodeFacts, kept: &StageRevisions) -> NodeLabels {
-    write_if_needed(node, of_groups(kept).collect(), NodeLabels::default())
+    write_if_needed(node, of_revisions(kept).collect(), NodeLabels::default())
 }
 
-/// Keeps all labels of this operator, with these groups whatever the labels name.
-pub fn restored(node: &NodeFacts, groups: &StageRevisions) -> NodeLabels {
+/// Keeps all labels of this operator, with these revisions whatever the labels name.
+pub fn restored(node: &NodeFacts, revisions: &StageRevisions) -> NodeLabels {
     let is_of_stage = |key: &str| Stage::ALL.into_iter().any(|stage| stage.key() == key);
     let kept = owned(node).filter(|(key, _)| !is_of_stage(key) && *key != keys::CLIENTS);
-    write_if_needed(node, kept.chain(of_groups(groups)).collect(), NodeLabels::default())
+    write_if_needed(node, kept.chain(of_revisions(revisions)).collect(), NodeLabels::default())
 }
 
-fn of_groups(groups: &StageRevisions) -> impl Iterator<Item = (&str, &str)> {
-    Stage::ALL.into_iter().filter_map(|stage| Some((stage.key(), groups.get(stage)?.as_str())))
+fn of_revisions(revisions: &StageRevisions) -> impl Iterator<Item = (&str, &str)> {
+    Stage::ALL.into_iter().filter_map(|stage| Some((stage.key(), revisions.get(stage)?.as_str())))
 }
 
 fn owned(node: &NodeFacts) -> impl Iterator<Item = (&str, &str)> {
@@ -55,14 +55,14 @@ pub fn of(
     node: &NodeFacts,
     known: Known<'_>,
     pool: &PoolName,
-    groups: &StageRevisions,
+    revisions: &StageRevisions,
     published: &Labels,
 ) -> NodeLabels {
     let mut labels = BTreeMap::from([(keys::POOL, pool.as_str())]);
     labels.extend(known.model.map(|model| (keys::MODEL, model)));
     labels.extend(known.cuda.map(|cuda| (keys::CUDA_VERSION, cuda)));
     labels.extend(known.pauses_clients.then_some((keys::CLIENTS, keys::CLIENTS_PAUSED)));
-    labels.extend(of_groups(groups));
+    labels.extend(of_revisions(revisions));
     let mut result = NodeLabels::default();
     for (key, value) in published {
         match node.labels.get(key.as_str()).filter(|_| !node.owned_labels.contains(key.as_str())) {
@@ -98,7 +98,8 @@ fn write_if_needed<'a>(node: &NodeFacts, mut labels: BTreeMap<&'a str, &'a str>,
     if !owned(node).eq(labels.iter().map(|(key, value)| (*key, *value))) {
         let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         let force = result.published.keys().all(|key| node.owned_labels.contains(key.as_str()));
-        result.write = Some(LabelWrite { uid: node.uid.clone(), labels, force, seen: revision::node_groups(node) });
+        result.write =
+            Some(LabelWrite { uid: node.uid.clone(), labels, force, seen: revision::labelled_revisions(node) });
     }
     result
 }
@@ -122,7 +123,7 @@ fn named_labels(policy: &ClusterGpuPolicy, pool: Option<&Pool>, model: Option<&s
 /// Returns the labels of GPU feature discovery by the last report that includes them; without one the present labels are kept.
 fn discovered_labels(member: &Member<'_>) -> Labels {
     let report = member.report;
-    let mut labels = report.and_then(|report| gfd::labels(report, &member.offer)).unwrap_or_else(|| {
+    let mut labels = report.and_then(|report| gfd::labels(report, &member.resource_layout)).unwrap_or_else(|| {
         let owned = member.node.owned_labels.iter().filter(|key| keys::is_discovered(key));
         owned.filter_map(|key| Some((key.to_string(), member.node.labels.get(key)?.to_string()))).collect()
     });

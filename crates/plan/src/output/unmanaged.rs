@@ -63,8 +63,8 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
         plan.writes.extend(node_taints::cordon(node, false));
         if let Some(status) = status {
             let spec = spec(unmanaged, leaving, is_clean, keeps);
-            let turns = rollout.strays.get(&node.name).copied().unwrap_or_default().max(spec.turns);
-            let spec = gpu_node::spec_write(unmanaged.gpu_node, node, GpuNodeSpec { turns, ..spec });
+            let updates_begun = rollout.strays.get(&node.name).copied().unwrap_or_default().max(spec.updates_begun);
+            let spec = gpu_node::spec_write(unmanaged.gpu_node, node, GpuNodeSpec { updates_begun, ..spec });
             let observed_generation = gpu_node::generation(unmanaged.gpu_node, spec.as_ref());
             let status = GpuNodeStatus { observed_generation, ..status };
             plan.writes.extend(spec.map(|spec| Write::new(&node.name, Body::Spec(Box::new(spec)))));
@@ -80,7 +80,7 @@ fn report_due(unmanaged: &UnmanagedNode<'_>) -> Option<Timestamp> {
     Some(later(created.0, REPORT_GRACE))
 }
 
-/// Returns the groups that a node keeps for now, and when that changes: a toolkit whose removal is pending, and a driver until no other pod
+/// Returns the revisions that a node keeps for now, and when that changes: a toolkit whose removal is pending, and a driver until no other pod
 /// of this operator uses it.
 fn kept<'w>(
     removals: &mut ToolkitRemovals<'w>,
@@ -101,7 +101,7 @@ fn kept<'w>(
     let driver = since.and_then(|since| leaving::driver_kept_by(node, driver, pods, report, since, now));
     let toolkit = removals.kept_by(node, have.toolkit.as_ref());
     let until = driver.iter().chain(&toolkit).map(|(_, until)| *until).min();
-    let [driver, toolkit] = [driver, toolkit].map(|kept| kept.map(|(group, _)| group));
+    let [driver, toolkit] = [driver, toolkit].map(|kept| kept.map(|(revision, _)| revision));
     (StageRevisions { driver, toolkit, ..StageRevisions::default() }, until)
 }
 
@@ -114,7 +114,7 @@ fn spec(unmanaged: &UnmanagedNode<'_>, leaving: Leaving<'_>, is_clean: bool, kee
     if is_clean {
         // The number of its updates stays, so that no slot for one of them can be used again.
         let release_driver = leaving::needs_release(node, pods);
-        GpuNodeSpec { release_driver, turns: before.turns, ..GpuNodeSpec::default() }
+        GpuNodeSpec { release_driver, updates_begun: before.updates_begun, ..GpuNodeSpec::default() }
     } else if leaving == Leaving::Unknown {
         before
     } else if leaving.stays() {

@@ -158,8 +158,8 @@ impl Write {
             }
             // A label that names a DaemonSet that does not exist would remove the pods that the node has.
             Body::Labels(write) => {
-                let group = |stage: Stage| Some(write.labels.get(stage.key())?.as_str().into());
-                let mut required = sets(&|stage| Some(daemon_set_name(stage, &group(stage)?)));
+                let revision = |stage: Stage| Some(write.labels.get(stage.key())?.as_str().into());
+                let mut required = sets(&|stage| Some(daemon_set_name(stage, &revision(stage)?)));
                 required.push(Dependency::Record(self.target.name.as_str().into()));
                 required
             }

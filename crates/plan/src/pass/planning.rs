@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, mem::take, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::request::{Answer, Around, Request};
+use super::request::{Answer, PassContext, Request};
 use crate::{
-    carry::reads::{MAX_LISTS, is_updated},
+    loop_memory::reads::{MAX_LISTS, is_updated},
     output::write::Plan,
     plan::plan,
     settings::ASK_AGAIN,
@@ -36,7 +36,7 @@ pub struct Planning {
 }
 
 impl Planning {
-    pub fn begin(world: World, now: Timestamp, around: &Around<'_>) -> Self {
+    pub fn begin(world: World, now: Timestamp, around: &PassContext<'_>) -> Self {
         let plan = plan(around.settings, around.catalogue, &world, now);
         Self {
             requests: world.gpu_requests(),
@@ -51,7 +51,7 @@ impl Planning {
     }
 
     /// Returns `None` if the plan is ready.
-    pub fn next(&mut self, around: &mut Around<'_>) -> Option<Request> {
+    pub fn next(&mut self, around: &mut PassContext<'_>) -> Option<Request> {
         let asked = take(&mut self.plan.questions.log_tails);
         if self.reads_logs && !asked.is_empty() {
             self.reads_logs = false;
@@ -79,7 +79,7 @@ impl Planning {
         (!now.is_empty()).then(|| Request::ListPods(now, self.requests.clone()))
     }
 
-    pub fn answer(&mut self, answer: Answer, around: &mut Around<'_>) {
+    pub fn answer(&mut self, answer: Answer, around: &mut PassContext<'_>) {
         match answer {
             Answer::Logs(tails) => {
                 around.carry.read(&tails, around.uptime);
@@ -102,7 +102,7 @@ impl Planning {
         (take(&mut self.plan), take(&mut self.world))
     }
 
-    fn plan(&mut self, around: &Around<'_>) {
+    fn plan(&mut self, around: &PassContext<'_>) {
         self.plan = plan(around.settings, around.catalogue, &self.world, self.now);
     }
 

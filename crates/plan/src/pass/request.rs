@@ -8,8 +8,8 @@ use std::{
 use gpu_operator_crd::NodeName;
 
 use crate::{
-    carry::{Failure, LoopState},
     catalogue::Catalogue,
+    loop_memory::{Failure, LoopState},
     output::write::Write,
     settings::Settings,
     time::Uptime,
@@ -40,7 +40,7 @@ pub enum Answer {
 
 /// What a pass uses of the loop around it.
 #[derive(Debug)]
-pub struct Around<'a> {
+pub struct PassContext<'a> {
     pub settings: &'a Settings,
     pub catalogue: &'a Catalogue,
     /// What earlier passes have left.

@@ -8,7 +8,7 @@ use std::{
 
 use super::request::{Answer, Request};
 use crate::{
-    carry::LoopState,
+    loop_memory::LoopState,
     output::write::{Dependency, Steps, Write},
     time::Uptime,
 };
@@ -17,9 +17,9 @@ use crate::{
 const LIFETIME: Duration = Duration::from_secs(10);
 /// How long after its observation a plan begins writes: then it may no longer be right, because a node that was idle may have GPU pods. The
 /// rest of the lifetime is for answers: without one, the next pass does not know what a write has changed, and may fail with a conflict.
-const BEGINS: Duration = Duration::from_secs(7);
+const WRITE_WINDOW: Duration = Duration::from_secs(7);
 /// The same while pods wait for a node, which the next plan may find ready.
-const BRIEF: Duration = Duration::from_secs(1);
+const SHORT_WRITE_WINDOW: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct Writing {
@@ -44,7 +44,8 @@ impl Writing {
         uptime: Uptime,
     ) -> (Self, Vec<Request>) {
         let until = observed + LIFETIME;
-        let begins_until = (observed + BEGINS).min(if has_waiting_pods { uptime + BRIEF } else { until });
+        let begins_until =
+            (observed + WRITE_WINDOW).min(if has_waiting_pods { uptime + SHORT_WRITE_WINDOW } else { until });
         let (outstanding, slow, missing) = (Vec::new(), Vec::new(), BTreeSet::new());
         let mut writing = Self { begins_until, until, later: steps.into(), outstanding, slow, missing };
         let requests = writing.next(carry, uptime);

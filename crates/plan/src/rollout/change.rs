@@ -38,7 +38,7 @@ fn keeps_driver_loaded(member: &Member<'_>, to: &StageRevisions, world: &World) 
     let Some(loaded_with) = member.report.and_then(|report| report.driver.config_digest.as_deref()) else {
         return false;
     };
-    let container = |groups| driver_container(groups, world);
+    let container = |revisions| driver_container(revisions, world);
     let Some((old, new)) = container(&member.have).zip(container(to)) else { return false };
     let digest = |container: &Container| {
         let mut variables = container.env.iter().flatten();
@@ -49,14 +49,14 @@ fn keeps_driver_loaded(member: &Member<'_>, to: &StageRevisions, world: &World) 
     old.env == new.env && old.args == new.args && digest(new).as_deref() == Some(loaded_with)
 }
 
-fn driver_container<'w>(groups: &StageRevisions, world: &'w World) -> Option<&'w Container> {
-    revision::pod_spec(world, Stage::Driver, groups.driver.as_ref()?)?.containers.first()
+fn driver_container<'w>(revisions: &StageRevisions, world: &'w World) -> Option<&'w Container> {
+    revision::pod_spec(world, Stage::Driver, revisions.driver.as_ref()?)?.containers.first()
 }
 
 /// A running revision is not given up for one that the API server rejects.
 pub fn daemon_sets_exist(want: &StageRevisions, world: &World) -> bool {
     Stage::ALL.into_iter().all(|stage| {
-        let name = want.get(stage).map(|group| revision::daemon_set_name(stage, group));
+        let name = want.get(stage).map(|revision| revision::daemon_set_name(stage, revision));
         name.is_none_or(|name| world.daemon_sets.contains_key(&name))
     })
 }
@@ -68,18 +68,18 @@ pub fn must_release(member: &Member<'_>, now: Timestamp) -> bool {
 
 /// Whether the driver's container may be waiting until no program uses the driver: in its guard, or because it has failed. While no module
 /// is loaded, no program can use the driver.
-pub fn waits_for_holders(member: &Member<'_>, now: Timestamp) -> bool {
+pub fn driver_awaits_users(member: &Member<'_>, now: Timestamp) -> bool {
     if member.report.is_none_or(|report| report.driver.loaded.is_none()) {
         return false;
     }
     let crashed = |pod: &PodFacts| pod.containers.iter().any(|container| container.last_failure.is_some());
     let failed = member.pod(Stage::Driver).is_some_and(|pod| crashed(pod) && !pod.running());
-    failed || member.driver_waits() || member.driver_waits_until().is_some_and(|until| now >= until)
+    failed || member.guard_is_waiting() || member.guard_due().is_some_and(|until| now >= until)
 }
 
-/// As [`waits_for_holders`], for programs other than those of GPU pods.
-pub fn waits_for_programs(member: &Member<'_>, now: Timestamp) -> bool {
-    waits_for_holders(member, now) && member.gpu_pods.is_some_and(|pods| !pods.is_held())
+/// As [`driver_awaits_users`], for programs other than those of GPU pods.
+pub fn driver_awaits_programs(member: &Member<'_>, now: Timestamp) -> bool {
+    driver_awaits_users(member, now) && member.gpu_pods.is_some_and(|pods| !pods.use_driver())
 }
 
 /// Whether the probe blocks a driver of this operator: a module is loaded, and another version has to replace it, or the driver's container
@@ -90,14 +90,15 @@ fn probe_blocks_driver(member: &Member<'_>, now: Timestamp) -> bool {
         return false;
     };
     let want = member.want().unwrap_or_default();
-    let leaving = |pod: &PodFacts| [&want.driver, &member.have.driver].into_iter().all(|group| pod.group != *group);
+    let leaving =
+        |pod: &PodFacts| [&want.driver, &member.have.driver].into_iter().all(|revision| pod.revision != *revision);
     let Some(choice) = member.driver().filter(|choice| choice.is_managed()) else {
         return member.pods_of(Stage::Driver).any(leaving);
     };
     let asked = member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.release_driver);
     // While pods use the GPUs, a release does not help, and the health of the GPUs would not be monitored.
-    let wins = member.gpu_pods.map_or(asked, |pods| !pods.is_held());
-    let up = member.pod(Stage::Driver).is_some_and(PodFacts::running) && !member.driver_waits();
-    !up && wins && (asked || waits_for_holders(member, now))
+    let wins = member.gpu_pods.map_or(asked, |pods| !pods.use_driver());
+    let up = member.pod(Stage::Driver).is_some_and(PodFacts::running) && !member.guard_is_waiting();
+    !up && wins && (asked || driver_awaits_users(member, now))
         || (!choice.fits(loaded) && !member.driver_waits_for_its_turn())
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
     NodeName, PoolName,
-    gpunode::{Moved, Rollout, StageRevisions},
+    gpunode::{LastUpdate, Rollout, StageRevisions},
     reason::Reason,
 };
 use k8s_openapi::jiff::Timestamp;
@@ -21,12 +21,12 @@ const ASK_AT_ONCE: usize = 8;
 #[expect(clippy::struct_excessive_bools, reason = "independent decisions")]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
-    /// The groups that its labels should name.
+    /// The revisions that its labels should name.
     pub labels: StageRevisions,
     pub rollout: Option<Rollout>,
     /// Including this one.
-    pub turns: u32,
-    pub moved: Option<Moved>,
+    pub updates_begun: u32,
+    pub last_update: Option<LastUpdate>,
     pub not_before: Option<Timestamp>,
     pub failed: bool,
     pub cordon: bool,

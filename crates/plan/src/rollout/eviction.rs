@@ -1,7 +1,7 @@
 //! The eviction of the pods that use a node's GPUs (`gpuPods.mode: Evict`). As long as a pod remains that must not be evicted, none is.
 //!
 //! The API server checks the pods' PodDisruptionBudgets. Its refusals are known from earlier attempts, which are repeated with pauses
-//! ([`crate::carry`]).
+//! ([`crate::loop_memory`]).
 
 use std::{collections::BTreeMap, time::Duration};
 

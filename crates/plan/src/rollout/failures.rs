@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpu_operator_crd::{GpuNodeStatus, NodeName, PoolName};
 
-use super::{decision::failure, goal::Goals, ledger::Ledger, turn::has_nothing_else};
+use super::{decision::failure, goal::Goals, ledger::Ledger, update::has_nothing_else};
 use crate::assess::{Assessment, member::Member};
 
 /// Returns why updates have failed, by node, in the rollout of the settings with this hash. Nodes that have recovered leave the ledger:
@@ -32,7 +32,8 @@ pub fn of(
         let is_of_goal = || member.want().is_some_and(|want| goals.of_member(member, want) == member.have);
         let has_begun = member.rollout().is_some() && (!goals.rolled_back || is_of_goal())
             || remembered.contains(&member.node.name);
-        let is_new = !goals.rolled_back && goals.moved(member).is_some_and(|moved| moved.revision == revision);
+        let is_new =
+            !goals.rolled_back && goals.last_update(member).is_some_and(|last_update| last_update.revision == revision);
         let why = (has_begun || is_new).then(|| failure(member, verdict).or_else(|| got_worse(member, goals)));
         Some((member.node.name.clone(), why??))
     };
@@ -45,8 +46,8 @@ pub fn of(
 
 /// Returns why a node that has been updated is worse than before.
 fn got_worse(member: &Member<'_>, goals: &Goals) -> Option<String> {
-    let moved = goals.moved(member).filter(|moved| moved.at.is_some())?;
-    let more = problems(member).checked_sub(moved.unhealthy).filter(|more| *more > 0)?;
+    let last_update = goals.last_update(member).filter(|last_update| last_update.at.is_some())?;
+    let more = problems(member).checked_sub(last_update.unhealthy).filter(|more| *more > 0)?;
     Some(format!("node {}: {more} of its GPUs have had a problem since its update", member.node.name))
 }
 

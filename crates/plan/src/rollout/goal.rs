@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use gpu_operator_crd::{
-    gpunode::{Moved, StageRevisions},
+    gpunode::{LastUpdate, StageRevisions},
     policy::Canary,
     policy_status::PoolRollout,
 };
@@ -39,13 +39,13 @@ impl Goals {
         goals
     }
 
-    pub fn moved<'w>(&self, member: &Member<'w>) -> Option<&'w Moved> {
-        member.moved().filter(|moved| Some(&moved.rollout) == self.since.as_ref())
+    pub fn last_update<'w>(&self, member: &Member<'w>) -> Option<&'w LastUpdate> {
+        member.last_update().filter(|last_update| Some(&last_update.rollout) == self.since.as_ref())
     }
 
     /// Returns what a node had when the rollout began.
     fn before<'m>(&self, member: &'m Member<'_>) -> Option<&'m StageRevisions> {
-        let had = self.moved(member).map_or(&member.have, |moved| &moved.from);
+        let had = self.last_update(member).map_or(&member.have, |last_update| &last_update.from);
         (*had != StageRevisions::default()).then_some(had)
     }
 
@@ -92,16 +92,18 @@ impl Waves {
         now: Timestamp,
     ) -> Self {
         let Some(canary) = canary.filter(|_| !goals.rolled_back) else { return Self::default() };
-        let moved = members.iter().filter_map(|assessed| Some((&assessed.member, goals.moved(&assessed.member)?)));
-        let moved: Vec<_> = moved.filter(|(_, moved)| moved.revision == revision).collect();
-        if moved.iter().any(|(_, moved)| !moved.canary) {
+        let last_update =
+            members.iter().filter_map(|assessed| Some((&assessed.member, goals.last_update(&assessed.member)?)));
+        let last_update: Vec<_> = last_update.filter(|(_, last_update)| last_update.revision == revision).collect();
+        if last_update.iter().any(|(_, last_update)| !last_update.canary) {
             return Self::default();
         }
         let all = u32::try_from(members.len()).unwrap_or(u32::MAX);
-        let begun = u32::try_from(moved.len()).unwrap_or(u32::MAX);
+        let begun = u32::try_from(last_update.len()).unwrap_or(u32::MAX);
         let soak = canary.soak.map_or(Duration::ZERO, Into::into);
-        let is_underway = moved.iter().any(|(member, moved)| moved.at.is_none() || member.rollout().is_some());
-        let ended = moved.iter().filter_map(|(_, moved)| Some(moved.at.as_ref()?.0)).max();
+        let is_underway =
+            last_update.iter().any(|(member, last_update)| last_update.at.is_none() || member.rollout().is_some());
+        let ended = last_update.iter().filter_map(|(_, last_update)| Some(last_update.at.as_ref()?.0)).max();
         Self {
             missing: effective_spec::int_or_percent(&canary.nodes, all).max(1).saturating_sub(begun),
             is_underway,

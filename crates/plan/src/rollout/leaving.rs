@@ -18,7 +18,7 @@ use crate::{
     rollout::toolkit_restart,
     settings::ASK_AGAIN,
     time::later,
-    world::{Deletion, GpuPod, NodeFacts, PodFacts, Role, World, offers_gpus},
+    world::{Deletion, GpuPod, NodeFacts, PodFacts, Role, World, serves_gpus},
 };
 
 /// How long a node keeps everything.
@@ -75,7 +75,7 @@ impl<'w> Leaving<'w> {
             Some(pods) => {
                 let plugins = [Stage::DevicePlugin, Stage::Mps];
                 let selected = plugins.into_iter().any(|stage| node.labels.contains_key(stage.key()));
-                let exists = !pods.plugins.is_empty() || unmanaged.pods.iter().any(|pod| offers_gpus(pod));
+                let exists = !pods.plugins.is_empty() || unmanaged.pods.iter().any(|pod| serves_gpus(pod));
                 let began = status.filter(|status| removal_has_begun(status)).and_then(GpuNodeStatus::since);
                 // Without a GpuNode nothing says since when: then a node that does not answer is not waited for.
                 let waits = began.map_or(gpu_node.is_some() || node.ready, |began| now < later(began, CLOSING_AT_MOST));
@@ -124,7 +124,7 @@ fn removal_has_begun(status: &GpuNodeStatus) -> bool {
 // killed after its grace period and leaves the driver loaded. So the pods of this operator that use it are removed first.
 
 /// How long the device plugin and the probe are waited for.
-const LETTING_GO: Duration = Duration::from_secs(45);
+const DRIVER_RELEASE_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// Until the driver's container is gone, the probe must not use the driver. On a node that is not Ready no container terminates.
 pub fn needs_release(node: &NodeFacts, pods: &[&PodFacts]) -> bool {
@@ -134,21 +134,21 @@ pub fn needs_release(node: &NodeFacts, pods: &[&PodFacts]) -> bool {
 /// Returns the driver that a node keeps for now, and the time of the next check. `since` is when it began to leave.
 pub fn driver_kept_by(
     node: &NodeFacts,
-    group: Option<&Revision>,
+    revision: Option<&Revision>,
     pods: &[&PodFacts],
     report: Option<&Report>,
     since: Timestamp,
     now: Timestamp,
 ) -> Option<(Revision, Timestamp)> {
-    let until = later(since, LETTING_GO);
+    let until = later(since, DRIVER_RELEASE_TIMEOUT);
     let answers = report.is_some_and(|report| report.nvml.state == NvmlState::Answering);
-    let is_held = answers || pods.iter().any(|pod| pod.holds_driver());
-    let group = group.filter(|_| now < until && is_held && needs_release(node, pods))?;
-    Some((group.clone(), until))
+    let is_held = answers || pods.iter().any(|pod| pod.uses_driver());
+    let revision = revision.filter(|_| now < until && is_held && needs_release(node, pods))?;
+    Some((revision.clone(), until))
 }
 
 // A toolkit that is being added to a runtime's configuration is removed only when that is complete. If NVIDIA's runtime is the default,
-// the end of the toolkit's pod restarts the container runtime, so this happens on one node of a group at a time.
+// the end of the toolkit's pod restarts the container runtime, so this happens on one node of a revision at a time.
 
 /// How long a pod is waited for after it should have terminated.
 const LATE: Duration = Duration::from_mins(2);
@@ -157,7 +157,7 @@ const LATE: Duration = Duration::from_mins(2);
 #[derive(Debug)]
 pub struct ToolkitRemovals<'w> {
     world: &'w World,
-    /// Groups with a terminating pod, and until when it is waited for; computed on demand.
+    /// Revisions with a terminating pod, and until when it is waited for; computed on demand.
     busy: Option<BTreeMap<Revision, Timestamp>>,
     /// Toolkits that are being added, by node; computed on demand.
     entering: Option<BTreeMap<&'w NodeName, &'w Revision>>,
@@ -171,21 +171,21 @@ impl<'w> ToolkitRemovals<'w> {
 
     /// Returns the toolkit that a node keeps for now, and the time of the next check. On a node that is not Ready no pod terminates, so it
     /// keeps only a toolkit that is being added, which may be the cause.
-    pub fn kept_by(&mut self, node: &'w NodeFacts, group: Option<&Revision>) -> Option<(Revision, Timestamp)> {
-        let group = group?.clone();
+    pub fn kept_by(&mut self, node: &'w NodeFacts, revision: Option<&Revision>) -> Option<(Revision, Timestamp)> {
+        let revision = revision?.clone();
         // It is removed once it can remove itself from the configuration.
         let entering = self.entering.get_or_insert_with(|| toolkits_being_added(self.world, self.now));
-        if entering.get(&node.name) == Some(&&group) {
-            return Some((group, later(self.now, ASK_AGAIN)));
+        if entering.get(&node.name) == Some(&&revision) {
+            return Some((revision, later(self.now, ASK_AGAIN)));
         }
-        if !node.ready || !toolkit_restart::is_at_end(self.world, &group) {
+        if !node.ready || !toolkit_restart::is_at_end(self.world, &revision) {
             return None;
         }
         let busy = self.busy.get_or_insert_with(|| toolkits_being_removed(self.world, self.now));
-        if let Some(until) = busy.get(&group) {
-            return Some((group, *until));
+        if let Some(until) = busy.get(&revision) {
+            return Some((revision, *until));
         }
-        busy.insert(group, later(self.now, ASK_AGAIN));
+        busy.insert(revision, later(self.now, ASK_AGAIN));
         None
     }
 }
@@ -193,29 +193,29 @@ impl<'w> ToolkitRemovals<'w> {
 fn toolkits_being_added(world: &World, now: Timestamp) -> BTreeMap<&NodeName, &Revision> {
     let toolkits = world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit));
     let entering = toolkits.filter(|pod| toolkit_restart::is_entering(world, pod, now));
-    entering.filter_map(|pod| Some((&pod.node, pod.group.as_ref()?))).collect()
+    entering.filter_map(|pod| Some((&pod.node, pod.revision.as_ref()?))).collect()
 }
 
 fn toolkits_being_removed(world: &World, now: Timestamp) -> BTreeMap<Revision, Timestamp> {
-    let mut groups = BTreeMap::new();
+    let mut revisions = BTreeMap::new();
     for pod in world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit)) {
-        if let Some((group, until)) = restarts_runtime(world, pod, now).filter(|(_, until)| now < *until) {
-            let known = groups.entry(group.clone()).or_insert(until);
+        if let Some((revision, until)) = restarts_runtime(world, pod, now).filter(|(_, until)| now < *until) {
+            let known = revisions.entry(revision.clone()).or_insert(until);
             *known = until.max(*known);
         }
     }
-    groups
+    revisions
 }
 
-/// Returns the group of a pod whose start or end restarts the node's runtime, and until when that is waited for.
+/// Returns the revision of a pod whose start or end restarts the node's runtime, and until when that is waited for.
 fn restarts_runtime<'w>(world: &'w World, pod: &'w PodFacts, now: Timestamp) -> Option<(&'w Revision, Timestamp)> {
-    let group = pod.group.as_ref()?;
+    let revision = pod.revision.as_ref()?;
     let node = world.nodes.get(&pod.node)?;
     if let Some(Deletion { since, grace }) = &pod.deletion {
-        return Some((group, later(since.local(), *grace + LATE)));
+        return Some((revision, later(since.local(), *grace + LATE)));
     }
-    let called_for = node.labels.get(keys::TOOLKIT).is_some_and(|named| *group == named.as_str());
+    let called_for = node.labels.get(keys::TOOLKIT).is_some_and(|named| *revision == named.as_str());
     // The DaemonSet controller is about to delete it, or it restarts the runtime while it starts.
     let busy = !called_for && node.ready || toolkit_restart::is_entering(world, pod, now);
-    busy.then(|| (group, later(now, ASK_AGAIN)))
+    busy.then(|| (revision, later(now, ASK_AGAIN)))
 }

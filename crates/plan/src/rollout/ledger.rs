@@ -3,8 +3,8 @@
 //! waste work, but never exceed a budget:
 //!
 //! ```text
-//!   claim: the slot (node, turn n + 1) is in the ledger  ─▶  begin: GpuNode.spec.turns becomes n + 1, with a record of the update
-//!   free:  the slot leaves the ledger  ◀─  end: the record is gone; spec.turns stays n + 1, so the slot is spent for every reader
+//!   claim: the slot (node, update n + 1) is in the ledger  ─▶  begin: GpuNode.spec.updatesBegun becomes n + 1, with a record of the update
+//!   free:  the slot leaves the ledger  ◀─  end: the record is gone; spec.updatesBegun stays n + 1, so the slot is spent for every reader
 //! ```
 //!
 //! A slot that is not needed any more is spent before it is freed, because another operator may be about to use it.
@@ -46,11 +46,11 @@ pub struct Content {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+enum SlotState {
     /// The update may begin at any time.
-    Ahead,
+    Unused,
     /// The update is under way, or may be.
-    Current,
+    InUse,
     /// The update is over, or cannot begin any more.
     Spent,
     /// Its GpuNode is not known, which proves nothing until then.
@@ -63,11 +63,11 @@ impl<'w> Ledger<'w> {
         let (slots, pools) = recorded(policy);
         let mut ledger = Self { policy, slots: Vec::new(), pools: pools.to_vec(), check_again: None };
         for slot in slots {
-            match use_of(slot, world) {
-                Use::Spent => continue,
-                Use::Unknown(until) if now >= until => continue,
-                Use::Unknown(until) => ledger.check_again = ledger.check_again.into_iter().chain([until]).min(),
-                Use::Ahead | Use::Current => {}
+            match state_of(slot, world) {
+                SlotState::Spent => continue,
+                SlotState::Unknown(until) if now >= until => continue,
+                SlotState::Unknown(until) => ledger.check_again = ledger.check_again.into_iter().chain([until]).min(),
+                SlotState::Unused | SlotState::InUse => {}
             }
             ledger.slots.push(slot.clone());
         }
@@ -83,13 +83,13 @@ impl<'w> Ledger<'w> {
     pub fn slot_of(&self, member: &Member<'_>) -> Option<&Slot> {
         // A node has one slot. The UID is compared last, because each comparison copies it.
         let slot = self.slots.iter().find(|slot| slot.node == member.node.name)?;
-        let is_next = slot.turn == member.turns() + 1 && slot.pool == member.pool.name;
+        let is_next = slot.update == member.updates_begun() + 1 && slot.pool == member.pool.name;
         (is_next && member.gpu_node?.uid().as_ref() == Some(&slot.uid)).then_some(slot)
     }
 
     /// Returns the slots of updates that have not begun.
-    pub fn ahead<'l>(&'l self, world: &'l World) -> impl Iterator<Item = &'l Slot> {
-        self.slots.iter().filter(|slot| use_of(slot, world) == Use::Ahead)
+    pub fn unused_slots<'l>(&'l self, world: &'l World) -> impl Iterator<Item = &'l Slot> {
+        self.slots.iter().filter(|slot| state_of(slot, world) == SlotState::Unused)
     }
 
     pub fn claim(&mut self, member: &Member<'_>, now: Timestamp) {
@@ -97,8 +97,8 @@ impl<'w> Ledger<'w> {
         let node = member.node.name.clone();
         // A node has one slot: an earlier one is for a turn that is over.
         self.slots.retain(|slot| slot.node != node);
-        let (pool, turn) = (member.pool.name.clone(), member.turns() + 1);
-        self.slots.push(Slot { node, pool, uid, turn, since: Some(Time(now)) });
+        let (pool, update) = (member.pool.name.clone(), member.updates_begun() + 1);
+        self.slots.push(Slot { node, pool, uid, update, since: Some(Time(now)) });
     }
 
     /// Forgets failures of other settings than those with this hash, or from before users asked for another attempt.
@@ -178,12 +178,14 @@ fn retry_of(policy: &ClusterGpuPolicy) -> &str {
     value.get(..MAX_RETRY).unwrap_or(value)
 }
 
-fn use_of(slot: &Slot, world: &World) -> Use {
+fn state_of(slot: &Slot, world: &World) -> SlotState {
     match world.gpu_nodes.get(&slot.node).filter(|gpu_node| gpu_node.uid().as_ref() == Some(&slot.uid)) {
-        Some(gpu_node) if gpu_node.spec.turns < slot.turn => Use::Ahead,
-        Some(gpu_node) if gpu_node.spec.turns == slot.turn && gpu_node.spec.rollout.is_some() => Use::Current,
-        Some(_) => Use::Spent,
-        None if world.unreadable_gpu_nodes.contains(&slot.node) => Use::Current,
-        None => Use::Unknown(slot.since.as_ref().map_or(Timestamp::MIN, |since| later(since.0, UNKNOWN_AT_MOST))),
+        Some(gpu_node) if gpu_node.spec.updates_begun < slot.update => SlotState::Unused,
+        Some(gpu_node) if gpu_node.spec.updates_begun == slot.update && gpu_node.spec.rollout.is_some() => {
+            SlotState::InUse
+        }
+        Some(_) => SlotState::Spent,
+        None if world.unreadable_gpu_nodes.contains(&slot.node) => SlotState::InUse,
+        None => SlotState::Unknown(slot.since.as_ref().map_or(Timestamp::MIN, |since| later(since.0, UNKNOWN_AT_MOST))),
     }
 }

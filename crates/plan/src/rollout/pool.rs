@@ -2,7 +2,7 @@
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, PoolName,
-    gpunode::{DisruptionScope, Moved, RolloutStep, StageRevisions},
+    gpunode::{DisruptionScope, LastUpdate, RolloutStep, StageRevisions},
     keys,
     policy::OnFailure,
     reason::Reason,
@@ -14,21 +14,23 @@ use crate::{
     desired::effective_spec,
     note::Note,
     rollout::{
-        change::{Change, daemon_sets_exist, must_release, waits_for_holders},
+        change::{Change, daemon_sets_exist, driver_awaits_users, must_release},
         decision::{Decision, PoolDecision},
         failures::{self, problems},
         goal::{Goals, Next, Waves},
         ledger::Ledger,
         preflight::{self, Preflight, Preflights},
         recreate_pods::restore_mig_layouts,
-        runtime_restart::RuntimeTurn,
+        runtime_restart::RuntimeRestartLock,
         terms::{Budgets, Terms},
-        turn::{TURN, begin, continue_update, has_nothing_else, keep_or_restore, reported_users, settle, users},
+        update::{
+            WAITS_FOR_BUDGET, begin, continue_update, has_nothing_else, keep_or_restore, reported_users, settle, users,
+        },
     },
     world::{GpuPods, World},
 };
 
-pub struct PoolTurns<'f> {
+pub struct PoolUpdates<'f> {
     pub name: &'f PoolName,
     members: &'f [Assessment<'f>],
     world: &'f World,
@@ -41,7 +43,7 @@ pub struct PoolTurns<'f> {
     /// Whether as many updates have failed as the strategy allows.
     is_halted: bool,
     pub decision: PoolDecision,
-    runtime: RuntimeTurn,
+    runtime: RuntimeRestartLock,
     pub awaits_slot: bool,
     /// Why no update in the pool begins, if one is pending.
     pub waits_for: String,
@@ -49,7 +51,7 @@ pub struct PoolTurns<'f> {
     pub waiting: Vec<&'f Member<'f>>,
 }
 
-impl<'f> PoolTurns<'f> {
+impl<'f> PoolUpdates<'f> {
     /// Decides on all nodes whose update is not pending: they have, or immediately get, the wanted revision, or are being updated.
     pub fn begin(
         policy: &ClusterGpuPolicy,
@@ -63,7 +65,7 @@ impl<'f> PoolTurns<'f> {
         let revision = effective_spec::revision(policy, named);
         ledger.enter(name, &revision);
         let goals = Goals::of(ledger.pool(name), members);
-        let mut turns = Self {
+        let mut updates = Self {
             name,
             members,
             world,
@@ -74,17 +76,17 @@ impl<'f> PoolTurns<'f> {
             preflights: Preflights::default(),
             is_halted: false,
             decision: PoolDecision::default(),
-            runtime: RuntimeTurn::of(members, world, now),
+            runtime: RuntimeRestartLock::of(members, world, now),
             awaits_slot: false,
             waits_for: String::new(),
             waiting: Vec::new(),
         };
-        turns.ask_for_waiting_drivers();
-        turns.count_failures(ledger);
+        updates.ask_for_waiting_drivers();
+        updates.count_failures(ledger);
         for assessed in members {
-            turns.decide_on(assessed, ledger);
+            updates.decide_on(assessed, ledger);
         }
-        turns
+        updates
     }
 
     /// Halts the rollout after too many failures, or rolls it back.
@@ -95,7 +97,7 @@ impl<'f> PoolTurns<'f> {
         self.is_halted = failures.len() >= most;
         let cause = failures.into_values().next().filter(|_| self.is_halted);
         let is_back = self.goals.rolled_back;
-        let has_moved = || self.members.iter().any(|assessed| self.goals.moved(&assessed.member).is_some());
+        let has_moved = || self.members.iter().any(|assessed| self.goals.last_update(&assessed.member).is_some());
         let turns_back = |_: &_| self.terms.strategy.on_failure == Some(OnFailure::RollBack) && !is_back && has_moved();
         if let Some(cause) = cause.as_ref().filter(turns_back) {
             ledger.roll_back(self.name, &self.revision, cause);
@@ -116,8 +118,8 @@ impl<'f> PoolTurns<'f> {
     /// The probe releases the driver only if the driver's container can start then.
     fn ask_for_waiting_drivers(&mut self) {
         let members = self.members.iter().map(|assessed| &assessed.member);
-        for member in members.filter(|member| waits_for_holders(member, self.terms.now)) {
-            self.decision.ask_again |= member.gpu_pods.is_some_and(GpuPods::is_held);
+        for member in members.filter(|member| driver_awaits_users(member, self.terms.now)) {
+            self.decision.ask_again |= member.gpu_pods.is_some_and(GpuPods::use_driver);
             if member.gpu_pods.is_none() {
                 self.decision.ask(member);
             }
@@ -128,7 +130,7 @@ impl<'f> PoolTurns<'f> {
         let Assessment { member, verdict, .. } = assessed;
         let goal = member.want().map(|want| self.goals.of_member(member, want));
         let decision = match (goal, member.rollout()) {
-            // The wanted groups are unknown: the node keeps its groups, or gets its previous ones back.
+            // The wanted revisions are unknown: the node keeps its revisions, or gets its previous ones back.
             (None, rollout) => keep_or_restore(member, rollout, &self.terms),
             (Some(goal), None) if has_nothing_else(&member.have, &goal) => {
                 let decision = self.restart_in_turn(settle(member, goal.clone(), self.terms.now), member);
@@ -180,11 +182,11 @@ impl<'f> PoolTurns<'f> {
 
     /// A slot for an update that does not begin is spent, so that it can be freed.
     fn insert(&mut self, member: &Member<'_>, mut decision: Decision, ledger: &Ledger<'_>) {
-        decision.turns = ledger.slot_of(member).map_or_else(|| member.turns(), |slot| slot.turn);
+        decision.updates_begun = ledger.slot_of(member).map_or_else(|| member.updates_begun(), |slot| slot.update);
         let scope = decision.rollout.as_ref().map(|rollout| rollout.scope);
         decision.cordon = self.terms.cordon() && scope == Some(DisruptionScope::GpuPods);
-        if decision.moved.is_none() {
-            decision.moved = self.moved_by(member, &decision);
+        if decision.last_update.is_none() {
+            decision.last_update = self.ended_update(member, &decision);
         }
         decision.not_before =
             decision.not_before.or_else(|| member.not_before().filter(|_| decision.rollout.is_none()));
@@ -192,13 +194,13 @@ impl<'f> PoolTurns<'f> {
     }
 
     /// Returns the record of a node's last update. One that has been given up is none.
-    fn moved_by(&self, member: &Member<'_>, decision: &Decision) -> Option<Moved> {
-        let moved = member.moved()?.clone();
-        let has_ended = member.rollout().is_some() && decision.rollout.is_none() && moved.at.is_none();
+    fn ended_update(&self, member: &Member<'_>, decision: &Decision) -> Option<LastUpdate> {
+        let last_update = member.last_update()?.clone();
+        let has_ended = member.rollout().is_some() && decision.rollout.is_none() && last_update.at.is_none();
         if !has_ended {
-            return Some(moved);
+            return Some(last_update);
         }
-        (decision.labels != moved.from).then(|| Moved { at: Some(Time(self.terms.now)), ..moved })
+        (decision.labels != last_update.from).then(|| LastUpdate { at: Some(Time(self.terms.now)), ..last_update })
     }
 
     pub fn take_turn(&mut self, member: &'f Member<'f>, ledger: &mut Ledger<'_>, budgets: &mut Budgets<'f>) {
@@ -213,8 +215,8 @@ impl<'f> PoolTurns<'f> {
         };
         let now = self.terms.now;
         // What has been requested stays so while the node waits.
-        let settle = |groups: StageRevisions| {
-            let settled = settle(member, groups, now);
+        let settle = |revisions: StageRevisions| {
+            let settled = settle(member, revisions, now);
             Decision { report_holders: settled.report_holders || holders::is_requested(member), ..settled }
         };
         let pending = |message: &str| Decision {
@@ -252,8 +254,10 @@ impl<'f> PoolTurns<'f> {
             self.awaits_slot = true;
             // Its status does not change with the updates of other nodes.
             let users = (change.needs_idle_gpus && !self.terms.cordon()).then(|| reported_users(member)).flatten();
-            return users
-                .map_or_else(|| pending(TURN), |note| Decision { note: Some(note), ..settle(member.have.clone()) });
+            return users.map_or_else(
+                || pending(WAITS_FOR_BUDGET),
+                |note| Decision { note: Some(note), ..settle(member.have.clone()) },
+            );
         }
         if !member.node.ready || member.node.deleting {
             // The node's own reason explains it.
@@ -281,18 +285,18 @@ impl<'f> PoolTurns<'f> {
             budgets.take(member);
         }
         let rollout = ledger.begin(self.name, &self.revision, now);
-        Decision { moved: Some(self.record_of(member, rollout)), ..decision }
+        Decision { last_update: Some(self.begun_update(member, rollout)), ..decision }
     }
 
-    fn record_of(&mut self, member: &Member<'_>, rollout: Time) -> Moved {
-        let before = self.goals.moved(member).cloned();
+    fn begun_update(&mut self, member: &Member<'_>, rollout: Time) -> LastUpdate {
+        let before = self.goals.last_update(member).cloned();
         if let Some(before) = before.clone().filter(|_| self.goals.rolled_back) {
             return before;
         }
         let canary = self.waves.next() == Next::Canary;
         self.waves.begin();
         let from = before.map_or_else(|| member.have.clone(), |before| before.from);
-        Moved { rollout, revision: self.revision.clone(), canary, from, unhealthy: problems(member), at: None }
+        LastUpdate { rollout, revision: self.revision.clone(), canary, from, unhealthy: problems(member), at: None }
     }
 
     /// Returns why no update begins until a user or a recovery changes that.

@@ -26,9 +26,9 @@ use crate::{
 };
 
 /// How many nodes try to pull the images of a revision.
-const AT_MOST: usize = 3;
+const MAX_PULLING: usize = 3;
 /// After this time, a pod is replaced that kubelet ended before it had pulled its images, as on a full node.
-const AGAIN_AFTER: Duration = Duration::from_mins(5);
+const REPLACE_AFTER: Duration = Duration::from_mins(5);
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct PreflightPod {
@@ -114,7 +114,7 @@ impl Preflights {
         let mut others = members.filter(|member| tried.iter().all(|(other, ..)| other.node.name != member.node.name));
         let next = others.find(|member| may_try(member, goal, pool) && !new(member).is_empty());
         match (next, tried.first()) {
-            (Some(member), _) if tried.len() < AT_MOST => {
+            (Some(member), _) if tried.len() < MAX_PULLING => {
                 self.need(name(goal, &member.node.name), member, new(member));
                 pulling(member)
             }
@@ -130,7 +130,7 @@ impl Preflights {
         let Pool { limit, now, .. } = pool;
         let Some(created) = pod.created else { return false };
         let after = match (&pod.end, &pod.unschedulable) {
-            (Some(_), _) => AGAIN_AFTER,
+            (Some(_), _) => REPLACE_AFTER,
             (None, Some(_)) => GRACE,
             (None, None) => limit,
         };
@@ -148,7 +148,7 @@ impl Preflights {
 fn not_started(goal: &StageRevisions, pool: Pool<'_>) -> StageRevisions {
     let mut rest = goal.clone();
     for stage in Stage::ALL {
-        let is_of_goal = |pod: &PodFacts| pod.group.as_ref() == goal.get(stage);
+        let is_of_goal = |pod: &PodFacts| pod.revision.as_ref() == goal.get(stage);
         let has_started = |pod: &PodFacts| is_of_goal(pod) && (pod.has_started() || pod.has_failed());
         if pool.members.iter().any(|assessed| assessed.member.pods_of(stage).any(has_started)) {
             *rest.get_mut(stage) = None;
@@ -178,7 +178,7 @@ fn pulling(member: &Member<'_>) -> Preflight {
     Preflight::Underway(format!("update pending: the images of the new revision are being pulled on node {node}"))
 }
 
-/// Returns the images of some groups that other groups do not use.
+/// Returns the images of some revisions that other revisions do not use.
 fn new_images(goal: &StageRevisions, have: &StageRevisions, world: &World) -> Vec<NewImage> {
     let had: Vec<NewImage> = Stage::ALL.into_iter().flat_map(|stage| images(stage, have, world)).collect();
     let mut new: Vec<NewImage> = Vec::new();
@@ -191,8 +191,8 @@ fn new_images(goal: &StageRevisions, have: &StageRevisions, world: &World) -> Ve
     new
 }
 
-fn images(stage: Stage, groups: &StageRevisions, world: &World) -> Vec<NewImage> {
-    let pod = groups.get(stage).and_then(|group| revision::pod_spec(world, stage, group));
+fn images(stage: Stage, revisions: &StageRevisions, world: &World) -> Vec<NewImage> {
+    let pod = revisions.get(stage).and_then(|revision| revision::pod_spec(world, stage, revision));
     let containers = pod.into_iter().flat_map(|pod| pod.init_containers.iter().flatten().chain(&pod.containers));
     let named = containers.filter_map(|container| {
         Some(NewImage {

@@ -21,7 +21,7 @@ const SETTLED: Duration = Duration::from_mins(1);
 
 /// Returns the pods that are older than the driver's container, or whose driver is down. Their replacements wait for the driver's
 /// container, so each is recreated once per restart.
-fn holders_of_an_old_root(world: &World) -> impl Iterator<Item = &PodFacts> {
+fn pods_with_stale_driver_files(world: &World) -> impl Iterator<Item = &PodFacts> {
     let pods = || world.pods.values().map(Arc::as_ref);
     let drivers = pods().filter(|pod| pod.is_nvidia_driver() && !pod.is_leaving() && is_of_its_node(world, pod));
     let drivers: BTreeMap<&NodeName, &PodFacts> = drivers.map(|pod| (&pod.node, pod)).collect();
@@ -33,7 +33,10 @@ fn holders_of_an_old_root(world: &World) -> impl Iterator<Item = &PodFacts> {
 
 /// Kubelet is unaware of evidence against the driver's root and would start GPU pods. Pods that have just started may be newer than the
 /// report.
-pub fn holders_of_a_broken_root<'w>(assessment: &Assessment<'w>, now: Timestamp) -> impl Iterator<Item = &'w PodFacts> {
+pub fn pods_with_broken_driver_files<'w>(
+    assessment: &Assessment<'w>,
+    now: Timestamp,
+) -> impl Iterator<Item = &'w PodFacts> {
     let member = &assessment.member;
     let settled = move |pod: &PodFacts| pod.running_since().is_some_and(|since| older(since.local(), SETTLED, now));
     let broken = member.probe_pod().is_some_and(PodFacts::running) && assessment.against_driver.is_some();
@@ -45,29 +48,30 @@ pub fn holders_of_a_broken_root<'w>(assessment: &Assessment<'w>, now: Timestamp)
 fn is_of_its_node(world: &World, driver: &PodFacts) -> bool {
     world.nodes.get(&driver.node).is_some_and(|node| {
         let have = records::current_revisions(world, node, records::gpu_node_of(world, node), &[driver]);
-        have.driver.is_some() && have.driver == driver.group
+        have.driver.is_some() && have.driver == driver.revision
     })
 }
 
 fn is_holder(pod: &PodFacts) -> bool {
-    pod.holds_driver() && pod.has_started() && !pod.is_leaving()
+    pod.uses_driver() && pod.has_started() && !pod.is_leaving()
 }
 
 /// Both times are from the same kubelet.
 fn is_older(pod: &PodFacts, driver: &PodFacts) -> bool {
     match driver.running_since() {
         Some(started) => pod.running_since().is_some_and(|since| since < started),
-        None => !pod.has_found(driver),
+        None => !pod.proves_running(driver),
     }
 }
 
 /// Without those that restart a container runtime, which each pool recreates one at a time.
 pub fn pods_to_recreate(world: &World, now: Timestamp) -> impl Iterator<Item = &PodFacts> {
     let pods = world.pods.values().filter(move |pod| is_to_be_recreated(world, pod, now));
-    let restarts =
-        |pod: &PodFacts| pod.role == Role::Operand(Stage::Toolkit) && toolkit_restart::is_by(world, pod.group.as_ref());
+    let restarts = |pod: &PodFacts| {
+        pod.role == Role::Operand(Stage::Toolkit) && toolkit_restart::is_by(world, pod.revision.as_ref())
+    };
     let undone = pods.filter(move |pod| !restarts(pod)).map(Arc::as_ref);
-    undone.chain(holders_of_an_old_root(world))
+    undone.chain(pods_with_stale_driver_files(world))
 }
 
 pub fn is_to_be_recreated(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
@@ -82,7 +86,8 @@ fn is_stuck(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     if pod.has_started() {
         return false;
     }
-    let set = pod.group.as_ref().and_then(|group| world.daemon_sets.get(&revision::daemon_set_name(stage, group)));
+    let set =
+        pod.revision.as_ref().and_then(|revision| world.daemon_sets.get(&revision::daemon_set_name(stage, revision)));
     let outdated = set.is_some_and(|set| set.applied.is_some() && set.applied.as_deref() != pod.applied.as_deref());
     outdated && pod_failure::pod_failure(pod, now).is_some()
 }

@@ -17,7 +17,7 @@ use crate::{
 
 /// Which nodes of a pool may restart their runtime.
 #[derive(Debug)]
-pub struct RuntimeTurn {
+pub struct RuntimeRestartLock {
     /// Nodes whose runtime may be restarted at any moment, and the failure by which each blocks the others.
     holders: Vec<(NodeName, Option<String>)>,
     awaited: bool,
@@ -27,7 +27,7 @@ pub struct RuntimeTurn {
     pub waits_for_entry: bool,
 }
 
-impl RuntimeTurn {
+impl RuntimeRestartLock {
     pub fn of(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Self {
         let held = members.iter().filter(|Assessment { member, .. }| {
             let pod = member.pod(Stage::Toolkit);
@@ -40,7 +40,7 @@ impl RuntimeTurn {
         let unreadable =
             pool.into_iter().flat_map(|(policy, pool)| membership::unreadable_of_pool(world, policy, pool));
         let others = unreadable.chain(left_by_record(members, world)).filter(|node| {
-            let (have, pod) = (revision::node_groups(node), toolkit_restart::pod_on(world, node));
+            let (have, pod) = (revision::labelled_revisions(node), toolkit_restart::pod_on(world, node));
             toolkit_restart::is_on_its_way(world, node, &have, pod, now)
         });
         let holders = holders.chain(others.map(|node| (node.name.clone(), None))).collect();
@@ -52,33 +52,33 @@ impl RuntimeTurn {
         Self { holders, awaited: false, entering, waits_for_entry: false }
     }
 
-    /// Returns the part of these groups that a node may have now, and a note if the rest is pending: a toolkit that restarts the runtime
+    /// Returns the part of these revisions that a node may have now, and a note if the rest is pending: a toolkit that restarts the runtime
     /// comes last, and only if no other node has the turn.
-    pub fn allowed(&mut self, member: &Member<'_>, groups: StageRevisions) -> (StageRevisions, Option<Note>) {
-        if groups.toolkit != member.have.toolkit && self.entering.contains(&member.node.name) {
+    pub fn allowed(&mut self, member: &Member<'_>, revisions: StageRevisions) -> (StageRevisions, Option<Note>) {
+        if revisions.toolkit != member.have.toolkit && self.entering.contains(&member.node.name) {
             self.waits_for_entry = true;
             let message = "update pending: the current container toolkit is still being added to the container runtime";
             let note = Note::new(Reason::RolloutPending, message);
-            return (StageRevisions { toolkit: member.have.toolkit.clone(), ..groups }, Some(note));
+            return (StageRevisions { toolkit: member.have.toolkit.clone(), ..revisions }, Some(note));
         }
-        if !restarts(member, &groups) {
-            return (groups, None);
+        if !restarts(member, &revisions) {
+            return (revisions, None);
         }
         let there = member.node.ready && !member.node.deleting && member.untolerated.is_none();
-        let ripe = there && groups.driver == member.have.driver && member.driver_done();
+        let ripe = there && revisions.driver == member.have.driver && member.driver_done();
         if ripe && self.acquire(member) {
-            return (groups, None);
+            return (revisions, None);
         }
         // The message does not name the node that has the turn: otherwise each turn would change the status of every node.
         let message =
             "restart of the container runtime pending: runtimes are restarted on one node of a pool at a time";
         let note = ripe.then(|| Note::new(Reason::RuntimeTurnPending, message));
-        (StageRevisions { toolkit: member.have.toolkit.clone(), ..groups }, note)
+        (StageRevisions { toolkit: member.have.toolkit.clone(), ..revisions }, note)
     }
 
     pub fn pod_to_recreate(&mut self, member: &Member<'_>, world: &World, now: Timestamp) -> Option<String> {
         let pod = member.pod(Stage::Toolkit).filter(|pod| recreate_pods::is_to_be_recreated(world, pod, now))?;
-        (toolkit_restart::is_by(world, pod.group.as_ref()) && self.acquire(member)).then(|| pod.name.clone())
+        (toolkit_restart::is_by(world, pod.revision.as_ref()) && self.acquire(member)).then(|| pod.name.clone())
     }
 
     /// Whether the node has or gets the turn. Nodes that have failed, as several do if a working runtime breaks, do not block each other's
@@ -134,7 +134,7 @@ fn failure(member: &Member<'_>, verdict: &Verdict, now: Timestamp) -> Option<Str
 }
 
 /// Whether a restart is really needed is known only on the node.
-fn restarts(member: &Member<'_>, groups: &StageRevisions) -> bool {
+fn restarts(member: &Member<'_>, revisions: &StageRevisions) -> bool {
     let configured = member.toolkit().is_some_and(|toolkit| toolkit.setup().is_some());
-    configured && groups.toolkit.is_some() && groups.toolkit != member.have.toolkit
+    configured && revisions.toolkit.is_some() && revisions.toolkit != member.have.toolkit
 }

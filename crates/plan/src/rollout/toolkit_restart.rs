@@ -20,27 +20,27 @@ const ENTERING_AT_MOST: Duration = Duration::from_hours(1);
 
 /// Whether the toolkit restarts the container runtime, by its DaemonSet and not by what is wanted now, which changes with the policy and
 /// with kubelet's report of a runtime that is down.
-pub fn is_by(world: &World, group: Option<&Revision>) -> bool {
-    let pod = group.and_then(|group| pod_of(world, group));
+pub fn is_by(world: &World, revision: Option<&Revision>) -> bool {
+    let pod = revision.and_then(|revision| pod_of(world, revision));
     pod.and_then(|pod| pod.init_containers.as_ref()).into_iter().flatten().any(|init| init.name == RESTART_RUNTIME)
 }
 
 /// Whether the toolkit restarts the container runtime when it is removed: only if NVIDIA's runtime is the default.
-pub fn is_at_end(world: &World, group: &Revision) -> bool {
-    let main = pod_of(world, group).and_then(|pod| pod.containers.first());
+pub fn is_at_end(world: &World, revision: &Revision) -> bool {
+    let main = pod_of(world, revision).and_then(|pod| pod.containers.first());
     let hook = main.and_then(|main| main.lifecycle.as_ref()?.pre_stop.as_ref()?.exec.as_ref()?.command.as_ref());
     hook.into_iter().flatten().any(|word| word == RESTART_AT_END)
 }
 
-fn pod_of<'w>(world: &'w World, group: &Revision) -> Option<&'w PodSpec> {
-    revision::pod_spec(world, Stage::Toolkit, group)
+fn pod_of<'w>(world: &'w World, revision: &Revision) -> Option<&'w PodSpec> {
+    revision::pod_spec(world, Stage::Toolkit, revision)
 }
 
 /// Returns the pod of the toolkit that the node's label names.
 pub fn pod_on<'w>(world: &'w World, node: &NodeFacts) -> Option<&'w PodFacts> {
-    let group = Revision::from(node.labels.get(keys::TOOLKIT)?.as_str());
+    let revision = Revision::from(node.labels.get(keys::TOOLKIT)?.as_str());
     let is_it = |pod: &&PodFacts| {
-        pod.node == node.name && pod.role == Role::Operand(Stage::Toolkit) && pod.group.as_ref() == Some(&group)
+        pod.node == node.name && pod.role == Role::Operand(Stage::Toolkit) && pod.revision.as_ref() == Some(&revision)
     };
     world.pods.values().map(Arc::as_ref).find(is_it)
 }
@@ -72,7 +72,7 @@ pub fn is_entering(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     !is_past(pod)
         && pod.init.iter().any(begun)
         && !pod.is_leaving()
-        && is_by(world, pod.group.as_ref())
+        && is_by(world, pod.revision.as_ref())
         && pod_failure(pod, now).is_none()
         && !pod.init.iter().any(|step| too_long(step.running_since(), STEP_AT_MOST))
         && !too_long(pod.created, ENTERING_AT_MOST)

@@ -23,7 +23,7 @@ pub struct DaemonSetFacts {
     pub applied: Option<String>,
     pub policy: Option<PolicyName>,
     /// The layout in which it offers GPUs, if it is a device plugin's.
-    pub offer: ResourceLayout,
+    pub resource_layout: ResourceLayout,
     /// The generation, which changes only when [`Self::spec`] changes.
     pub generation: Option<i64>,
     pub spec: Option<DaemonSetSpec>,
@@ -36,7 +36,7 @@ impl DaemonSetFacts {
         Self {
             applied: set.annotations().get(keys::APPLIED).cloned(),
             policy: set.labels().get(keys::POLICY).map(|policy| policy.as_str().into()),
-            offer: set
+            resource_layout: set
                 .spec
                 .as_ref()
                 .and_then(|spec| spec.template.spec.as_ref())

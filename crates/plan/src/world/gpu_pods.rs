@@ -86,7 +86,7 @@ impl GpuPods {
         users.sort_by(|one, other| one.name.cmp(&other.name));
         Self {
             users,
-            plugins: pods.iter().filter_map(own).filter(offers_gpus).collect(),
+            plugins: pods.iter().filter_map(own).filter(serves_gpus).collect(),
             bystanders: others.into_iter().filter_map(|pod| Some((pod.uid()?, bystander(pod)))).collect(),
         }
     }
@@ -104,7 +104,7 @@ impl GpuPods {
     }
 
     /// Whether a user may have the driver open.
-    pub fn is_held(&self) -> bool {
+    pub fn use_driver(&self) -> bool {
         self.holders().next().is_some()
     }
 }
@@ -181,7 +181,7 @@ fn gives_way(pod: &Pod) -> bool {
 }
 
 /// Whether the pod gives kubelet GPUs: device plugin or MPS.
-pub fn offers_gpus(pod: &PodFacts) -> bool {
+pub fn serves_gpus(pod: &PodFacts) -> bool {
     matches!(pod.role, Role::Operand(Stage::DevicePlugin | Stage::Mps))
 }
 

@@ -22,8 +22,8 @@ pub struct PodFacts {
     /// The node that it is assigned to, or for which it was created.
     pub node: NodeName,
     pub role: Role,
-    /// Its DaemonSet's group, from its node selector.
-    pub group: Option<Revision>,
+    /// Its DaemonSet's revision, from its node selector.
+    pub revision: Option<Revision>,
     /// The hash of its DaemonSet at the time the pod was created.
     pub applied: Option<Interned>,
     pub created: Option<ObservedTime>,
@@ -108,7 +108,7 @@ impl PodFacts {
         };
         let spec = pod.spec.as_ref()?;
         let status = pod.status.as_ref();
-        let group = match role {
+        let revision = match role {
             Role::Operand(stage) => spec.node_selector.as_ref().and_then(|selector| selector.get(stage.key())),
             Role::Probe | Role::Validation | Role::Preflight => None,
         };
@@ -122,7 +122,7 @@ impl PodFacts {
             name: pod.name_any(),
             node: spec.node_name.as_deref().or_else(|| intended_node(pod))?.into(),
             role,
-            group: group.map(|group| group.as_str().into()),
+            revision: revision.map(|revision| revision.as_str().into()),
             applied: pod.annotations().get(keys::APPLIED).map(Interned::from),
             created,
             sandbox_since: sandbox.as_ref().map_or(created, |sandbox| sandbox.since),
@@ -156,7 +156,7 @@ impl PodFacts {
 
     /// Whether this pod proves that the driver's container runs, although kubelet has not reported its start: this pod started later and
     /// its gate waits for the driver. Kubelet reports the pods of a node one by one, in any order.
-    pub fn has_found(&self, driver: &Self) -> bool {
+    pub fn proves_running(&self, driver: &Self) -> bool {
         let is_new = |container: &ContainerFacts| match &container.state {
             ContainerState::Waiting { reason, .. } => {
                 ["", "ContainerCreating", "PodInitializing"].contains(&reason.as_str())
@@ -171,7 +171,7 @@ impl PodFacts {
     }
 
     /// Whether it has the driver open while it runs.
-    pub fn holds_driver(&self) -> bool {
+    pub fn uses_driver(&self) -> bool {
         matches!(self.role, Role::Operand(Stage::DevicePlugin | Stage::Mps))
     }
 

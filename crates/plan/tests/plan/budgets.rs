@@ -205,7 +205,7 @@ fn pods_that_do_not_end_in_time_end_the_turn_of_their_node() {
     sim.sleep(3600);
     most_at_once(&mut sim);
     assert!(!sim.node("a").cordoned && !sim.is_moving("a"));
-    assert_eq!(updated(&mut sim), &NODES[1..], "the others have their turns");
+    assert_eq!(updated(&mut sim), &NODES[1..], "the others have their updates_begun");
     assert!(sim.status("a").message.contains("the next attempt begins at"), "{}", sim.status("a").message);
     sim.sleep(3600);
     sim.run(30);
@@ -309,9 +309,9 @@ fn a_slot_that_is_not_used_is_spent_before_it_is_freed() {
     }
     assert_eq!(sim.policy_status("all").rollout.slots[0].node, "a");
     busy(&mut sim, "a");
-    let turns = sim.spec("a").turns;
+    let updates_begun = sim.spec("a").updates_begun;
     sim.step();
-    assert_eq!((sim.spec("a").turns, sim.is_moving("a")), (turns + 1, false));
+    assert_eq!((sim.spec("a").updates_begun, sim.is_moving("a")), (updates_begun + 1, false));
     most_at_once(&mut sim);
     assert_eq!(updated(&mut sim), &NODES[1..]);
     assert_eq!(sim.spec("b").rollout.as_ref().map(|rollout| rollout.step), None::<RolloutStep>);

@@ -112,11 +112,11 @@ fn after_a_failure_all_nodes_return_and_stay() {
         assert!(sim.nodes.values().all(|node| !node.cordoned), "{strategy}");
         assert!(sim.policy_status("all").rollout.slots.is_empty(), "{strategy}");
         // It does not try again by itself.
-        let turns: Vec<_> = NODES.map(|node| sim.spec(node).turns).into();
+        let updates_begun: Vec<_> = NODES.map(|node| sim.spec(node).updates_begun).into();
         sim.faults.clear();
         sim.sleep(3600);
         run(&mut sim);
-        assert_eq!(NODES.map(|node| sim.spec(node).turns).to_vec(), turns, "{strategy}");
+        assert_eq!(NODES.map(|node| sim.spec(node).updates_begun).to_vec(), updates_begun, "{strategy}");
         // A node that joins gets what the others have.
         sim.join("g", "2330", 8);
         run(&mut sim);
@@ -171,10 +171,10 @@ fn a_second_failure_on_the_way_back_halts() {
     sim.sleep(31 * 60);
     run(&mut sim);
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
-    let turns: Vec<_> = NODES.map(|node| sim.spec(node).turns).into();
+    let updates_begun: Vec<_> = NODES.map(|node| sim.spec(node).updates_begun).into();
     sim.sleep(7200);
     run(&mut sim);
-    assert_eq!(NODES.map(|node| sim.spec(node).turns).to_vec(), turns, "it does not oscillate");
+    assert_eq!(NODES.map(|node| sim.spec(node).updates_begun).to_vec(), updates_begun, "it does not oscillate");
     // Once the failure is cured, the way back ends.
     sim.faults.clear();
     run(&mut sim);

@@ -85,7 +85,7 @@ fn a_driver_is_not_down_before_its_pod_is_replaced() {
     {
         let since = plugin.reported() + SignedDuration::from_secs(offset);
         edit_driver_pod(&mut world, |pod| {
-            pod.group = Some("another".into());
+            pod.revision = Some("another".into());
             pod.containers[0].state = ContainerState::Running(Some(since.into()));
         });
         let (_, found, message, _, pods) = assessed(&sim, world.clone());

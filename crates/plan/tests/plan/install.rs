@@ -2,7 +2,7 @@
 
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{NodeName, Phase, keys, reason::Reason};
-use gpu_operator_plan::{carry::LoopState, world::TaintFact};
+use gpu_operator_plan::{loop_memory::LoopState, world::TaintFact};
 
 #[test]
 fn every_named_key_is_published_and_cpu_nodes_get_none() {

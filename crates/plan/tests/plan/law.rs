@@ -21,7 +21,7 @@ use kube::ResourceExt;
 use crate::{
     presence,
     sim::{Faults, Sim},
-    truth::{governing, group_of_pod, is_used, keeps_driver_loaded, keeps_its_stack, placing, pod, starts_gpu_pods},
+    truth::{governing, is_used, keeps_driver_loaded, keeps_its_stack, placing, pod, revision_of_pod, starts_gpu_pods},
     updates,
 };
 
@@ -71,24 +71,26 @@ fn written<'s>(sim: &'s Sim, name: &NodeName, write: &LabelWrite) -> Option<&'s 
     sim.nodes.get(name).filter(|node| node.uid == write.uid)
 }
 
-/// Labels name DaemonSets that exist, and the groups that the node's GpuNode records.
+/// Labels name DaemonSets that exist, and the revisions that the node's GpuNode records.
 fn names_what_exists(sim: &Sim, name: &NodeName, write: &LabelWrite) -> Lawful {
     let Some(node) = written(sim, name, write) else { return Ok(()) };
     let record = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.current.as_ref());
     for stage in Stage::ALL {
-        let Some(group) = write.labels.get(stage.key()).filter(|group| !group.is_empty() && *group != "none") else {
+        let Some(revision) =
+            write.labels.get(stage.key()).filter(|revision| !revision.is_empty() && *revision != "none")
+        else {
             continue;
         };
-        if node.labels.get(stage.key()).is_some_and(|present| *present == group.as_str()) {
+        if node.labels.get(stage.key()).is_some_and(|present| *present == revision.as_str()) {
             continue;
         }
-        let set = format!("{}-{group}", stage.as_str());
+        let set = format!("{}-{revision}", stage.as_str());
         if !sim.sets.contains_key(&set) && !sim.deleted_sets.contains(&set) {
-            return Err(format!("the label of {name} names {stage:?} {group}, which does not exist"));
+            return Err(format!("the label of {name} names {stage:?} {revision}, which does not exist"));
         }
         let recorded = record.map(|record| record.get(stage).map(Revision::as_str));
-        if recorded.is_some_and(|recorded| recorded != Some(group.as_str())) {
-            return Err(format!("the label of {name} names {stage:?} {group}, but {recorded:?} is on record"));
+        if recorded.is_some_and(|recorded| recorded != Some(revision.as_str())) {
+            return Err(format!("the label of {name} names {stage:?} {revision}, but {recorded:?} is on record"));
         }
     }
     Ok(())
@@ -99,8 +101,8 @@ fn driver_stays(sim: &Sim, name: &NodeName, write: &LabelWrite) -> Lawful {
     let Some(node) = written(sim, name, write).filter(|_| is_used(sim, name) && keeps_its_stack(sim, name)) else {
         return Ok(());
     };
-    let labelled = || placing(sim, node, Stage::Driver).map(|group| group.as_str().into());
-    let had: Option<Revision> = group_of_pod(sim, name, Stage::Driver).or_else(labelled);
+    let labelled = || placing(sim, node, Stage::Driver).map(|revision| revision.as_str().into());
+    let had: Option<Revision> = revision_of_pod(sim, name, Stage::Driver).or_else(labelled);
     let gets = write.labels.get(keys::DRIVER).map(String::as_str);
     let is_replaced = had.as_ref().is_some_and(|had| Some(had.as_str()) != gets);
     if is_replaced && !gets.is_some_and(|gets| keeps_driver_loaded(sim, name, gets)) {
@@ -119,12 +121,12 @@ fn nothing_uses(sim: &Sim, set: &str) -> Lawful {
     };
     let has = |node: &NodeFacts| {
         Stage::ALL.into_iter().any(|stage| {
-            let is_named = |group: &str| set == format!("{}-{group}", stage.as_str());
-            node.labels.get(stage.key()).is_some_and(|group| is_named(group))
+            let is_named = |revision: &str| set == format!("{}-{revision}", stage.as_str());
+            node.labels.get(stage.key()).is_some_and(|revision| is_named(revision))
                 || matches!(stage, Stage::Driver | Stage::Toolkit)
                     && !has_left(node)
                     && (stage == Stage::Driver || node.ready)
-                    && group_of_pod(sim, &node.name, stage).is_some_and(|group| is_named(group.as_str()))
+                    && revision_of_pod(sim, &node.name, stage).is_some_and(|revision| is_named(revision.as_str()))
                     && !(stage == Stage::Driver && has_followed(sim, node))
         })
     };
@@ -137,7 +139,7 @@ fn nothing_uses(sim: &Sim, set: &str) -> Lawful {
 
 /// Returns whether a node's label names a driver whose container keeps the loaded module when it replaces the one that runs.
 fn has_followed(sim: &Sim, node: &NodeFacts) -> bool {
-    placing(sim, node, Stage::Driver).is_some_and(|group| keeps_driver_loaded(sim, &node.name, group.as_str()))
+    placing(sim, node, Stage::Driver).is_some_and(|revision| keeps_driver_loaded(sim, &node.name, revision.as_str()))
 }
 
 /// No running pod is recreated, except a test, one that uses the root of a driver that is gone, and a device plugin that applies the MIG
@@ -202,7 +204,7 @@ fn is_its_turn(sim: &Sim, pod: &str) -> Lawful {
     let is_allowed = match facts.owner {
         PodOwner::Controller => step == Some(RolloutStep::Await),
         PodOwner::None => step == Some(RolloutStep::Await) && settings.bare_pods == Some(Eviction::Evict),
-        PodOwner::DaemonSet => step == Some(RolloutStep::Release) && !offers_gpus(sim, node),
+        PodOwner::DaemonSet => step == Some(RolloutStep::Release) && !serves_gpus(sim, node),
         PodOwner::Kubelet | PodOwner::Operator => false,
     };
     let is_kept = facts.has_empty_dir && settings.empty_dir != Some(Eviction::Evict);
@@ -214,7 +216,7 @@ fn is_its_turn(sim: &Sim, pod: &str) -> Lawful {
 }
 
 /// Returns whether a device plugin runs on a node, so that kubelet gives GPUs to pods.
-fn offers_gpus(sim: &Sim, name: &NodeName) -> bool {
+fn serves_gpus(sim: &Sim, name: &NodeName) -> bool {
     pod(sim, name, Stage::DevicePlugin).is_some_and(PodFacts::running)
 }
 
@@ -225,12 +227,13 @@ fn begins_with_a_slot(sim: &Sim, name: &NodeName, write: &SpecWrite) -> Lawful {
         return Ok(());
     };
     let slots = write.spec.policy.as_ref().map(|policy| slots(sim, policy)).unwrap_or_default();
-    let is_it =
-        |slot: &Slot| slot.node == *name && before.uid().as_ref() == Some(&slot.uid) && slot.turn == write.spec.turns;
-    if write.spec.turns > before.spec.turns && slots.iter().any(is_it) {
+    let is_it = |slot: &Slot| {
+        slot.node == *name && before.uid().as_ref() == Some(&slot.uid) && slot.update == write.spec.updates_begun
+    };
+    if write.spec.updates_begun > before.spec.updates_begun && slots.iter().any(is_it) {
         return Ok(());
     }
-    Err(format!("update {} of {name} begins without a slot: {slots:?}", write.spec.turns))
+    Err(format!("update {} of {name} begins without a slot: {slots:?}", write.spec.updates_begun))
 }
 
 fn slots(sim: &Sim, policy: &PolicyName) -> Vec<Slot> {
@@ -254,8 +257,8 @@ fn ledger_is_within_limits(sim: &Sim, name: &PolicyName, write: &LedgerWrite) ->
     let may_be_used = |slot: &&Slot| {
         let gpu_node = sim.gpu_nodes.get(&slot.node).filter(|gpu_node| gpu_node.uid().as_ref() == Some(&slot.uid));
         gpu_node.is_some_and(|gpu_node| {
-            let GpuNodeSpec { turns, rollout, .. } = &gpu_node.spec;
-            *turns < slot.turn || *turns == slot.turn && rollout.is_some()
+            let GpuNodeSpec { updates_begun, rollout, .. } = &gpu_node.spec;
+            *updates_begun < slot.update || *updates_begun == slot.update && rollout.is_some()
         })
     };
     match before.iter().filter(|slot| !write.slots.contains(slot)).find(may_be_used) {
@@ -268,7 +271,8 @@ fn ledger_is_within_limits(sim: &Sim, name: &PolicyName, write: &LedgerWrite) ->
 pub fn of_budgets(sim: &Sim) -> Lawful {
     let all: Vec<Slot> = sim.policies.keys().flat_map(|policy| slots(sim, policy)).collect();
     let lacks_slot = |(name, gpu_node): &(&NodeName, &GpuNode)| {
-        let is_it = |slot: &Slot| slot.uid == gpu_node.uid().unwrap_or_default() && slot.turn == gpu_node.spec.turns;
+        let is_it =
+            |slot: &Slot| slot.uid == gpu_node.uid().unwrap_or_default() && slot.update == gpu_node.spec.updates_begun;
         let has_policy = gpu_node.spec.policy.as_ref().is_some_and(|policy| sim.policies.contains_key(policy));
         let node = sim.nodes.get(*name);
         gpu_node.spec.rollout.is_some()
@@ -282,7 +286,7 @@ pub fn of_budgets(sim: &Sim) -> Lawful {
     }
 }
 
-/// The labels of each node name the groups on record.
+/// The labels of each node name the revisions on record.
 pub fn of_records(sim: &Sim) -> Lawful {
     for (name, node) in &sim.nodes {
         let Some(current) = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.current.as_ref()) else {
@@ -302,9 +306,9 @@ pub fn of_records(sim: &Sim) -> Lawful {
 /// No other controller ends a driver's pod under a GPU pod, because its DaemonSet is gone. `before` is the state before the DaemonSet
 /// controller took a step for a node. What the labels select is judged where they are written.
 pub fn of_controllers(before: &Sim, after: &Sim, name: &NodeName) -> Lawful {
-    let Some(group) = group_of_pod(before, name, Stage::Driver) else { return Ok(()) };
-    let stays = group_of_pod(after, name, Stage::Driver).is_some_and(|now| now == group);
-    let exists = before.sets.contains_key(&format!("driver-{}", group.as_str()));
+    let Some(revision) = revision_of_pod(before, name, Stage::Driver) else { return Ok(()) };
+    let stays = revision_of_pod(after, name, Stage::Driver).is_some_and(|now| now == revision);
+    let exists = before.sets.contains_key(&format!("driver-{}", revision.as_str()));
     let follows = before.nodes.get(name).is_some_and(|node| has_followed(before, node));
     if stays || exists || follows || !is_used(before, name) || !keeps_its_stack(before, name) {
         return Ok(());
@@ -372,7 +376,7 @@ pub fn of_the_end(sim: &Sim) -> Lawful {
         return Err(format!("pod {} is left", pod.name));
     }
     // The number of updates stays.
-    let is_clean = |spec: &GpuNodeSpec| GpuNodeSpec { turns: 0, ..spec.clone() } == GpuNodeSpec::default();
+    let is_clean = |spec: &GpuNodeSpec| GpuNodeSpec { updates_begun: 0, ..spec.clone() } == GpuNodeSpec::default();
     match sim.gpu_nodes.iter().find(|(_, gpu_node)| !is_clean(&gpu_node.spec)) {
         Some((name, gpu_node)) => Err(format!("GpuNode {name} has {:?}", gpu_node.spec)),
         None => Ok(()),

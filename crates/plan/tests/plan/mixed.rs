@@ -93,9 +93,9 @@ fn nodes_with_different_variants_share_no_daemon_set() {
     sim.node_mut("older").runtime = "containerd://1.7.27".into();
     sim.settle();
     let ready = ["arm", "host", "jammy", "noble", "older", "rhel"];
-    let groups: std::collections::BTreeSet<_> =
+    let revisions: std::collections::BTreeSet<_> =
         ready.iter().map(|node| sim.node(*node).labels[keys::DEVICE_PLUGIN].clone()).collect();
-    assert_eq!(groups.len(), ready.len(), "{groups:?}");
+    assert_eq!(revisions.len(), ready.len(), "{revisions:?}");
     for node in ready {
         assert_eq!(sim.status(node).phase, Phase::Ready, "{node}: {:?}", reported(&sim, node));
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{Phase, reason::Reason};
-use gpu_operator_plan::{Plan, carry::LoopState, output::write::Step, pass::Pass, time::Uptime};
+use gpu_operator_plan::{Plan, loop_memory::LoopState, output::write::Step, pass::Pass, time::Uptime};
 
 use crate::sim::{Faults, Sim};
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{NodeName, policy::Stage, reason::Reason};
 use gpu_operator_plan::{
-    carry::{Class, Failure, LoopState},
+    loop_memory::{Class, Failure, LoopState},
     output::body::Part,
     pass::{Answer, Pass, Planning, Request},
     time::Uptime,

@@ -36,7 +36,7 @@ fn preflights(sim: &Sim) -> usize {
 
 /// Returns the nodes that have begun an update.
 fn begun(sim: &Sim) -> BTreeSet<&str> {
-    NODES.into_iter().filter(|node| sim.spec(*node).turns > 0).collect()
+    NODES.into_iter().filter(|node| sim.spec(*node).updates_begun > 0).collect()
 }
 
 /// Returns the pods of an update.

@@ -19,7 +19,7 @@ use gpu_operator_crd::{
     policy::{Defaults, Driver, DriverSource, OnUnhealthy, OnUnhealthyMode, PullPolicy, Stage},
 };
 use gpu_operator_plan::{
-    carry::LoopState,
+    loop_memory::LoopState,
     output::{
         body::{Body, Kind},
         write::Write,
@@ -103,7 +103,7 @@ proptest! {
         settle(&mut sim, &mut oracle);
         let running = |sim: &Sim| -> Vec<_> {
             let operands = sim.pods.values().filter(|pod| matches!(pod.role, Role::Operand(_)) && pod.running());
-            operands.map(|pod| (pod.name.clone(), pod.group.clone(), pod.created)).collect()
+            operands.map(|pod| (pod.name.clone(), pod.revision.clone(), pod.created)).collect()
         };
         let before: Vec<_> = sim.nodes.values().map(|node| (node.name.clone(), node.labels.clone())).collect();
         let pods = running(&sim);
@@ -155,7 +155,7 @@ proptest! {
         }
         for set in &plan.deleted(Kind::DaemonSet) {
             let named = |node: &&gpu_operator_plan::world::NodeFacts| Stage::ALL.into_iter().any(|stage| {
-                node.labels.get(stage.key()).is_some_and(|group| *set == format!("{}-{group}", stage.as_str()))
+                node.labels.get(stage.key()).is_some_and(|revision| *set == format!("{}-{revision}", stage.as_str()))
             });
             prop_assert!(before.values().filter(|node| node.name != name).find(named).is_none(), "{what:?} on {name} prunes {set}");
         }
@@ -334,7 +334,7 @@ fn end(sim: &Sim) -> String {
         let epoch = || Time(Timestamp::UNIX_EPOCH);
         gpu_node.spec.rollout.iter_mut().for_each(|rollout| (rollout.since, rollout.deadline) = (epoch(), None));
         // A node that fails and offers no GPU is updated without a turn, and when it does depends on the time.
-        (gpu_node.spec.turns, gpu_node.spec.moved) = (0, None);
+        (gpu_node.spec.updates_begun, gpu_node.spec.last_update) = (0, None);
         // A healthy state is only written together with the next change.
         status.health = status.health.filter(|health| *health != HealthState::Healthy);
         status.conditions.retain(|condition| condition.type_ != "Healthy" || condition.status == "False");

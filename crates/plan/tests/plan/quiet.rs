@@ -135,7 +135,7 @@ fn a_node_whose_pods_are_awaited_is_given_back() {
     assert!(sim.node("a").own_cordon);
     quiet(&mut sim);
     assert!(!sim.node("a").cordoned);
-    assert_eq!((revision::node_groups(sim.node("a")), sim.spec("a").current.clone()), (had.clone(), Some(had)));
+    assert_eq!((revision::labelled_revisions(sim.node("a")), sim.spec("a").current.clone()), (had.clone(), Some(had)));
     // Meanwhile a plugin's pod that is deleted comes back.
     sim.pods.remove("device-plugin@a");
     for _ in 0..60 {
@@ -173,10 +173,10 @@ fn a_node_that_releases_its_driver_gets_its_plugin_back() {
     step_until_released(&mut sim, "a");
     // The plugin's label names a pod that waits for the new driver already, and others are paused.
     let had = sim.spec("a").rollout.clone().expect("an update").from;
-    assert_ne!(revision::node_groups(sim.node("a")), had);
+    assert_ne!(revision::labelled_revisions(sim.node("a")), had);
     assert!(sim.node("a").labels.contains_key(keys::CLIENTS) && sim.spec("a").release_driver);
     quiet(&mut sim);
-    assert_eq!(revision::node_groups(sim.node("a")), had);
+    assert_eq!(revision::labelled_revisions(sim.node("a")), had);
     assert!(!sim.spec("a").release_driver && !sim.spec("a").report_holders);
     for _ in 0..60 {
         sim.surroundings();
@@ -197,9 +197,9 @@ fn labels_to_give_back_are_written_after_an_interruption() {
     let plan = sim.plan();
     let record = plan.writes.iter().find(|write| matches!(write.body, Body::Spec(_))).expect("a record");
     sim.write(record).expect("an accepted write");
-    assert_ne!(revision::node_groups(sim.node("a")), had);
+    assert_ne!(revision::labelled_revisions(sim.node("a")), had);
     quiet(&mut sim);
-    assert_eq!(revision::node_groups(sim.node("a")), had);
+    assert_eq!(revision::labelled_revisions(sim.node("a")), had);
 }
 
 #[test]
@@ -207,9 +207,9 @@ fn a_driver_in_replacement_is_replaced_without_an_operator() {
     let mut sim = updating_fleet(&["a", "b"], "{}");
     step_until(&mut sim, "a", RolloutStep::Replace);
     assert_eq!(sim.node("a").allocatable.total(), 0);
-    let new = revision::node_groups(sim.node("a"));
+    let new = revision::labelled_revisions(sim.node("a"));
     quiet(&mut sim);
-    assert_eq!(revision::node_groups(sim.node("a")), new);
+    assert_eq!(revision::labelled_revisions(sim.node("a")), new);
     for _ in 0..120 {
         sim.surroundings();
         sim.sleep(1);
@@ -249,9 +249,9 @@ fn a_slot_that_is_not_used_yet_is_given_up() {
         sim.sleep(1);
     }
     let [slot] = slots(&sim).try_into().expect("one slot");
-    assert!(sim.spec(slot.node.clone()).turns < slot.turn);
+    assert!(sim.spec(slot.node.clone()).updates_begun < slot.update);
     quiet(&mut sim);
-    assert_eq!((slots(&sim).len(), sim.spec(slot.node).turns), (0, slot.turn));
+    assert_eq!((slots(&sim).len(), sim.spec(slot.node).updates_begun), (0, slot.update));
 }
 
 #[test]
@@ -322,12 +322,12 @@ proptest! {
     ) {
         let (mut sim, mut oracle) = after(&[&beginning, &events]);
         let own: BTreeMap<NodeName, StageRevisions> =
-            sim.nodes.iter().map(|(name, node)| (name.clone(), revision::node_groups(node))).collect();
+            sim.nodes.iter().map(|(name, node)| (name.clone(), revision::labelled_revisions(node))).collect();
         let (sets, pods) = (sim.sets.clone(), pods(&sim));
         quiet(&mut sim);
         prop_assert_eq!((&sim.sets, self::pods(&sim)), (&sets, pods));
         for (name, node) in &sim.nodes {
-            let now = revision::node_groups(node);
+            let now = revision::labelled_revisions(node);
             // What is given back is more than what an interrupted update has left.
             for stage in Stage::ALL.into_iter().filter(|stage| own[name].get(*stage).is_some()) {
                 prop_assert!(now.get(stage).is_some(), "{}", name);

@@ -72,9 +72,9 @@ fn specs_invalid_for_the_fleet_are_reported_and_disrupt_nothing() {
         assert_eq!(reported(&sim, row), (row.reason.clone(), row.message.clone()), "{written}");
         for (node, now) in running(&sim) {
             assert_eq!(now, before[&node], "{written}: {node}");
-            for (stage, group) in Stage::ALL.map(|stage| (stage, sim.nodes[&node].labels.get(stage.key()))) {
-                let Some(group) = group else { continue };
-                let set = format!("{}-{group}", stage.as_str());
+            for (stage, revision) in Stage::ALL.map(|stage| (stage, sim.nodes[&node].labels.get(stage.key()))) {
+                let Some(revision) = revision else { continue };
+                let set = format!("{}-{revision}", stage.as_str());
                 assert_eq!(sim.sets[&set], sets[&set], "{written}: {node}");
             }
         }

@@ -6,7 +6,7 @@ use crate::{
     sim::Sim,
 };
 use gpu_operator_crd::{ConditionType, health::HealthState, keys, policy::Stage, reason::Reason};
-use gpu_operator_plan::{Plan, carry::LoopState, time::Uptime, world::Role};
+use gpu_operator_plan::{Plan, loop_memory::LoopState, time::Uptime, world::Role};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use kube::ResourceExt;
 use serde_json::json;

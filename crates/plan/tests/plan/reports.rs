@@ -302,7 +302,7 @@ fn pods_with_a_formerly_named_resource_keep_their_driver() {
     sim.foreign_resource = "example.com/gpu".into();
     sim.settle();
     assert_eq!(
-        (sim.status("a").phase, sim.status("a").offered_resources),
+        (sim.status("a").phase, sim.status("a").past_resource_names),
         (Phase::Ready, vec!["example.com/gpu".into()])
     );
     busy(&mut sim, "a");
@@ -314,9 +314,9 @@ fn pods_with_a_formerly_named_resource_keep_their_driver() {
     sim.gpu_pods.clear();
     sim.settle();
     assert_eq!(sim.report("a").driver.loaded.as_deref(), Some("590.10.01"));
-    assert_eq!(sim.status("a").offered_resources, ["example.com/gpu"], "the Node still lists it");
+    assert_eq!(sim.status("a").past_resource_names, ["example.com/gpu"], "the Node still lists it");
     sim.node_mut("a").allocatable = [("nvidia.com/gpu", 8)].into_iter().collect();
     sim.foreign_resource = "nvidia.com/gpu".into();
     sim.settle();
-    assert!(sim.status("a").offered_resources.is_empty());
+    assert!(sim.status("a").past_resource_names.is_empty());
 }

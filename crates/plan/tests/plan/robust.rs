@@ -7,7 +7,7 @@ use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{
     ClusterGpuPolicyStatus, Open, Phase, gpunode::RolloutStep, keys, policy::Stage, reason::Reason,
 };
-use gpu_operator_plan::world::{Concern, Deletion, HeldWrite, PodFacts, Role, offers_gpus};
+use gpu_operator_plan::world::{Concern, Deletion, HeldWrite, PodFacts, Role, serves_gpus};
 use kube::ResourceExt;
 
 pub(crate) const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
@@ -59,7 +59,7 @@ pub(crate) fn add_leaving_plugin(sim: &mut Sim) {
     let slow = PodFacts {
         name: LEAVING_PLUGIN.into(),
         role: Role::Operand(Stage::DevicePlugin),
-        group: Some("old".into()),
+        revision: Some("old".into()),
         deletion: Some(Deletion { since: sim.now.into(), grace: Duration::ZERO }),
         ..sim.pods["driver@a"].clone()
     };
@@ -76,14 +76,14 @@ fn a_driver_stays_while_an_unobserved_device_plugin_exists() {
     sim.apply_policy("all", THIRD);
     sim.step();
     let driver = sim.nodes[&"a".into()].labels[keys::DRIVER].clone();
-    let created: Vec<_> = sim.pods.extract_if(.., |_, pod| offers_gpus(pod)).collect();
+    let created: Vec<_> = sim.pods.extract_if(.., |_, pod| serves_gpus(pod)).collect();
     assert!(!created.is_empty());
     for exists in [false, true] {
         if exists {
             sim.pods.extend(created.clone());
         }
         let mut world = sim.world();
-        world.pods.retain(|_, pod| !offers_gpus(pod));
+        world.pods.retain(|_, pod| !serves_gpus(pod));
         let plan = sim.plan_for(world);
         let write = plan.labels().remove(&"a".into());
         let planned = write.map_or(Some(driver.as_str()), |write| write.labels.get(keys::DRIVER).map(String::as_str));
@@ -176,7 +176,7 @@ fn a_pod_that_cannot_start_gets_the_changed_template() {
     );
     sim.run(3);
     let recreated = sim.pods["driver@a"].clone();
-    assert_eq!(recreated.group, stuck.group);
+    assert_eq!(recreated.revision, stuck.revision);
     assert_ne!(recreated.applied, stuck.applied);
     sim.faults.clear();
     sim.settle();

@@ -200,7 +200,7 @@ fn an_update_that_was_given_up_is_not_attempted_again() {
     sim.faults.insert("a".into(), Faults { mute_probe: true, ..Faults::default() });
     sim.apply_policy("all", &format!("{{readiness: {{progressDeadline: 1m}}, {}", &NEW[1..]));
     sim.steps(400);
-    assert_eq!((sim.spec("a").turns, loaded(&mut sim, "a").as_str()), (1, "595.91.07"));
+    assert_eq!((sim.spec("a").updates_begun, loaded(&mut sim, "a").as_str()), (1, "595.91.07"));
     assert_eq!((sim.status("a").phase, sim.status("a").reason()), (Phase::Ready, Some(Reason::RolloutPending)));
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
 }

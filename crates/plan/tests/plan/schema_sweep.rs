@@ -71,7 +71,7 @@ fn observed(sim: &Sim) -> BTreeSet<String> {
         status.health = status.health.filter(|health| *health == HealthState::Unhealthy);
         status.conditions.retain(|condition| condition.type_ != "Healthy" || condition.status == "False");
         // The number of updates stays, and the record of the last one.
-        let spec = GpuNodeSpec { turns: 0, moved: None, ..gpu_node.spec.clone() };
+        let spec = GpuNodeSpec { updates_begun: 0, last_update: None, ..gpu_node.spec.clone() };
         add(format!("GpuNode {name}"), json!({"spec": spec, "status": status}));
     }
     for (name, policy) in &sim.policies {

@@ -2,7 +2,7 @@
 
 use gpu_operator_crd::{Phase, Reason, health::HealthState, keys};
 use gpu_operator_plan::{
-    carry::LoopState,
+    loop_memory::LoopState,
     output::body::Body,
     pass::Pass,
     time::Uptime,

@@ -1,4 +1,4 @@
-//! Labels that place the pods of the stages, changed by other users: the node gets its groups back at once, and nothing else happens.
+//! Labels that place the pods of the stages, changed by other users: the node gets its revisions back at once, and nothing else happens.
 
 use gpu_operator_plan::output::body::{Kind, Part};
 use std::collections::BTreeMap;
@@ -95,17 +95,17 @@ const STATES: [State; 10] = [
     ("the node leaves during an update", leaving_in_an_update),
 ];
 
-fn groups(sim: &Sim, node: &NodeName) -> BTreeMap<&'static str, Interned> {
+fn revisions(sim: &Sim, node: &NodeName) -> BTreeMap<&'static str, Interned> {
     let labels = &sim.nodes[node].labels;
     let named = Stage::ALL.into_iter().filter_map(|stage| Some((stage.key(), labels.get(stage.key())?.clone())));
-    named.filter(|(_, group)| !group.is_empty()).collect()
+    named.filter(|(_, revision)| !revision.is_empty()).collect()
 }
 
-/// Returns the groups of all nodes, and when their pods were created.
+/// Returns the revisions of all nodes, and when their pods were created.
 fn placed(sim: &Sim) -> impl PartialEq + std::fmt::Debug {
-    let groups: Vec<_> = sim.nodes.keys().map(|node| (node.clone(), groups(sim, node))).collect();
-    let pods = sim.pods.values().map(|pod: &PodFacts| (pod.name.clone(), pod.group.clone(), pod.created));
-    (groups, pods.collect::<Vec<_>>())
+    let revisions: Vec<_> = sim.nodes.keys().map(|node| (node.clone(), revisions(sim, node))).collect();
+    let pods = sim.pods.values().map(|pod: &PodFacts| (pod.name.clone(), pod.revision.clone(), pod.created));
+    (revisions, pods.collect::<Vec<_>>())
 }
 
 #[test]
@@ -139,12 +139,12 @@ fn a_used_node_whose_pods_have_moved_gets_its_driver_back() {
     for value in [Some("x"), None] {
         let mut sim = fleet();
         busy(&mut sim, "a");
-        let labels = groups(&sim, &"a".into());
+        let labels = revisions(&sim, &"a".into());
         sim.label("a", keys::DRIVER, value);
         sim.surroundings();
         assert!(!sim.pods.contains_key("driver@a"), "the DaemonSet controller is faster than the operator");
         sim.step();
-        assert_eq!(groups(&sim, &"a".into()), labels);
+        assert_eq!(revisions(&sim, &"a".into()), labels);
         sim.settle();
         assert!(sim.status("a").is_ready(), "{:?}", sim.status("a"));
     }
@@ -155,15 +155,15 @@ fn without_a_record_known_labels_and_running_pods_count() {
     for runs in [true, false] {
         let mut sim = fleet();
         busy(&mut sim, "a");
-        let labels = groups(&sim, &"a".into());
+        let labels = revisions(&sim, &"a".into());
         sim.label("a", keys::DRIVER, Some("x"));
         sim.gpu_nodes.remove(&"a".into());
         sim.pods.retain(|name, _| runs || name != "driver@a");
         sim.step();
         let rest: BTreeMap<_, _> = labels.clone().into_iter().filter(|(key, _)| runs || *key != keys::DRIVER).collect();
-        assert_eq!(groups(&sim, &"a".into()), rest, "the driver's pod runs: {runs}");
+        assert_eq!(revisions(&sim, &"a".into()), rest, "the driver's pod runs: {runs}");
         sim.settle();
-        assert_eq!((groups(&sim, &"a".into()), sim.spec("a").current.is_some()), (labels, true));
+        assert_eq!((revisions(&sim, &"a".into()), sim.spec("a").current.is_some()), (labels, true));
     }
 }
 
@@ -176,7 +176,7 @@ fn a_record_without_labels_replaces_no_driver_in_use() {
     // A node that failed gets the wanted driver at once, but its labels cannot be written.
     sim.apply_policy("all", MPS);
     sim.step();
-    let failed = groups(&sim, &"a".into());
+    let failed = revisions(&sim, &"a".into());
     let mut plan = sim.plan();
     assert!(!plan.labels().is_empty());
     plan.writes.retain(|write| write.target.part != Part::Labels);
@@ -188,7 +188,7 @@ fn a_record_without_labels_replaces_no_driver_in_use() {
     assert_eq!(sim.node("a").allocatable.total(), 32, "the earlier driver works after all");
     busy(&mut sim, "a");
     sim.run(30);
-    assert_eq!(groups(&sim, &"a".into()), failed);
+    assert_eq!(revisions(&sim, &"a".into()), failed);
     sim.gpu_pods.clear();
     sim.settle();
     assert_eq!(sim.report("a").driver.loaded.as_deref(), Some("595.91.07"));
@@ -202,8 +202,8 @@ fn the_driver_pod_of_a_stray_label_deletes_no_plugin() {
     sim.label("a", keys::DRIVER, Some(&other));
     // Its container waits for the driver in use, and that of the node's own driver still runs.
     sim.sleep(60);
-    let (name, group, created) = ("driver@other".into(), Some(other.into()), Some(sim.now.into()));
-    let mut waits = PodFacts { name, group, created, ..sim.pods["driver@a"].clone() };
+    let (name, revision, created) = ("driver@other".into(), Some(other.into()), Some(sim.now.into()));
+    let mut waits = PodFacts { name, revision, created, ..sim.pods["driver@a"].clone() };
     waits.containers[0].state = ContainerState::Waiting { reason: "PodInitializing".into(), message: String::new() };
     sim.pods.insert(waits.name.clone(), waits);
     assert!(sim.plan().deleted(Kind::Pod).is_empty(), "{:?}", sim.plan().deleted(Kind::Pod));

@@ -13,7 +13,7 @@ use kube::ResourceExt;
 
 use crate::sim::Sim;
 
-/// Returns the group in a node's label, if it is one of this operator's and not a value that a user has set.
+/// Returns the revision in a node's label, if it is one of this operator's and not a value that a user has set.
 pub fn placing<'n>(sim: &Sim, node: &'n NodeFacts, stage: Stage) -> Option<&'n Interned> {
     let label = node.labels.get(stage.key())?;
     sim.sets.contains_key(&format!("{}-{label}", stage.as_str())).then_some(label)
@@ -28,15 +28,15 @@ pub fn pod<'s>(sim: &'s Sim, name: &NodeName, stage: Stage) -> Option<&'s PodFac
     sim.pods.get(&format!("{}@{name}", stage.as_str()))
 }
 
-pub fn group_of_pod(sim: &Sim, name: &NodeName, stage: Stage) -> Option<Revision> {
-    pod(sim, name, stage)?.group.clone()
+pub fn revision_of_pod(sim: &Sim, name: &NodeName, stage: Stage) -> Option<Revision> {
+    pod(sim, name, stage)?.revision.clone()
 }
 
-/// Returns whether the driver's container of a group keeps the module that the container on the node has loaded: both have the same
+/// Returns whether the driver's container of a revision keeps the module that the container on the node has loaded: both have the same
 /// environment and arguments, and the module was loaded with them.
-pub fn keeps_driver_loaded(sim: &Sim, name: &NodeName, group: &str) -> bool {
+pub fn keeps_driver_loaded(sim: &Sim, name: &NodeName, revision: &str) -> bool {
     let old = sim.templates.get(&format!("driver@{name}")).and_then(|pod| pod.containers.first());
-    let set = format!("driver-{group}");
+    let set = format!("driver-{revision}");
     let new = sim.sets.contains_key(&set).then(|| &sim.template(&set).containers[0]);
     let digest = sim.machines.get(name).and_then(|machine| machine.driver.config_digest.clone());
     old.zip(new).zip(digest).is_some_and(|((old, new), digest)| {

@@ -8,7 +8,7 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     Plan,
-    carry::LoopState,
+    loop_memory::LoopState,
     output::{
         body::{Body, DaemonSetWrite, Kind, Part, SpecWrite, Target},
         write::{Urgency, Write},

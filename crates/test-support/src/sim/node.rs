@@ -100,13 +100,13 @@ impl Sim {
     /// Creates and deletes pods according to the node's labels and the existing DaemonSets.
     fn place_pods(&mut self, node: &NodeName) {
         for stage in Stage::ALL {
-            let group = self.nodes[node].labels.get(stage.key()).filter(|group| !group.is_empty());
-            let group = group.map(|group| Revision::from(group.as_str()));
-            let set = group.as_ref().map(|group| format!("{}-{group}", stage.as_str()));
+            let revision = self.nodes[node].labels.get(stage.key()).filter(|revision| !revision.is_empty());
+            let revision = revision.map(|revision| Revision::from(revision.as_str()));
+            let set = revision.as_ref().map(|revision| format!("{}-{revision}", stage.as_str()));
             let set = set.filter(|set| self.sets.contains_key(set));
             let name = format!("{}@{node}", stage.as_str());
-            let present = self.pods.get(&name).and_then(|pod| pod.group.clone());
-            if present.is_some() && (present != group || set.is_none()) {
+            let present = self.pods.get(&name).and_then(|pod| pod.revision.clone());
+            if present.is_some() && (present != revision || set.is_none()) {
                 self.pods.remove(&name);
                 continue; // The new pod is created once the old one is gone.
             }
@@ -116,7 +116,7 @@ impl Sim {
                 self.refusals.insert(set, Refusal { message, at: Some(self.now) });
             } else if !self.pods.contains_key(&name) {
                 let applied = self.sets[&set].annotations().get(keys::APPLIED).map(Interned::from);
-                let pod = PodFacts { group, applied, ..new_pod(&name, node, Role::Operand(stage), self.now) };
+                let pod = PodFacts { revision, applied, ..new_pod(&name, node, Role::Operand(stage), self.now) };
                 self.templates.insert(name.clone(), self.template(&set).clone());
                 self.pods.insert(name, pod);
             }
@@ -129,15 +129,15 @@ impl Sim {
 
     /// Returns whether a node's label selects a toolkit that restarts the container runtime.
     pub fn restarts_runtime(&self, node: &NodeName) -> bool {
-        let group = self.nodes[node].labels.get(keys::TOOLKIT);
-        let set = group.map(|group| format!("{}-{group}", Stage::Toolkit.as_str()));
+        let revision = self.nodes[node].labels.get(keys::TOOLKIT);
+        let set = revision.map(|revision| format!("{}-{revision}", Stage::Toolkit.as_str()));
         set.filter(|set| self.sets.contains_key(set)).is_some_and(|set| restarts_runtime(self.template(&set)))
     }
 
     /// Returns the number of pods that share a GPU of a node, according to the plugin that its label selects.
     pub fn replicas(&self, node: &NodeName) -> u32 {
-        let group = self.nodes[node].labels.get(keys::DEVICE_PLUGIN);
-        let set = group.map(|group| format!("{}-{group}", Stage::DevicePlugin.as_str()));
+        let revision = self.nodes[node].labels.get(keys::DEVICE_PLUGIN);
+        let set = revision.map(|revision| format!("{}-{revision}", Stage::DevicePlugin.as_str()));
         set.filter(|set| self.sets.contains_key(set)).map_or(1, |set| replicas(self.template(&set)))
     }
 
@@ -151,8 +151,8 @@ impl Sim {
 
     /// Returns whether a node's label selects an existing DaemonSet of a device plugin.
     pub fn has_plugin(&self, node: &NodeName) -> bool {
-        let group = self.nodes[node].labels.get(keys::DEVICE_PLUGIN);
-        group.is_some_and(|group| self.sets.contains_key(&format!("{}-{group}", Stage::DevicePlugin.as_str())))
+        let revision = self.nodes[node].labels.get(keys::DEVICE_PLUGIN);
+        revision.is_some_and(|revision| self.sets.contains_key(&format!("{}-{revision}", Stage::DevicePlugin.as_str())))
     }
 
     /// Returns whether the pods of a DaemonSet tolerate the taints of a node.

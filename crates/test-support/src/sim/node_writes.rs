@@ -50,7 +50,7 @@ impl Sim {
     pub(super) fn apply_labels(&mut self, name: &NodeName, write: &LabelWrite) -> Answer {
         let node = self.nodes.get_mut(name).filter(|node| node.uid == write.uid);
         let node = node.ok_or_else(|| "409: another Node of this name, or none".to_owned())?;
-        if revision::node_groups(node) != write.seen {
+        if revision::labelled_revisions(node) != write.seen {
             return Err(format!("409: the labels of {name} have changed"));
         }
         let is_taken = |(key, value): &(&String, &String)| {

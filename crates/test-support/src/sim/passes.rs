@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use gpu_operator_crd::NodeName;
 use gpu_operator_plan::{
     Plan,
-    carry::LoopState,
+    loop_memory::LoopState,
     output::write::Write,
-    pass::{Answer, Around, Pass, Planning, Request},
+    pass::{Answer, Pass, PassContext, Planning, Request},
     time::Uptime,
-    world::{GpuPod, GpuPods, GpuRequests, PodFacts, PodOwner, World, offers_gpus, uses_gpu},
+    world::{GpuPod, GpuPods, GpuRequests, PodFacts, PodOwner, World, serves_gpus, uses_gpu},
 };
 use k8s_openapi::{
     api::core::v1::{Container, Pod, PodSpec, ResourceRequirements},
@@ -54,8 +54,8 @@ impl Sim {
     }
 
     /// Returns what a pass uses of the loop around it.
-    pub fn around<'a>(&'a self, carry: &'a mut LoopState, uptime: Uptime) -> Around<'a> {
-        Around { settings: &self.settings, catalogue: &self.catalogue, carry, uptime }
+    pub fn around<'a>(&'a self, carry: &'a mut LoopState, uptime: Uptime) -> PassContext<'a> {
+        PassContext { settings: &self.settings, catalogue: &self.catalogue, carry, uptime }
     }
 
     /// Answers a question of a pass.
@@ -80,7 +80,7 @@ impl Sim {
         };
         let users = self.gpu_pods.get(node).into_iter().flatten().filter(|pod| self.is_found(pod, requests));
         let users = users.map(|pod| self.gpu_pod(pod)).chain(tests.map(test)).collect();
-        let plugins = self.pods.values().filter(|pod| pod.node == *node && offers_gpus(pod)).cloned().collect();
+        let plugins = self.pods.values().filter(|pod| pod.node == *node && serves_gpus(pod)).cloned().collect();
         let pods =
             self.programs_on(node).filter_map(|program| Some((program.holder.pod_uid.clone()?, program.pod.clone()?)));
         GpuPods { users, plugins, bystanders: pods.collect() }

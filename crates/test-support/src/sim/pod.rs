@@ -79,7 +79,7 @@ pub(super) fn new_pod(name: &str, node: &NodeName, role: Role, now: Timestamp) -
         name: name.into(),
         node: node.clone(),
         role,
-        group: None,
+        revision: None,
         applied: None,
         created: Some(now.into()),
         sandbox_since: Some(now.into()),

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 pub fn json_of_pod(pod: &PodFacts) -> Value {
     let (label, selector) = match pod.role {
-        Role::Operand(stage) => (json!({keys::STAGE: stage.as_str()}), json!({stage.key(): pod.group})),
+        Role::Operand(stage) => (json!({keys::STAGE: stage.as_str()}), json!({stage.key(): pod.revision})),
         Role::Probe => (json!({"app.kubernetes.io/name": "nvml-probe"}), json!({})),
         Role::Validation => (json!({keys::STAGE: keys::VALIDATION}), json!({})),
         Role::Preflight => (json!({keys::STAGE: keys::PREFLIGHT}), json!({})),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use gpu_operator_crd::NodeName;
 use gpu_operator_plan::{
-    carry::LoopState,
+    loop_memory::LoopState,
     pass::{Planning, Request},
     plan,
     time::Uptime,
@@ -99,7 +99,7 @@ fn measure_busy(sim: &mut Sim) -> Result<Busy> {
     let (mut carry, mut uptime) = (LoopState::default(), Uptime::ZERO);
     while let Some(lists) = busy.lists.get_mut(usize::try_from(uptime.as_secs() / 60)?) {
         let mut world = sim.world();
-        carry.enrich(&mut world, uptime);
+        carry.annotate(&mut world, uptime);
         let mut took = Duration::ZERO;
         let mut around = sim.around(&mut carry, uptime);
         let started = Instant::now();

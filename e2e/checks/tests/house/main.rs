@@ -39,7 +39,7 @@ const ORDERS: [(&str, &[&str]); 4] = [
             "manifests",
             "image_list",
             "output",
-            "carry",
+            "loop_memory",
             "plan",
         ],
     ),

@@ -194,9 +194,9 @@ fn is_complete(sim: &Sim, name: &NodeName) -> bool {
         && (offers() || Stage::ALL.into_iter().all(|stage| !node.labels.contains_key(stage.key()) || runs(stage)))
 }
 
-/// Returns whether a pod has the group that its node's label selects.
+/// Returns whether a pod has the revision that its node's label selects.
 fn is_selected(pod: &PodFacts, node: &NodeFacts, stage: Stage) -> bool {
-    pod.group.as_ref().map(Revision::as_str) == node.labels.get(stage.key()).map(Interned::as_str)
+    pod.revision.as_ref().map(Revision::as_str) == node.labels.get(stage.key()).map(Interned::as_str)
 }
 
 /// Checks a plan before it is carried out.
@@ -226,7 +226,7 @@ fn nothing_starts_beside_a_foreign_pod(sim: &Sim, plan: &Plan) {
     for (name, write) in plan.labels().iter().filter(|(name, _)| sim.foreign_pod_on(name).is_some()) {
         let current = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.spec.current.as_ref());
         let had = |stage: Stage| {
-            let is_labelled = sim.nodes[name].labels.get(stage.key()).is_some_and(|group| !group.is_empty());
+            let is_labelled = sim.nodes[name].labels.get(stage.key()).is_some_and(|revision| !revision.is_empty());
             is_labelled || current.is_some_and(|current| current.get(stage).is_some())
         };
         let gets = |stage: Stage| write.labels.contains_key(stage.key());

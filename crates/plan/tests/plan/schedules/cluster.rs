@@ -9,7 +9,7 @@ use std::{
 
 use gpu_operator_crd::NodeName;
 use gpu_operator_plan::{
-    carry::Class,
+    loop_memory::Class,
     output::{
         body::{self, Body, Part},
         write::Write,

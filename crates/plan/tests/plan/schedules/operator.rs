@@ -9,7 +9,7 @@ use std::{
 use gpu_operator_common::mirror::{Mirror, Version};
 use gpu_operator_crd::{GpuNode, NodeName};
 use gpu_operator_plan::{
-    carry::{Class, Failure, LoopState},
+    loop_memory::{Class, Failure, LoopState},
     output::{
         body::{Body, Kind as Target},
         write::Write,
@@ -225,7 +225,7 @@ impl Operator {
             pass.pods.iter().map(same).collect::<Vec<_>>().hash(hasher);
         }
         let mut reported = World::default();
-        self.carry.clone().enrich(&mut reported, uptime(now));
+        self.carry.clone().annotate(&mut reported, uptime(now));
         (self.awake, self.carry.next(uptime(now)), hash_of(&(reported.held_writes, reported.contested_nodes)))
             .hash(hasher);
     }

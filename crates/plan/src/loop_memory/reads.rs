@@ -18,12 +18,12 @@ use crate::{
 
 /// In one pass.
 pub const MAX_LISTS: usize = 32;
-/// The maximum number of busy nodes, without those in an update, whose pods are listed in [`KEPT`].
+/// The maximum number of busy nodes, without those in an update, whose pods are listed in [`BUSY_TTL`].
 const MAX_BUSY: usize = 30;
 /// How long an answer is kept at least.
-const KEPT: Duration = Duration::from_mins(1);
+const BUSY_TTL: Duration = Duration::from_mins(1);
 /// When the next pass lists the pods of nodes for which this one had no request left.
-const SOON: Uptime = Uptime::from_secs(1);
+const NEXT_LIST: Uptime = Uptime::from_secs(1);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Busy {
@@ -44,8 +44,8 @@ struct Found {
 
 impl Busy {
     /// Adds the cached GPU pods of busy nodes. Idle nodes and nodes in an update are never cached: both must be listed fresh.
-    pub fn report(&mut self, world: &mut World, now: Uptime) {
-        if now.saturating_sub(self.period) >= KEPT {
+    pub fn annotate(&mut self, world: &mut World, now: Uptime) {
+        if now.saturating_sub(self.period) >= BUSY_TTL {
             (self.period, self.count) = (now, 0);
         }
         self.found.retain(|node, found| {
@@ -53,7 +53,7 @@ impl Busy {
             let is_same = uid_of_gpu_node(world, node) == found.gpu_node;
             world.nodes.contains_key(node) && is_same && !have_ended
         });
-        let old = self.found.iter().filter(|(_, found)| now.saturating_sub(found.at) >= KEPT);
+        let old = self.found.iter().filter(|(_, found)| now.saturating_sub(found.at) >= BUSY_TTL);
         let mut old: Vec<_> = old.map(|(node, found)| (found.at, node.clone())).collect();
         old.sort_unstable();
         // Nodes of which nothing is known come first.
@@ -76,7 +76,7 @@ impl Busy {
     /// A node that is being updated is listed in each pass, and not counted.
     pub fn listed(&mut self, pods: &BTreeMap<NodeName, GpuPods>, world: &World, now: Uptime) {
         for (node, pods) in pods {
-            if pods.is_held() {
+            if pods.use_driver() {
                 self.count += usize::from(!is_updated(world, node));
                 let found = Found { at: now, users: pods.users.clone(), gpu_node: uid_of_gpu_node(world, node) };
                 self.found.insert(node.clone(), found);
@@ -91,7 +91,7 @@ impl Busy {
     }
 
     pub fn next(&self, now: Uptime) -> Option<Uptime> {
-        let next = if self.left() > 0 { now + SOON } else { self.period + KEPT };
+        let next = if self.left() > 0 { now + NEXT_LIST } else { self.period + BUSY_TTL };
         (self.postponed > 0).then_some(next)
     }
 }

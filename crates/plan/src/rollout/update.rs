@@ -13,7 +13,7 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    change::{Change, must_release, waits_for_programs},
+    change::{Change, driver_awaits_programs, must_release},
     decision::{Decision, PoolDecision, missed_a_gpu_before},
     eviction::{self, Evictions},
     terms::Terms,
@@ -34,10 +34,10 @@ use crate::{
 const RELEASING: &str = "releasing the GPUs before the driver is replaced:";
 
 /// The message names no other node: otherwise each turn would change the status of every node.
-pub const TURN: &str =
+pub const WAITS_FOR_BUDGET: &str =
     "update pending: rollout.maxParallel and rollout.maxUnavailable limit how many nodes are updated at a time";
 
-/// Some groups may be missing: the node never had them, or a user removed a label. Restoring a label disrupts nothing, because a group's
+/// Some revisions may be missing: the node never had them, or a user removed a label. Restoring a label disrupts nothing, because a revision's
 /// name includes its driver.
 pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
     Stage::ALL.into_iter().all(|stage| {
@@ -46,10 +46,10 @@ pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
     })
 }
 
-/// Restores labels that were given up for an update that cannot continue. While the wanted groups are unknown, as after a reboot, an update
+/// Restores labels that were given up for an update that cannot continue. While the wanted revisions are unknown, as after a reboot, an update
 /// is neither continued nor, before its deadline, given up.
 pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>, terms: &Terms) -> Decision {
-    let unknown = member.desired.is_unknown();
+    let unknown = member.target.is_unknown();
     let release = unknown && member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.release_driver);
     if let Some(rollout) = rollout.filter(|rollout| terms.is_over(rollout)) {
         let is_replaced = rollout.step == RolloutStep::Replace;
@@ -76,10 +76,10 @@ pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>, terms: &T
     }
 }
 
-/// For a node that has, or immediately gets, the wanted groups.
+/// For a node that has, or immediately gets, the wanted revisions.
 pub fn settle(member: &Member<'_>, want: StageRevisions, now: Timestamp) -> Decision {
     // While the driver's container waits for programs that use the driver, the node's reason names them.
-    let report_holders = waits_for_programs(member, now);
+    let report_holders = driver_awaits_programs(member, now);
     Decision { release: must_release(member, now), labels: want, report_holders, ..Decision::default() }
 }
 
@@ -113,7 +113,7 @@ pub fn continue_update(
         pauses_clients: scope == DisruptionScope::GpuPods,
         labels: want,
         rollout: Some(terms.go_on(&Rollout { scope, ..rollout.clone() }, RolloutStep::Replace, is_another)),
-        report_holders: waits_for_programs(member, now),
+        report_holders: driver_awaits_programs(member, now),
         ..Decision::default()
     };
     if !reloads_driver {
@@ -169,7 +169,7 @@ pub fn continue_update(
             let Evictions { pods, note } = eviction::of(&pods, &terms.strategy.gpu_pods, member.refused_evictions, now);
             Decision { evictions: pods, note: Some(note), ..releasing(String::new()) }
         }
-        // A GPU pod was started in the meantime: the node gets its groups back until the pod has terminated.
+        // A GPU pod was started in the meantime: the node gets its revisions back until the pod has terminated.
         Some(pods) => {
             pool.ask_again = true;
             Decision { labels: from, note: Some(in_use_by(pods)), ..Decision::default() }
@@ -189,12 +189,12 @@ fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
     // A pod that was just created may be missing among those that the mirror holds.
     let listed = || member.gpu_pods.into_iter().flat_map(|pods| &pods.plugins);
     let of = |stage| member.pods_of(stage).chain(listed().filter(move |pod| pod.role == Role::Operand(stage)));
-    let old = |stage| of(stage).find(|pod| pod.group.as_ref() != want.get(stage));
+    let old = |stage| of(stage).find(|pod| pod.revision.as_ref() != want.get(stage));
     if let Some(pod) = plugins.into_iter().find_map(old) {
         return Some(format!("{RELEASING} waiting for pod {} to terminate", pod.name));
     }
-    let labelled = revision::node_groups(member.node);
-    let is_selected = |stage| labelled.get(stage).is_some_and(|group| want.get(stage) != Some(group));
+    let labelled = revision::labelled_revisions(member.node);
+    let is_selected = |stage| labelled.get(stage).is_some_and(|revision| want.get(stage) != Some(revision));
     if plugins.into_iter().any(is_selected) {
         return Some(format!("{RELEASING} removing the device plugin"));
     }
@@ -245,7 +245,7 @@ fn await_idle(
         }
         pool.check(deadline);
         let latest = terms.windows.closing().map_or(deadline, |closing| closing.min(deadline));
-        let message = format!("{}; the node is cordoned until then, or until {latest} at the latest", note.message);
+        let message = format!("{}; meanwhile the node is cordoned, until {latest} at the latest", note.message);
         decision(Some(rollout), Note { message, ..note })
     };
     if let Some(pods) = holders::reported_pods(member).filter(|_| !terms.evicts()) {
@@ -330,7 +330,7 @@ pub fn users(member: &Member<'_>, pool: &mut PoolDecision) -> Option<Note> {
     }
     let Some(pods) = member.gpu_pods.map(|pods| &pods.users) else {
         pool.ask(member);
-        return Some(Note::new(Reason::RolloutPending, TURN));
+        return Some(Note::new(Reason::RolloutPending, WAITS_FOR_BUDGET));
     };
     pool.ask_again |= !pods.is_empty();
     (!pods.is_empty()).then(|| in_use_by(pods))

@@ -26,7 +26,7 @@ const PER_NODE: Duration = Duration::from_secs(1);
 /// The longest interval of transient phases.
 const MAX_INTERVAL: Duration = Duration::from_mins(10);
 /// How soon a plan looks again at changes that are written with the next one.
-const LATER: Duration = Duration::from_hours(1);
+const NEXT_LOOK: Duration = Duration::from_hours(1);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Throttle {
@@ -61,7 +61,7 @@ impl Throttle {
     /// Returns `None` if the write may be made now.
     pub fn wait(&self, write: &Write, now: Uptime) -> Option<Duration> {
         if write.urgency == Urgency::Detail {
-            return Some(LATER);
+            return Some(NEXT_LOOK);
         }
         let last = self.written.get(&write.target)?;
         let interval = match (write.urgency, write.target.kind) {
@@ -88,7 +88,7 @@ impl Throttle {
 // them for minutes.
 
 /// After this time, the status of a policy is written before those of its nodes, although it shows more than these.
-const PATIENCE: Duration = Duration::from_secs(30);
+const OVERDUE_AFTER: Duration = Duration::from_secs(30);
 
 /// Since when passes have wanted to write the statuses of policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -104,7 +104,7 @@ impl Overdue {
         self.0 = wanted.collect();
         let is_overdue = |write: &Arc<Write>| {
             let since = self.0.get(&write.target).filter(|_| is_policy_status(write));
-            since.is_some_and(|since| now.saturating_sub(*since) >= PATIENCE)
+            since.is_some_and(|since| now.saturating_sub(*since) >= OVERDUE_AFTER)
         };
         let overdue: Vec<_> =
             steps.iter_mut().flat_map(|step| step.extract_if(.., |write| is_overdue(write))).collect();

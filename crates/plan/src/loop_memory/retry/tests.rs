@@ -4,7 +4,7 @@ use gpu_operator_crd::NodeName;
 
 use super::*;
 use crate::{
-    carry::retry::Class,
+    loop_memory::retry::Class,
     world::{NodeFacts, OwnCondition, TaintWrite},
 };
 
@@ -67,7 +67,7 @@ fn a_fight_ends_when_no_repair_has_been_needed_for_ten_minutes() {
     made(&mut retry, 0..60, |_| Some("x"));
     let report = |retry: &Retry| {
         let mut world = World::default();
-        retry.report(&mut world);
+        retry.annotate(&mut world);
         world.contested_nodes.len()
     };
     let end = Uptime::from_secs(59) + MAX_PAUSE;
@@ -95,7 +95,7 @@ fn the_pause_of_a_failure_doubles_until_it_is_resolved() {
     }
     assert_eq!(pauses, [30, 60, 120, 240, 300, 300]);
     let mut world = World::default();
-    retry.report(&mut world);
+    retry.annotate(&mut world);
     assert_eq!(world.held_writes[0].concerns, Concern::Node("a".into()));
     let begin = |retry: &mut Retry, write: &Write| retry.begin(&mut vec![write.clone()], &World::default(), now);
     assert!(!begin(&mut retry, &a) && retry.next().is_some());

@@ -128,7 +128,7 @@ struct Failed {
 
 impl Retry {
     /// Adds lasting failures and current fights to the world.
-    pub fn report(&self, world: &mut World) {
+    pub fn annotate(&self, world: &mut World) {
         let failed = || self.attempts.values().filter_map(|attempts| attempts.failed.as_ref());
         let refused = |failed: &Failed| Some((failed.evicts.clone()?, failed.failure.message.clone()));
         world.refused_evictions.extend(failed().filter_map(refused));

@@ -28,7 +28,7 @@ use crate::{
 
 /// The state that one pass leaves for the next.
 ///
-/// A [`Pass`](crate::pass::Pass) calls [`Self::enrich`] before it plans, [`Self::unreadable`] and [`Self::read`] around the reading
+/// A [`Pass`](crate::pass::Pass) calls [`Self::annotate`] before it plans, [`Self::unreadable`] and [`Self::read`] around the reading
 /// of logs, [`Self::listed`] and [`Self::postpone`] around the listing of pods, [`Self::begin`] with the final plan, and
 /// [`Self::holds`] and [`Self::settled`] around each write.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -46,9 +46,9 @@ pub struct LoopState {
 
 impl LoopState {
     /// Adds the findings of earlier passes to the world.
-    pub fn enrich(&mut self, world: &mut World, now: Uptime) {
-        self.busy.report(world, now);
-        self.retry.report(world);
+    pub fn annotate(&mut self, world: &mut World, now: Uptime) {
+        self.busy.annotate(world, now);
+        self.retry.annotate(world);
     }
 
     /// Returns the cached read errors of validation pods that are in back-off.
