@@ -171,6 +171,10 @@ pub struct GpuNodeStatus {
     /// the probe reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_runtime: Option<HostRuntime>,
+    /// Whether the host's configuration of the container runtime disables CDI, so that the operator's toolkit enables it. The entry remains
+    /// for as long as the toolkit is installed, because the runtime then reports CDI as enabled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cdi_disabled: bool,
     /// The names of extended resources, other than NVIDIA's, under which pods may have been given GPUs of this node: those that its
     /// policy has named in `devicePlugin.resourceName` and that the Node still lists. The driver is not replaced while a pod that
     /// requests one of them runs on the node. The latest name is the last.
@@ -212,11 +216,13 @@ impl GpuNodeStatus {
             validation,
             foreign,
             host_runtime,
+            cdi_disabled,
             past_resource_names,
             published_labels,
         } = self;
         let state = (observed_generation, phase, reason, message, waits_on, since, deadline, progressing_since);
-        let known = (missing_image, validation, foreign, host_runtime, past_resource_names, published_labels);
+        let known =
+            (missing_image, validation, foreign, host_runtime, cdi_disabled, past_resource_names, published_labels);
         (state, model, cuda, gpus, known)
     }
 

@@ -133,6 +133,8 @@ pub enum Reason {
     UntoleratedTaint,
     /// The node's container runtime does not support what the policy requests.
     RuntimeUnsupported,
+    /// The container runtime has CDI disabled, or does not read the device plugin's CDI specifications, so no container can have a GPU.
+    CdiDisabled,
     /// The container runtime does not start with NVIDIA's runtime in its configuration; the previous configuration was
     /// restored.
     RuntimeConfigRejected,
@@ -263,6 +265,7 @@ impl Reason {
                 | Self::ContainerCrashed
                 | Self::UntoleratedTaint
                 | Self::RuntimeUnsupported
+                | Self::CdiDisabled
                 | Self::RuntimeConfigRejected
                 | Self::RuntimeDown
                 | Self::MigBlocked

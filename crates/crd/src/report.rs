@@ -75,6 +75,29 @@ pub struct Report {
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub runtimes: Vec<HostRuntime>,
+    /// The configuration that container runtimes have loaded, as they report it themselves. Only containerd does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub loaded_runtimes: Vec<LoadedRuntime>,
+}
+
+/// The configuration that a container runtime has loaded, from the `Status` of the Container Runtime Interface.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct LoadedRuntime {
+    /// Its socket on the host, such as `/run/containerd/containerd.sock`.
+    #[schemars(length(max = 256))]
+    #[serde(default)]
+    pub socket: String,
+    /// Whether containers can get CDI devices (`enable_cdi`). Absent if the runtime does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cdi: Option<bool>,
+    /// The directories from which it reads CDI specifications (`cdi_spec_dirs`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 256)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub cdi_spec_dirs: Vec<String>,
 }
 
 /// The pods to which kubelet has assigned GPUs: devices of resources that begin with `nvidia.com/`, of those in

@@ -126,8 +126,9 @@ impl<'w> Host<'w> {
             ToolkitChoice::Host(runtime)
         } else {
             // The label reflects the choice for the current policy and node, unless one of them has just changed.
-            self.node.labels.get(keys::TOOLKIT).filter(|group| !group.is_empty())?;
-            toolkit::choose(&self.toolkit()?, self.node, &[]).ok()?
+            self.node.labels.get(keys::TOOLKIT).filter(|revision| !revision.is_empty())?;
+            toolkit::choose(&self.toolkit()?, self.node, self.status().is_some_and(|status| status.cdi_disabled), &[])
+                .ok()?
         };
         choice.class_to_name().map(str::to_owned)
     }

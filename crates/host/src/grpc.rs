@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use h2::RecvStream;
 use http::{HeaderMap, Request};
+use prost::bytes::Bytes;
 use tokio::{net::UnixStream, task::JoinSet, time::timeout};
 
 /// The byte and the length before each message.
@@ -32,13 +33,22 @@ impl GrpcError {
     }
 }
 
-/// Sends an empty message to a method such as `/v1.PodResourcesLister/List`, and returns the encoded message of the response.
-pub async fn call(stream: UnixStream, method: &str, limit: usize, deadline: Duration) -> Result<Vec<u8>, GrpcError> {
-    timeout(deadline, exchange(stream, method, limit)).await.unwrap_or(Err(GrpcError::Late(deadline)))
+/// Sends an encoded message to a method such as `/v1.PodResourcesLister/List`, and returns the encoded message of the response.
+pub async fn call(
+    stream: UnixStream,
+    method: &str,
+    message: &[u8],
+    limit: usize,
+    deadline: Duration,
+) -> Result<Vec<u8>, GrpcError> {
+    timeout(deadline, exchange(stream, method, message, limit)).await.unwrap_or(Err(GrpcError::Late(deadline)))
 }
 
-async fn exchange(stream: UnixStream, method: &str, limit: usize) -> Result<Vec<u8>, GrpcError> {
-    let (client, connection) = h2::client::Builder::new().handshake::<_, &'static [u8]>(stream).await?;
+async fn exchange(stream: UnixStream, method: &str, request: &[u8], limit: usize) -> Result<Vec<u8>, GrpcError> {
+    let length = u32::try_from(request.len()).map_err(|_| GrpcError::TooLarge(request.len()))?;
+    // Not compressed.
+    let framed = [&[0], &length.to_be_bytes()[..], request].concat();
+    let (client, connection) = h2::client::Builder::new().handshake::<_, Bytes>(stream).await?;
     // The task ends with this set, even if the request is cancelled.
     let mut tasks = JoinSet::new();
     tasks.spawn(connection);
@@ -47,8 +57,7 @@ async fn exchange(stream: UnixStream, method: &str, limit: usize) -> Result<Vec<
         .header("te", "trailers")
         .body(())?;
     let (response, mut body) = client.ready().await?.send_request(request, false)?;
-    // An empty message: not compressed, of zero bytes.
-    body.send_data(&[0; PREFIX], true)?;
+    body.send_data(framed.into(), true)?;
     let (head, body) = response.await?.into_parts();
     // A server without a message for the client sends the status with the headers.
     check(&head.headers)?;

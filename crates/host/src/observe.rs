@@ -4,6 +4,7 @@ pub mod device_nodes;
 pub mod driver;
 pub mod host_runtimes;
 pub mod kernel_log;
+pub mod loaded_runtimes;
 pub mod os;
 pub mod pci;
 pub mod pod_resources;

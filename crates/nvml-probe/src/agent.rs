@@ -25,7 +25,7 @@ use gpu_host::{
     process::error_chain,
     root::HostRoot,
 };
-use gpu_operator_crd::report::Report;
+use gpu_operator_crd::report::{LoadedRuntime, Report};
 use k8s_openapi::jiff::Timestamp;
 use tokio::{
     sync::watch,
@@ -49,8 +49,8 @@ use telemetry::Telemetry;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// The longest pause while the operator waits for the pods that have GPUs to end.
-const LONGEST_PAUSE_FOR_PODS: Duration = Duration::from_secs(10);
+/// The longest pause while the operator waits for pods that have GPUs to end, or for a container runtime to enable CDI.
+const LONGEST_PAUSE_WHILE_AWAITED: Duration = Duration::from_secs(10);
 /// Time that one round may take beyond its pauses and NVML's answer: a write, ending the child, a slow node.
 const SLACK: Duration = Duration::from_mins(1);
 
@@ -84,6 +84,7 @@ pub struct Agent {
     /// `None` until the GpuNode has been read, because it may hold the health from before this process started.
     health: Option<NodeHealth>,
     last: Option<LastQuery>,
+    loaded_runtimes: Vec<LoadedRuntime>,
 }
 
 /// What ends the pause between two looks.
@@ -122,6 +123,7 @@ impl Agent {
             deduplicator,
             health: None,
             last: None,
+            loaded_runtimes: Vec::new(),
         }
     }
 
@@ -155,7 +157,11 @@ impl Agent {
         let outcome = self.look(&gpu_node, requests).await;
         self.telemetry.metrics.count_look(outcome.is_ok());
         let mut report = match outcome {
-            Ok(report) => with_gpu_pods(report, self.gpu_pods(&gpu_node, requests).await),
+            Ok(report) => {
+                self.loaded_runtimes = facts::loaded_runtimes(&self.settings.host, &self.loaded_runtimes).await;
+                let report = Report { loaded_runtimes: self.loaded_runtimes.clone(), ..report };
+                with_gpu_pods(report, self.gpu_pods(&gpu_node, requests).await)
+            }
             Err(error) => return sleep(self.failed("cannot read the host", &error)).await,
         };
         let looked = Instant::now();
@@ -219,7 +225,8 @@ impl Agent {
     /// Returns the pause until the host is looked at again or the GPUs have to be read.
     fn next_pause(&self, rules: &Rules, requests: Requests) -> Duration {
         let elapsed = self.last.as_ref().map_or(Duration::ZERO, |last| last.at.elapsed());
-        let longest = if requests.holders { LONGEST_PAUSE_FOR_PODS } else { Duration::MAX };
+        let without_cdi = self.loaded_runtimes.iter().any(|loaded| loaded.cdi == Some(false));
+        let longest = if requests.holders || without_cdi { LONGEST_PAUSE_WHILE_AWAITED } else { Duration::MAX };
         rules.interval().saturating_sub(elapsed).min(self.settings.interval).min(longest)
     }
 

@@ -81,6 +81,8 @@ pub struct DesiredNode<'w> {
     pub external: ExternalStack,
     pub target: Desired,
     pub expected: Option<u32>,
+    /// Whether the host's configuration of the container runtime disables CDI.
+    pub disables_cdi: bool,
     /// The resources that its device plugin makes of each GPU.
     pub resource_layout: ResourceLayout,
 }
@@ -106,6 +108,7 @@ fn resolve_node<'w>(
     let foreign_policy =
         (effective_spec::foreign_stack(policy, pool.named), effective_spec::device_plugin(policy, pool.named).flavor);
     let external = ExternalStack::of(stacks, node, have, report, status, foreign_policy);
+    let disables_cdi = container_runtime::disables_cdi(node, have, report, status);
     // The desired state depends on the container runtime, whose version is unknown while it is down.
     let known = status.zip(report).filter(|_| !node.runtime_is_silent());
     let target = known.map_or(Desired::Unknown, |(status, report)| {
@@ -118,14 +121,14 @@ fn resolve_node<'w>(
             report,
             missing_image: status.missing_image.as_deref(),
         };
-        match variant::choose(policy, pool, &subject, &external) {
+        match variant::choose(policy, pool, &subject, &external, disables_cdi) {
             Ok(key) => Desired::Variant(variants.resolve(policy, pool.named, key)),
             Err(fault) => Desired::Unsatisfiable(fault),
         }
     });
     let expected = discovery.expected.in_pool(pool.named);
     let resource_layout = resource_layout(world, policy, pool.named, have);
-    DesiredNode { governed, external, target, expected, resource_layout }
+    DesiredNode { governed, external, target, expected, disables_cdi, resource_layout }
 }
 
 /// While a new revision is pending, the resources of the current device plugin count.

@@ -313,7 +313,7 @@ impl<'a> Search<'a> {
             report: &host.report,
             missing_image: None,
         };
-        let choose = |on: &Subject<'_>| variant::choose(self.policy, &pool, on, &ExternalStack::default());
+        let choose = |on: &Subject<'_>| variant::choose(self.policy, &pool, on, &ExternalStack::default(), false);
         let chosen = choose(&first);
         let driver = effective_spec::driver(self.policy, self.pool);
         let precompiled = chosen.as_ref().ok().and_then(|key| driver::wants_precompiled(&driver, &first, &key.driver));

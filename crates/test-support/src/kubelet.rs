@@ -1,6 +1,8 @@
-//! Kubelet's pod resources socket: a gRPC server on a unix socket with the whole API, fields included that the probe does not read.
+//! Kubelet's pod resources socket, and the socket of a container runtime: a gRPC server on a unix socket with the whole API of the former,
+//! fields included that the probe does not read.
 
 use std::{
+    collections::HashMap,
     fs,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
@@ -13,6 +15,9 @@ use tokio::{
     net::{UnixListener, UnixStream},
     task::JoinHandle,
 };
+
+/// The methods that the server implements: kubelet's, and that of a container runtime.
+const METHODS: [&str; 2] = ["/v1.PodResourcesLister/List", "/runtime.v1.RuntimeService/Status"];
 
 /// How the server answers.
 #[derive(Clone, Debug)]
@@ -69,7 +74,7 @@ async fn connection(stream: UnixStream, answer: Arc<Mutex<Answer>>) {
     while let Some(Ok((request, respond))) = connection.accept().await {
         assert_eq!(request.headers()["content-type"], "application/grpc");
         let answer = answer.lock().unwrap().clone();
-        let known = request.uri().path() == "/v1.PodResourcesLister/List";
+        let known = METHODS.contains(&request.uri().path());
         tokio::spawn(respond_with(respond, if known { answer } else { Answer::Status("12") }));
     }
 }
@@ -126,6 +131,25 @@ pub fn claimant(name: &str, driver: &str, device: &str) -> Pod {
     pod.containers[0].dynamic_resources.push(claim);
     pod
 }
+
+/// Returns the `Status` of a container runtime with that configuration, encoded.
+pub fn runtime_status(config: &str) -> Vec<u8> {
+    let info = [("config", config), ("lastCNILoadStatus", "OK")];
+    let info = info.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    StatusResponse { status: Some(RuntimeStatus {}), info }.encode_to_vec()
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    status: Option<RuntimeStatus>,
+    #[prost(map = "string, string", tag = "2")]
+    info: HashMap<String, String>,
+}
+
+/// Its conditions are left out.
+#[derive(Clone, PartialEq, Message)]
+struct RuntimeStatus {}
 
 #[derive(Clone, PartialEq, Message)]
 pub struct ListPodResourcesResponse {

@@ -113,6 +113,7 @@ fn of_status(reason: Reason) -> &'static [Entry] {
         Reason::ContainerCrashed => &[failure::CONTAINER_CRASHED],
         Reason::UntoleratedTaint => &[failure::UNTOLERATED_TAINT],
         Reason::RuntimeUnsupported => &[failure::RUNTIME_UNSUPPORTED],
+        Reason::CdiDisabled => &[failure::CDI_DISABLED],
         Reason::RuntimeConfigRejected => &[failure::RUNTIME_CONFIG_REJECTED],
         Reason::RuntimeDown => &[failure::RUNTIME_DOWN],
         Reason::MigBlocked => &[failure::MIG_BLOCKED],

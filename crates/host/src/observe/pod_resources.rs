@@ -74,7 +74,7 @@ pub async fn list(socket: PathBuf) -> Result<Vec<Assignment>, PodResourcesError>
     let stream = connected
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         .map_err(|error| PodResourcesError::Connect(socket, error))?;
-    Ok(decode(&grpc::call(stream, METHOD, MAX_RESPONSE, DEADLINE).await?)?)
+    Ok(decode(&grpc::call(stream, METHOD, &[], MAX_RESPONSE, DEADLINE).await?)?)
 }
 
 /// Returns the devices of all containers in an encoded `v1.ListPodResourcesResponse`, sorted.

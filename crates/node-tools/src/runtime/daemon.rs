@@ -182,7 +182,7 @@ pub enum CriError {
 
 /// Requests the runtime's version, the simplest of all requests.
 async fn check_cri(stream: UnixStream) -> Result<(), CriError> {
-    match grpc::call(stream, "/runtime.v1.RuntimeService/Version", MAX_CRI_RESPONSE, CRI_PATIENCE).await {
+    match grpc::call(stream, "/runtime.v1.RuntimeService/Version", &[], MAX_CRI_RESPONSE, CRI_PATIENCE).await {
         Ok(version) if !version.is_empty() => Ok(()),
         Ok(_) => Err(CriError::Unknown),
         Err(error) if error.is_unimplemented() => Err(CriError::Unknown),

@@ -6,14 +6,16 @@ use gpu_host::{
     observe::{
         device_nodes::{self, HoldersError, holders},
         driver::{self, DriverError, Library},
-        host_runtimes, os,
+        host_runtimes,
+        loaded_runtimes::{self, LoadedRuntimeError, SOCKETS},
+        os,
         pci::{Bus, PciError},
         pod_resources::{self, Assignment, PodResourcesError},
     },
     process::error_chain,
     root::HostRoot,
 };
-use gpu_operator_crd::report::{CONTAINER_ROOT, Holder, InstalledDriver, WAITS_FILE};
+use gpu_operator_crd::report::{CONTAINER_ROOT, Holder, InstalledDriver, LoadedRuntime, WAITS_FILE};
 
 use crate::{
     health::node::DriverStart,
@@ -65,6 +67,20 @@ pub(super) fn collect(
         waits: host.read_if_present(WAITS_FILE).ok().flatten().filter(|text| !text.is_empty()),
         runtimes: host_runtimes::runtimes(host),
     })
+}
+
+/// Asks the node's container runtimes for the configuration that they have loaded. One that does not answer, because it is being
+/// restarted for example, has the configuration of its last answer.
+pub(super) async fn loaded_runtimes(host: &HostRoot, before: &[LoadedRuntime]) -> Vec<LoadedRuntime> {
+    let mut loaded = Vec::new();
+    for socket in SOCKETS {
+        let last = || before.iter().find(|last| last.socket == socket).cloned();
+        let warn = |error: &LoadedRuntimeError| {
+            tracing::debug!(error = %error_chain(error), socket, "cannot ask the container runtime for its configuration");
+        };
+        loaded.extend(loaded_runtimes::ask(host, socket).await.inspect_err(warn).unwrap_or_else(|_| last()));
+    }
+    loaded
 }
 
 /// Returns the programs that hold the GPUs, or `None` if they are not known: the guard of the driver's container protects them in any

@@ -87,6 +87,7 @@ pub fn build_report(facts: &Facts, look: &NvmlStatus, health: &NodeHealth) -> Re
         gpu_pods: None,
         nvml: nvml(look, facts.bus.gpus.len()),
         runtimes: facts.runtimes.clone(),
+        loaded_runtimes: Vec::new(),
     }
 }
 

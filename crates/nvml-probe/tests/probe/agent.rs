@@ -13,11 +13,11 @@ use std::{
 
 use gpu_host::{
     nvml::supervisor::{ChildCommand, Limits, Supervisor, child_command},
-    observe::driver::CONTAINER_ROOT,
+    observe::{driver::CONTAINER_ROOT, loaded_runtimes::SOCKETS},
 };
-use gpu_operator_crd::report::{Holder, NvmlState, Report};
+use gpu_operator_crd::report::{Holder, LoadedRuntime, NvmlState, Report};
 use nvml_probe::report::gpu_node::GpuNodeView;
-use test_support::kubelet::{Answer, Kubelet, pod};
+use test_support::kubelet::{Answer, Kubelet, pod, runtime_status};
 use tokio::process::Command;
 
 use crate::{
@@ -244,5 +244,44 @@ async fn nvml_is_not_queried_until_the_wish_for_a_release_is_known() {
     agent.seen.send_replace(GpuNodeView::Absent);
     agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
     assert_eq!(starts.load(Ordering::SeqCst), 1);
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn the_configuration_that_containerd_has_loaded_is_reported() {
+    let host = node();
+    let socket = SOCKETS[1];
+    let status = |config: &str| Answer::Message(runtime_status(config));
+    let enabled =
+        status(r#"{"enableCDI": true, "cdiSpecDirs": ["/etc/cdi", "/var/run/cdi"], "containerd": {"runtimes": {}}}"#);
+    let containerd = Kubelet::serve(&host.path(socket), enabled);
+    let agent = Running::start(&host, GpuNodeView::Absent, patient());
+    let first = agent.reports(|_| true).await;
+    let loaded = [LoadedRuntime {
+        socket: socket.to_owned(),
+        cdi: Some(true),
+        cdi_spec_dirs: vec!["/etc/cdi".to_owned(), "/var/run/cdi".to_owned()],
+    }];
+    assert_eq!(first.loaded_runtimes, loaded);
+
+    // While it restarts, it answers with an error or not in its protocol, which proves nothing.
+    let answers = [Answer::Status("14"), Answer::Body(Vec::new()), status("no JSON")];
+    for (number, answer) in answers.into_iter().enumerate() {
+        containerd.answers(answer);
+        host.gpu(&format!("0000:08:0{number}.0"), "0x2330");
+        let kept = agent.reports(|report| report.gpus.len() == 3 + number).await;
+        assert_eq!(kept.loaded_runtimes, loaded);
+    }
+    containerd.answers(status(r#"{"enableCDI": false, "cdiSpecDirs": []}"#));
+    let disabled = agent.reports(|report| report.loaded_runtimes != loaded).await;
+    assert_eq!(
+        disabled.loaded_runtimes,
+        [LoadedRuntime { socket: socket.to_owned(), cdi: Some(false), ..LoadedRuntime::default() }]
+    );
+    containerd.answers(status("{}"));
+    agent.reports(|report| report.loaded_runtimes.iter().any(|loaded| loaded.cdi.is_none())).await;
+    // A containerd without its CRI plugin serves Docker, for example.
+    containerd.answers(Answer::Status("12"));
+    agent.reports(|report| report.loaded_runtimes.is_empty()).await;
     agent.end().await;
 }

@@ -3,7 +3,12 @@
 use std::fmt;
 
 use gpu_operator_common::version::Version;
-use gpu_operator_crd::policy::Distribution;
+use gpu_operator_crd::{
+    GpuNodeStatus,
+    gpunode::StageRevisions,
+    policy::Distribution,
+    report::{LoadedRuntime, Report},
+};
 use serde::Serialize;
 
 use crate::world::NodeFacts;
@@ -60,7 +65,7 @@ impl Runtime {
         Self { kind, version, words }
     }
 
-    /// Whether it supports CDI devices without being configured. All supported releases of CRI-O do, and an unknown runtime is assumed to.
+    /// Whether its default configuration supports CDI devices. All supported releases of CRI-O do, and an unknown runtime is assumed to.
     pub fn takes_cdi(&self) -> bool {
         match self.kind {
             Some(Kind::Containerd) => !self.is_first_containerd(),
@@ -97,6 +102,26 @@ impl fmt::Display for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.words.is_empty() { "an unknown one" } else { &self.words })
     }
+}
+
+/// Returns the configuration that kubelet's container runtime has loaded, if the runtime reports it.
+pub fn loaded<'r>(node: &NodeFacts, report: Option<&'r Report>) -> Option<&'r LoadedRuntime> {
+    let kind = Runtime::of(&node.runtime).kind?;
+    let socket = runtime_files(kind, false, distribution_of(None, node)).socket;
+    report?.loaded_runtimes.iter().find(|loaded| loaded.socket == socket)
+}
+
+/// Whether the host's configuration of the container runtime disables CDI, which is enabled by default. Once this operator's toolkit has
+/// enabled it, the runtime does not report that any more: the toolkit of the node and its last status prove it.
+pub fn disables_cdi(
+    node: &NodeFacts,
+    have: &StageRevisions,
+    report: Option<&Report>,
+    status: Option<&GpuNodeStatus>,
+) -> bool {
+    let was_disabled = have.toolkit.is_some() && status.is_some_and(|status| status.cdi_disabled);
+    let is_disabled = loaded(node, report).is_some_and(|loaded| loaded.cdi == Some(false));
+    Runtime::of(&node.runtime).takes_cdi() && (was_disabled || is_disabled)
 }
 
 /// The socket for NRI plugins, the same for every runtime.

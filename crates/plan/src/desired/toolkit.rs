@@ -132,8 +132,14 @@ impl RuntimeSetup {
     }
 }
 
-/// `host_runtimes` are NVIDIA's runtimes that are configured on the host: one of them is used unless the policy requires another setup.
-pub fn choose(toolkit: &Toolkit, node: &NodeFacts, host_runtimes: &[HostRuntime]) -> Result<ToolkitChoice, Fault> {
+/// `disables_cdi` is whether the host's configuration of the container runtime disables CDI. `host_runtimes` are NVIDIA's runtimes that are
+/// configured on the host: one of them is used unless the policy requires another setup.
+pub fn choose(
+    toolkit: &Toolkit,
+    node: &NodeFacts,
+    disables_cdi: bool,
+    host_runtimes: &[HostRuntime],
+) -> Result<ToolkitChoice, Fault> {
     let runtime = Runtime::of(&node.runtime);
     if let Some(wanted) = toolkit.runtime.and_then(named)
         && runtime.kind.is_some_and(|kind| kind != wanted)
@@ -146,7 +152,7 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts, host_runtimes: &[HostRuntime]
     let implied = if toolkit.set_as_default == Some(true) { Injection::Runtime } else { Injection::Auto };
     let injection = toolkit.injection.filter(|injection| *injection != Injection::Auto).unwrap_or(implied);
     match injection {
-        Injection::Auto | Injection::Cdi if runtime.takes_cdi() => Ok(ToolkitChoice::Cdi),
+        Injection::Auto | Injection::Cdi if runtime.takes_cdi() && !disables_cdi => Ok(ToolkitChoice::Cdi),
         Injection::Auto | Injection::Cdi | Injection::Runtime => {
             configured(toolkit, injection, &runtime, node, host_runtimes)
         }
@@ -162,7 +168,7 @@ pub fn choose(toolkit: &Toolkit, node: &NodeFacts, host_runtimes: &[HostRuntime]
     }
 }
 
-/// For runtimes without CDI devices, or policies that require NVIDIA's runtime: pods without a RuntimeClass get their GPUs, if the policy
+/// For runtimes without CDI devices or with CDI disabled, or policies that require NVIDIA's runtime: pods without a RuntimeClass get their GPUs, if the policy
 /// permits it.
 fn configured(
     toolkit: &Toolkit,

@@ -56,6 +56,7 @@ pub fn choose(
     pool: &GoverningPool<'_>,
     on: &driver::Subject<'_>,
     foreign: &ExternalStack,
+    disables_cdi: bool,
 ) -> Result<VariantKey, Fault> {
     let GoverningPool { ref name, named } = *pool;
     let driver = match foreign.third_party(Stage::Driver) {
@@ -74,7 +75,7 @@ pub fn choose(
         // A runtime that is configured on the host looks for the driver in the host's root.
         let of_host = matches!(&driver, DriverChoice::Preinstalled { root } if root == HOST_ROOT);
         let host_runtimes = if of_host { foreign.runtimes() } else { &[] };
-        let choice = toolkit::choose(&wanted, on.node, host_runtimes)?;
+        let choice = toolkit::choose(&wanted, on.node, disables_cdi, host_runtimes)?;
         toolkit::check_folder_driver(&choice, driver.root())?;
         (choice, toolkit::toolkit_folder(&wanted, &driver))
     } else {

@@ -182,6 +182,7 @@ pub fn member_status(
             Some(_) => None,
             None => before.and_then(|before| before.host_runtime.clone()),
         },
+        cdi_disabled: member.disables_cdi,
         past_resource_names: past_resource_names(member.node, before, member.resource_layout.resource.as_deref()),
         published_labels: published.labels.clone(),
     };
@@ -314,7 +315,8 @@ fn leaving_status(
 fn counts(assessment: &Assessment<'_>, verdict: &Verdict) -> GpuCounts {
     let member = &assessment.member;
     // GPUs that kubelet offers with a broken driver cannot be used.
-    let broken = verdict.phase == Phase::Driver && assessment.against_driver.is_some();
+    let broken =
+        verdict.phase == Phase::Driver && assessment.against_driver.is_some() || verdict.reason == Reason::CdiDisabled;
     let allocatable = if broken { 0 } else { member.allocatable() };
     let seen = &member.discovery.seen;
     let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();

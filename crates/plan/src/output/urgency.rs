@@ -82,6 +82,7 @@ fn stores_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
         && one.validation == other.validation
         && one.foreign == other.foreign
         && one.host_runtime == other.host_runtime
+        && one.cdi_disabled == other.cdi_disabled
         && one.past_resource_names == other.past_resource_names
         && one.published_labels == other.published_labels
         && seen(&one.gpus) == seen(&other.gpus)

@@ -1,6 +1,11 @@
 //! Container runtimes that the host has configured for NVIDIA's toolkit.
 
-use gpu_operator_crd::{Phase, keys, policy::Stage, report::HostRuntime};
+use gpu_operator_crd::{
+    Phase, keys,
+    policy::Stage,
+    reason::Reason,
+    report::{HostRuntime, LoadedRuntime},
+};
 
 use crate::{sim::Sim, toolkit::plain_pod};
 
@@ -87,4 +92,79 @@ fn a_runtime_of_the_host_is_kept_only_with_its_driver() {
     sim.settle();
     let stages = [Stage::Driver, Stage::Toolkit].map(|stage| sim.sets_of(stage).len());
     assert_eq!((stages, sim.status("a").phase), ([1, 1], Phase::Ready));
+}
+
+/// What containerd reports of its loaded configuration.
+fn loaded(cdi: Option<bool>, dirs: &[&str]) -> Vec<LoadedRuntime> {
+    let socket = "/run/containerd/containerd.sock".to_owned();
+    vec![LoadedRuntime { socket, cdi, cdi_spec_dirs: dirs.iter().map(|dir| (*dir).to_owned()).collect() }]
+}
+
+const SPEC_DIRS: &[&str] = &["/etc/cdi", "/var/run/cdi"];
+
+#[test]
+fn cdi_disabled_in_containerd_is_enabled_by_the_toolkit() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    sim.node_mut("a").runtime = "containerd://2.3.7".into();
+    sim.report("a").loaded_runtimes = loaded(Some(false), SPEC_DIRS);
+    sim.apply_policy("all", "{}");
+    sim.settle();
+    let status = sim.status("a");
+    assert_eq!(
+        (status.phase, status.reason()),
+        (Phase::Toolkit, Some(Reason::ToolkitInstalling)),
+        "{}",
+        status.message
+    );
+    assert!(status.message.contains("enable_cdi = false"), "{}", status.message);
+
+    let before = member_labels(&sim);
+    sim.report("a").loaded_runtimes = loaded(Some(true), SPEC_DIRS);
+    sim.settle();
+    let status = sim.status("a");
+    assert_eq!((status.phase, status.cdi_disabled), (Phase::Ready, true), "{}", status.message);
+    assert_eq!(member_labels(&sim), before, "the toolkit that enables CDI stays");
+    assert_eq!(plain_pod(&sim), ("cdi-cri --enable-cdi-in-runtime=true".to_owned(), None));
+}
+
+#[test]
+fn gpus_that_no_container_can_have_are_not_ready() {
+    for (cdi, dirs, key) in [
+        (Some(false), SPEC_DIRS, "enable_cdi = false"),
+        (Some(true), &["/etc/cdi"][..], "cdi_spec_dirs = /etc/cdi"),
+        (None, &["/opt/cdi", "/etc/cdi"], "cdi_spec_dirs = /opt/cdi, /etc/cdi"),
+    ] {
+        let mut sim = Sim::new().gpu_node("a", "2330", 8);
+        sim.report("a").loaded_runtimes = loaded(Some(true), SPEC_DIRS);
+        sim.apply_policy("all", "{rollout: {paused: true}}");
+        sim.settle();
+        assert_eq!(sim.status("a").phase, Phase::Ready);
+        assert_eq!(plain_pod(&sim), ("cdi-cri".to_owned(), None));
+
+        sim.report("a").loaded_runtimes = loaded(cdi, dirs);
+        sim.settle();
+        let status = sim.status("a");
+        assert_eq!((status.phase, status.reason()), (Phase::Toolkit, Some(Reason::CdiDisabled)), "{}", status.message);
+        assert!(status.message.contains(key), "{}", status.message);
+        assert_eq!(status.gpus.allocatable, 0);
+        let before = member_labels(&sim);
+        sim.apply_policy("all", "{}");
+        sim.settle();
+        assert_eq!(member_labels(&sim) != before, cdi == Some(false), "only enable_cdi has a remedy");
+    }
+}
+
+#[test]
+fn a_runtime_that_reports_nothing_is_judged_by_its_version() {
+    for (socket, dirs) in
+        [("/run/containerd/containerd.sock", &[][..]), ("/run/k3s/containerd/containerd.sock", &["/x"])]
+    {
+        let mut sim = Sim::new().gpu_node("a", "2330", 8);
+        let mut report = loaded((!dirs.is_empty()).then_some(false), dirs);
+        report[0].socket = socket.to_owned();
+        sim.report("a").loaded_runtimes = report;
+        sim.apply_policy("all", "{}");
+        sim.settle();
+        assert_eq!((sim.status("a").phase, plain_pod(&sim).0.as_str()), (Phase::Ready, "cdi-cri"), "{socket}");
+    }
 }

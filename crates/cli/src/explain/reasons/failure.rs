@@ -43,6 +43,14 @@ pub const UNTOLERATED_TAINT: Entry = Entry {
     action: "Add a toleration for the taint in the message, or remove the list: without one every taint is tolerated.",
 };
 
+pub const CDI_DISABLED: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The container runtime has loaded `enable_cdi = false`, or `cdi_spec_dirs` without `/var/run/cdi`: kubelet offers \
+              the node's GPUs, but no container can have one. The toolkit enables CDI where its update is pending.",
+    action: "The message contains the key. Correct the runtime's configuration and restart it, or wait for the update.",
+};
+
 pub const RUNTIME_UNSUPPORTED: Entry = Entry {
     list: List::Failure,
     condition: "",

@@ -3,7 +3,7 @@ use super::*;
 fn chosen(toolkit: &str, runtime: &str, kubelet: &str) -> Result<ToolkitChoice, String> {
     let toolkit: Toolkit = serde_yaml::from_str(toolkit).unwrap();
     let node = NodeFacts { runtime: runtime.into(), kubelet: kubelet.into(), ..NodeFacts::default() };
-    choose(&toolkit, &node, &[]).map_err(|fault| fault.message)
+    choose(&toolkit, &node, false, &[]).map_err(|fault| fault.message)
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn the_hosts_runtime_is_used_unless_the_policy_requires_another() {
     ] {
         let toolkit_wanted: Toolkit = serde_yaml::from_str(toolkit).unwrap();
         let node = NodeFacts { runtime: runtime.into(), ..NodeFacts::default() };
-        let choice = format!("{:?}", choose(&toolkit_wanted, &node, &[on_host]).unwrap());
+        let choice = format!("{:?}", choose(&toolkit_wanted, &node, false, &[on_host]).unwrap());
         assert!(choice.starts_with(expected), "{toolkit} on {runtime}: {choice}");
     }
 }
@@ -129,7 +129,7 @@ fn unsupported_settings_are_rejected_with_what_to_write_instead() {
     let toolkit = serde_yaml::from_str("{setAsDefault: true}").unwrap();
     let mut node = NodeFacts { kubelet: "v1.34.1+k3s1".into(), ..NodeFacts::default() };
     node.runtime = "containerd://2.1.4-k3s1".into();
-    assert_eq!(choose(&toolkit, &node, std::slice::from_ref(&of_host)), Ok(ToolkitChoice::Host(of_host)));
+    assert_eq!(choose(&toolkit, &node, false, std::slice::from_ref(&of_host)), Ok(ToolkitChoice::Host(of_host)));
     assert!(k3s("{setAsDefault: true, hostPaths: {dropIn: /etc/k3s/nvidia.toml}}").is_ok());
 }
 
