@@ -2,7 +2,7 @@
 //! after the removal.
 
 use anyhow::{Context, Result, ensure};
-use gpu_operator_crd::{keys, policy::Stage};
+use gpu_operator_crd::{keys, policy::Stage, reason::Reason};
 use harness::wait::eventually;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::{Api, ResourceExt};
@@ -118,6 +118,47 @@ fn cdi_is_enabled_in_containerd_and_plain_pods_get_a_gpu() {
         let left = configuration(&f)?;
         ensure!(left == found, "{left}");
         ensure!(restarts()? == 1, "containerd was restarted for the removal");
+        Ok(())
+    });
+}
+
+#[test]
+fn cdi_that_the_host_disables_is_enabled_before_the_node_is_ready() {
+    long_test(async |f| {
+        let found = configuration(&f)?;
+        let host_has = |enabled: bool| {
+            let edit = format!("s/enable_cdi = {}/enable_cdi = {enabled}/", !enabled);
+            f.host.exec(&["/bin/sed", "-i", &edit, "/etc/containerd/config.toml"])?;
+            f.host.restart_containerd()
+        };
+        f.apply("{rollout: {paused: true}}").await?;
+        f.wait_until_ready().await?;
+        host_has(false)?;
+        let message = f.wait_for_reason(Reason::CdiDisabled).await?;
+        ensure!(message.contains("enable_cdi = false"), "{message}");
+        // Kubelet still offers the GPUs.
+        f.create_on_gpu("refused", &["/usr/bin/entrypoint", "hold"]).await?;
+        eventually(READY, "kubelet's Event on the pod", || async {
+            let of_pod = "involvedObject.name=refused";
+            let events = f.cluster.kubectl(&["get", "events", "-n", &f.users(), "--field-selector", of_pod])?;
+            ensure!(events.contains("CDI support is explicitly disabled"), "{events}");
+            Ok(())
+        })
+        .await?;
+        let gpu_nodes = f.cluster.kubectl(&["get", "gpunodes", &f.host.name()])?;
+        ensure!(gpu_nodes.contains("0/8") && gpu_nodes.contains("CdiDisabled"), "{gpu_nodes}");
+        f.cluster.kubectl(&["delete", "pod", "refused", "-n", &f.users(), "--grace-period=1"])?;
+
+        f.apply("{}").await?;
+        f.wait_until_ready().await?;
+        ensure!(configuration(&f)?.contains("enable_cdi = true"), "{}", configuration(&f)?);
+        f.run_gpu_pod("classless").await?;
+        f.sees_one_gpu("classless")?;
+
+        remove(&f).await?;
+        host_has(true)?;
+        let left = configuration(&f)?;
+        ensure!(left == found, "{left}");
         Ok(())
     });
 }

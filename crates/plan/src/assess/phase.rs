@@ -70,10 +70,17 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
     if let Some(why) = host_driver {
         return Verdict::new(Phase::Driver, Reason::DriverUnsupported, why);
     }
+    let runtime = against_runtime.map(|note| Verdict::new(Phase::Toolkit, note.reason, note.message.clone()));
+    // The toolkit that the node has cannot change that; one that is being installed may have a problem of its own.
+    let (disabled, loading) = match runtime {
+        Some(verdict) if verdict.reason == Reason::CdiDisabled => (Some(verdict), None),
+        other => (None, other),
+    };
     driver::judge(member, against_driver, world, now)
         .or_else(|| by_claims(member))
+        .or(disabled)
         .or_else(|| toolkit(member, world, now))
-        .or_else(|| against_runtime.map(|note| Verdict::new(Phase::Toolkit, note.reason, note.message.clone())))
+        .or(loading)
         .or_else(|| mps(member, world, now))
         .unwrap_or_else(|| device_plugin(member, world, now))
 }

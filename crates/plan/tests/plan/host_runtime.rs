@@ -1,5 +1,7 @@
 //! Container runtimes that the host has configured for NVIDIA's toolkit.
 
+use std::collections::BTreeSet;
+
 use gpu_operator_crd::{
     Phase, keys,
     policy::Stage,
@@ -135,6 +137,8 @@ fn gpus_that_no_container_can_have_are_not_ready() {
         (None, &["/opt/cdi", "/etc/cdi"], "cdi_spec_dirs = /opt/cdi, /etc/cdi"),
     ] {
         let mut sim = Sim::new().gpu_node("a", "2330", 8);
+        // Kubelet lists no runtime of NVIDIA's.
+        sim.node_mut("a").runtime_handlers = BTreeSet::from(["runc".into()]);
         sim.report("a").loaded_runtimes = loaded(Some(true), SPEC_DIRS);
         sim.apply_policy("all", "{rollout: {paused: true}}");
         sim.settle();
