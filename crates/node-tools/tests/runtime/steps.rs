@@ -25,6 +25,9 @@ use tokio::{
 
 const SOCKET: &str = "FAKE_RUNTIME_SOCKET";
 const CONFIG: &str = "FAKE_RUNTIME_CONFIG";
+/// The keys that its flags set.
+const FLAGS: &str = "FAKE_RUNTIME_FLAGS";
+const VERSION: &str = "FAKE_RUNTIME_VERSION";
 
 /// What the fake runtime has loaded.
 struct Loaded {
@@ -33,14 +36,26 @@ struct Loaded {
 }
 
 impl Loaded {
-    /// Loads a file. Like Docker, it keeps what the file does not mention.
+    /// Loads a file. Like Docker, it keeps what the file does not mention, refuses a key that is a flag, and ends without its default.
     fn load(&mut self, text: &str) {
         let file: Value = serde_json::from_str(text).unwrap_or_default();
+        let flags = std::env::var(FLAGS).unwrap_or_default();
+        if flags.split(' ').any(|key| !file[key].is_null()) {
+            println!("loaded nothing");
+            return;
+        }
         for (known, key) in [(&mut self.runtimes, "runtimes"), (&mut self.default, "default-runtime")] {
             if !file[key].is_null() {
                 *known = file[key].clone();
             }
         }
+        self.runtimes["runc"] = json!({"path": "runc"});
+        assert!(
+            !self.runtimes[self.default.as_str().unwrap()].is_null(),
+            "{} is not in {}",
+            self.default,
+            self.runtimes
+        );
         println!("loaded {}", text.contains("nvidia-container-runtime"));
     }
 
@@ -48,7 +63,9 @@ impl Loaded {
     async fn answer(&self, mut stream: tokio::net::UnixStream) -> std::io::Result<()> {
         let mut request = [0; 1024];
         if stream.read(&mut request).await? > 0 {
-            let body = json!({"DefaultRuntime": self.default, "Runtimes": self.runtimes}).to_string();
+            let version = std::env::var(VERSION).unwrap_or_default();
+            let info = json!({"DefaultRuntime": self.default, "Runtimes": self.runtimes, "ServerVersion": version});
+            let body = info.to_string();
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
             stream.write_all((head + &body).as_bytes()).await?;
         }
@@ -88,6 +105,11 @@ struct Node {
 
 impl Node {
     fn new(found: Option<&str>) -> Self {
+        Self::with_flags(found, "", "20.10.24")
+    }
+
+    /// `keys` are those that flags of this release set.
+    fn with_flags(found: Option<&str>, keys: &str, version: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         if let Some(found) = found {
             fs::write(folder.path().join("daemon.json"), found).unwrap();
@@ -96,6 +118,7 @@ impl Node {
             .args(["--exact", "steps::fake_runtime", "--ignored", "--nocapture"])
             .env(SOCKET, folder.path().join("docker.sock"))
             .env(CONFIG, folder.path().join("daemon.json"))
+            .envs([(FLAGS, keys), (VERSION, version)])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -103,6 +126,19 @@ impl Node {
         let mut node = Self { folder, runtime, said };
         assert_eq!(node.says(), "loaded false");
         node
+    }
+
+    /// Returns a setup in which the runtime's command line has these flags, unlike that of a test.
+    fn setup_with(&self, default: bool, flags: &[&str]) -> Setup {
+        let proc = self.folder.path().join("proc");
+        let own = proc.join(self.runtime.id().to_string());
+        fs::create_dir_all(&own).unwrap();
+        for file in ["stat".to_owned(), format!("{}/stat", self.runtime.id())] {
+            fs::copy(Path::new("/proc").join(&file), proc.join(&file)).unwrap();
+        }
+        fs::write(own.join("cmdline"), format!("/usr/bin/dockerd\0{}\0", flags.join("\0"))).unwrap();
+        let setup = self.setup(default);
+        Setup { daemon: Daemon { proc, ..setup.daemon.clone() }, ..setup }
     }
 
     /// Returns the runtime's next line about what it loads.
@@ -139,9 +175,7 @@ impl Node {
 
     /// Makes NVIDIA's runtime the default, as NVIDIA's installer does.
     fn make_default(&self) {
-        let mut whole: Value = serde_json::from_str(&self.text().unwrap()).unwrap();
-        whole["default-runtime"] = "nvidia".into();
-        fs::write(self.config(), whole.to_string()).unwrap();
+        self.change(|whole| whole["default-runtime"] = "nvidia".into());
     }
 
     /// Installs NVIDIA's runtime as the default, and loads it.
@@ -166,11 +200,27 @@ impl Node {
         body["DefaultRuntime"].as_str().unwrap().to_owned()
     }
 
-    /// Does what NVIDIA's installer does.
+    /// Does what NVIDIA's installer does, and sets another key.
     fn install(&self, also: &str) {
+        self.change(|whole| {
+            whole["runtimes"]["nvidia"]["path"] = "/opt/toolkit/nvidia-container-runtime".into();
+            whole[also] = true.into();
+        });
+    }
+
+    /// Does what NVIDIA's installer does.
+    fn install_only(&self, default: bool) {
+        self.change(|whole| {
+            whole["runtimes"]["nvidia"]["path"] = "/opt/toolkit/nvidia-container-runtime".into();
+            if default {
+                whole["default-runtime"] = "nvidia".into();
+            }
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Value)) {
         let mut whole: Value = serde_json::from_str(&self.text().unwrap_or("{}".into())).unwrap();
-        whole["runtimes"]["nvidia"]["path"] = "/opt/toolkit/nvidia-container-runtime".into();
-        whole[also] = true.into();
+        change(&mut whole);
         fs::write(self.config(), whole.to_string()).unwrap();
     }
 }
@@ -288,4 +338,105 @@ async fn entries_of_a_dead_pod_are_removed_before_others_are_added() {
         let wanted = if goes { Some(found.to_owned()) } else { entered };
         assert_eq!(node.text(), wanted, "{default} {handler}");
     }
+}
+
+const FLAG: &str = "--add-runtime=nvidia=/usr/bin/nvidia-container-runtime";
+
+/// The key that is a flag, as this release refuses it, the flags, and whether NVIDIA's runtime becomes the default.
+const REFUSED: [(&str, &str, &[&str], bool); 4] = [
+    ("runtimes", "18.06.3-ce", &["--host=fd://", FLAG], false),
+    ("default-runtime", "20.10.24", &["-H", "fd://", "--default-runtime", "runc"], true),
+    ("runtimes", "17.12.1-ce", &["--add-runtime", "kata=/kata"], true),
+    ("runtimes default-runtime", "", &[FLAG, "--default-runtime=runc"], true),
+];
+
+const FOUND: &str =
+    "{\n  \"exec-opts\": [\"native.cgroupdriver=systemd\"],\n  \"registry-mirrors\": [\"https://m\"] }\n";
+
+#[tokio::test]
+async fn nothing_is_added_to_a_file_that_docker_would_refuse_with_its_flags() {
+    for (keys, version, flags, default) in REFUSED {
+        let node = Node::with_flags(Some(FOUND), keys, version);
+        let setup = node.setup_with(default, flags);
+        // With the entries that an earlier installer has left, too.
+        for installed in [false, true] {
+            if installed {
+                // Its pod had saved the file.
+                steps::snapshot(&setup).unwrap();
+                node.install_only(default);
+            }
+            steps::snapshot(&setup).unwrap();
+            let error = steps::check_flags(&setup).await.unwrap_err().to_string();
+            assert!(error.starts_with("RuntimeConfigRejected: dockerd was started with --"), "{error}");
+            assert!(error.contains(flags.last().unwrap().trim_start_matches("--add-runtime")), "{error}");
+            assert_eq!(node.text().as_deref(), Some(FOUND), "{flags:?}");
+            steps::revert(&setup).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_docker_has_refused_is_restored_by_the_next_start() {
+    for (keys, version, flags, default) in REFUSED {
+        let mut node = Node::with_flags(Some(FOUND), keys, version);
+        let mut setup = node.setup_with(default, flags);
+        steps::snapshot(&setup).unwrap();
+        node.install_only(default);
+        // Killed before Docker's answer.
+        let killed = tokio::time::timeout(Duration::from_millis(100), steps::apply(&setup)).await;
+        assert!(killed.is_err(), "{killed:?}");
+        assert!(node.text().unwrap().contains("nvidia"));
+        let in_next_pod = version.is_empty();
+        let error = if in_next_pod {
+            steps::snapshot(&setup).unwrap();
+            steps::check_flags(&setup).await.unwrap_err().to_string()
+        } else {
+            setup.limits.deadline = Duration::from_millis(100);
+            steps::apply(&setup).await.unwrap_err().to_string()
+        };
+        assert!(error.starts_with("RuntimeConfigRejected: "), "{error}");
+        let flag = flags.last().unwrap().rsplit_once('=').map_or("--default-runtime=runc", |(_, program)| program);
+        assert!(error.contains("; dockerd was started with --") || in_next_pod, "{error}");
+        assert!(error.contains(flag), "{error}");
+        assert_eq!(node.text().as_deref(), Some(FOUND), "{flags:?}");
+        assert_eq!(node.says(), "loaded nothing");
+        if !in_next_pod {
+            assert_eq!(steps::apply(&setup).await.unwrap_err().to_string(), error, "kubelet retries");
+        }
+        assert_eq!(node.default().await, "runc");
+    }
+}
+
+#[tokio::test]
+async fn a_runtime_beside_that_of_a_flag_is_loaded_by_releases_that_merge_them() {
+    for (flags, default) in [
+        (&[FLAG][..], true),
+        (&[FLAG, "--add-runtime", "kata=/kata"], true),
+        (&[FLAG, "--default-runtime=runc"], false),
+    ] {
+        let mut node = Node::with_flags(Some(FOUND), "", "20.10.24+dfsg1");
+        let setup = node.setup_with(default, flags);
+        steps::snapshot(&setup).unwrap();
+        steps::check_flags(&setup).await.unwrap();
+        node.install_only(default);
+        steps::apply(&setup).await.unwrap();
+        assert_eq!(node.says(), "loaded true");
+        steps::revert(&setup).await.unwrap();
+        assert_eq!(node.text().as_deref(), Some(FOUND));
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_docker_does_not_read_is_restored() {
+    let node = Node::new(None);
+    let mut setup = node.setup_with(false, &["--config-file=/srv/docker.json"]);
+    let other = node.folder.path().join("other.json");
+    setup.files = config_files(RuntimeKind::Docker, Some(&other), None);
+    setup.limits.deadline = Duration::from_millis(100);
+    steps::snapshot(&setup).unwrap();
+    steps::check_flags(&setup).await.unwrap();
+    fs::write(&other, r#"{"runtimes": {"nvidia": {"path": "/opt/toolkit/nvidia-container-runtime"}}}"#).unwrap();
+    let error = steps::apply(&setup).await.unwrap_err().to_string();
+    assert!(error.contains("Docker has no runtime nvidia with a program in /opt/toolkit; dockerd was started with --config-file=/srv/docker.json"), "{error}");
+    assert!(!other.exists());
 }
