@@ -1,6 +1,7 @@
 //! Facts of the host, without NVML.
 
 pub mod device_nodes;
+pub mod dockerd;
 pub mod driver;
 pub mod host_runtimes;
 pub mod kernel_log;

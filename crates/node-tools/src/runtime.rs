@@ -1,12 +1,13 @@
 //! Configures a node's container runtime: keeps NVIDIA's entries apart from the existing configuration, has the runtime
 //! load them with as few restarts as possible, watches them, and removes them again.
 //!
-//! The steps of one pod, in order: [`steps::snapshot`], NVIDIA's installer, [`steps::apply`], [`steps::keep`]; and
+//! The steps of one pod, in order: [`steps::snapshot`], [`steps::check_flags`], NVIDIA's installer, [`steps::apply`], [`steps::keep`]; and
 //! [`steps::revert`] when the pod is deleted.
 
 pub mod config_files;
 pub mod daemon;
 pub mod daemon_json;
+pub mod docker;
 pub mod entries;
 pub mod restart;
 pub mod state;

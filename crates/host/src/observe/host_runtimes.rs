@@ -8,7 +8,7 @@ use gpu_operator_crd::report::HostRuntime;
 use serde_json::Value as Json;
 use toml_edit::{Document, Item, Table};
 
-use crate::root::HostRoot;
+use crate::{observe::dockerd::Flags, root::HostRoot};
 
 const DOCKER: &str = "/etc/docker/daemon.json";
 /// The main configuration files of containerd as installed by packages, k3s and RKE2. `MicroK8s` configures a runtime
@@ -30,6 +30,7 @@ const MAX_FILES: usize = 64;
 /// The bounds of the API type.
 const MAX_RUNTIMES: usize = 8;
 const MAX_HANDLER: usize = 63;
+const MAX_FILE: usize = 256;
 
 #[derive(Debug, PartialEq, Eq)]
 struct ConfiguredRuntime {
@@ -46,7 +47,9 @@ struct RuntimeConfig {
 /// Returns the host's NVIDIA runtimes, each with the main file of the container runtime that configures it. Files that
 /// cannot be read are skipped.
 pub fn runtimes(host: &HostRoot) -> Vec<HostRuntime> {
-    let docker = [(DOCKER, host.read(DOCKER).map_or_else(|_| RuntimeConfig::default(), |text| docker(&text)))];
+    let flags = Flags::of_host(host);
+    let file = flags.config_file.as_deref().unwrap_or(DOCKER);
+    let docker = [(file, docker(&host.read(file).unwrap_or_default(), &flags))];
     let containerd = CONTAINERD.into_iter().map(|file| (file, containerd(host, file)));
     let crio = [(CRIO.0, crio(host))];
     let all = docker.into_iter().chain(containerd).chain(crio);
@@ -56,6 +59,9 @@ pub fn runtimes(host: &HostRoot) -> Vec<HostRuntime> {
 fn host_runtimes(host: &HostRoot, file: &str, configured: &RuntimeConfig) -> Vec<HostRuntime> {
     let is_on_host =
         |runtime: &&ConfiguredRuntime| runtime.name.len() <= MAX_HANDLER && is_on_host(host, &runtime.program);
+    if file.len() > MAX_FILE {
+        return Vec::new();
+    }
     let runtimes = configured.runtimes.iter().filter(is_on_host).map(|runtime| HostRuntime {
         file: file.to_owned(),
         handler: runtime.name.clone(),
@@ -78,14 +84,21 @@ fn is_nvidias(program: &str) -> bool {
     Path::new(program).file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PROGRAM))
 }
 
-fn docker(text: &str) -> RuntimeConfig {
+/// Docker runs the runtimes of its file and of its command line. If both name one, it is the file's.
+fn docker(text: &str, flags: &Flags) -> RuntimeConfig {
     let whole: Json = serde_json::from_str(text).unwrap_or_default();
-    let nvidia_runtime = |(name, runtime): (&String, &Json)| {
-        let program = runtime["path"].as_str().filter(|program| is_nvidias(program))?;
-        Some(ConfiguredRuntime { name: name.clone(), program: program.to_owned() })
-    };
-    let runtimes = whole["runtimes"].as_object().into_iter().flatten().filter_map(nvidia_runtime).collect();
-    RuntimeConfig { runtimes, default: whole["default-runtime"].as_str().map(str::to_owned) }
+    let in_file = whole["runtimes"].as_object();
+    let of_file = in_file.into_iter().flatten().filter_map(|(name, runtime)| Some((name, runtime["path"].as_str()?)));
+    let is_in_file = |name: &str| in_file.is_some_and(|runtimes| runtimes.contains_key(name));
+    let of_flags = flags.runtimes.iter().filter(|(name, _)| !is_in_file(name));
+    let runtimes = of_file.chain(of_flags.map(|(name, program)| (name, program.as_str())));
+    let nvidias = runtimes.filter(|(_, program)| is_nvidias(program));
+    RuntimeConfig {
+        runtimes: nvidias
+            .map(|(name, program)| ConfiguredRuntime { name: name.clone(), program: program.to_owned() })
+            .collect(),
+        default: whole["default-runtime"].as_str().map(str::to_owned).or_else(|| flags.default.clone()),
+    }
 }
 
 fn containerd(host: &HostRoot, file: &str) -> RuntimeConfig {
@@ -213,6 +226,31 @@ mod tests {
             );
             assert_eq!(found(&[(DOCKER, &text)], &[OF_PACKAGE]), one(DOCKER, "nvidia", default));
         }
+    }
+
+    #[test]
+    fn dockers_runtime_is_found_on_its_command_line() {
+        const STATUS: (&str, &str) = ("/proc/7/status", "PPid:\t1\nUid:\t0\t0\t0\t0\n");
+        let on = |line: &str, file: &str, text: &str| {
+            let line = format!("dockerd\0{}\0", line.replace(' ', "\0"));
+            let process = [("/proc/7/comm", "dockerd\n"), STATUS, ("/proc/7/cmdline", line.as_str())];
+            let files = [&process[..], &[(file, text), ("/run/docker.sock", "")]].concat();
+            found(&files, &[OF_PACKAGE, "/usr/local/nvidia/toolkit/nvidia-container-runtime"])
+        };
+        let flag = format!("--add-runtime=nvidia={OF_PACKAGE}");
+        assert_eq!(on(&flag, DOCKER, "{}"), one(DOCKER, "nvidia", false));
+        assert_eq!(on(&format!("{flag} --default-runtime nvidia"), DOCKER, ""), one(DOCKER, "nvidia", true));
+        let default = r#"{"default-runtime": "nvidia"}"#;
+        assert_eq!(on(&flag, DOCKER, default), one(DOCKER, "nvidia", true));
+        let in_file = format!(r#"{{"runtimes": {{"gpu": {{"path": "{OF_PACKAGE}"}}}}}}"#);
+        assert_eq!(on("--default-runtime=gpu", DOCKER, &in_file), one(DOCKER, "gpu", true));
+        assert_eq!(on("--config-file /srv/d.json", "/srv/d.json", &in_file), one("/srv/d.json", "gpu", false));
+        // Another runtime, one of a container, and one that a container's replaces.
+        assert!(on("--add-runtime=runsc=/usr/bin/nvidia-container", DOCKER, "{}").is_empty());
+        let of_a_container = "/usr/local/nvidia/toolkit/nvidia-container-runtime";
+        assert!(on(&format!("--add-runtime nvidia={of_a_container}"), DOCKER, "{}").is_empty());
+        let replaced = format!(r#"{{"runtimes": {{"nvidia": {{"path": "{of_a_container}"}}}}}}"#);
+        assert!(on(&flag, DOCKER, &replaced).is_empty());
     }
 
     #[test]

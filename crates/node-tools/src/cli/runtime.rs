@@ -22,7 +22,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// A step of a toolkit pod.
 #[derive(Debug, Subcommand)]
 pub enum RuntimeStep {
-    /// Before the installer: store the current configuration.
+    /// Before the installer: store the current configuration, and check that Docker's flags permit another.
     Snapshot(Options),
     /// After the installer: restart the runtime if it has not loaded its configuration.
     Apply(Options),
@@ -112,7 +112,11 @@ impl RuntimeStep {
 
     async fn run(self, shutdown: &mut Shutdown) -> Result<(), StepError> {
         match self {
-            Self::Snapshot(options) => steps::snapshot(&options.setup()),
+            Self::Snapshot(options) => {
+                let setup = options.setup();
+                steps::snapshot(&setup)?;
+                steps::check_flags(&setup).await
+            }
             Self::Apply(options) => steps::apply(&options.setup()).await,
             Self::Keep { options, interval } => {
                 let setup = options.setup();

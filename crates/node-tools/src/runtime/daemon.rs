@@ -2,14 +2,18 @@
 //! configuration.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Read},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::Command as Program,
     time::{Duration, SystemTime},
 };
 
-use gpu_host::grpc::{self, GrpcError};
+use gpu_host::{
+    grpc::{self, GrpcError},
+    observe::dockerd::MAX_COMMAND_LINE,
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, chdir, chroot},
@@ -82,7 +86,7 @@ impl Runtime for Daemon {
     async fn answering(&self) -> Result<ProcessIdentity, DaemonError> {
         let stream = self.connect().await?;
         let process = self.peer(&stream)?;
-        // Docker serves requests as soon as it listens; the others listen before they can run containers.
+        // Docker serves requests as soon as it listens, and is asked for what it has loaded; the others listen before they can run containers.
         if self.kind != RuntimeKind::Docker {
             check_cri(stream).await.map_err(|error| DaemonError::Cri(self.socket.clone(), error))?;
         }
@@ -131,6 +135,15 @@ impl Daemon {
         let start = fields(&text).and_then(|mut fields| fields.nth(19)?.parse().ok());
         let start = start.ok_or_else(|| DaemonError::Proc(path, io::ErrorKind::InvalidData.into()))?;
         Ok(ProcessIdentity { pid, start })
+    }
+
+    /// Returns a process' arguments, each ended by a zero byte.
+    pub fn command_line(&self, pid: i32) -> Result<Vec<u8>, DaemonError> {
+        let path = self.proc.join(pid.to_string()).join("cmdline");
+        let mut line = Vec::new();
+        let read = File::open(&path).and_then(|file| file.take(MAX_COMMAND_LINE).read_to_end(&mut line));
+        read.map_err(|error| DaemonError::Proc(path, error))?;
+        Ok(line)
     }
 
     /// Returns the single process with the runtime's name that was started by the host's first process.

@@ -1,32 +1,13 @@
 //! Restarts a runtime only if necessary, and restores its previous configuration if it does not come back.
-//!
-//! On SIGHUP Docker reads its file again, but keeps a default runtime that the file no longer has, and whose program may be
-//! removed: then no container can be created until Docker is restarted. It drops a default only for another one that the file
-//! names.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    path::{Path, PathBuf},
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
 use gpu_host::process::error_chain;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::{Request, body::Bytes, client::conn::http1};
-use hyper_util::rt::TokioIo;
-use serde::Deserialize;
-use tokio::{
-    net::UnixStream,
-    task::JoinSet,
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{Instant, sleep};
 
 use super::{
-    daemon::{Daemon, DaemonError, LoadedConfig, ProcessIdentity, Runtime},
-    daemon_json,
-    entries::{FormatError, NvidiaEntries},
-    state::{self, StateError},
+    daemon::{DaemonError, LoadedConfig, ProcessIdentity, Runtime},
+    docker::DockerError,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -47,23 +28,27 @@ pub struct OnDisk {
 #[derive(Debug, thiserror::Error)]
 pub enum RestartError {
     #[error(
-        "RuntimeConfigRejected: the container runtime does not start with NVIDIA's runtime in its configuration, which was removed again: {0}"
+        "RuntimeConfigRejected: the container runtime does not run with NVIDIA's runtime in its configuration, which was removed again: {0}"
     )]
     Rejected(String),
     #[error("RuntimeDown: the container runtime does not start, even with its previous configuration: {0}")]
     Down(String),
 }
 
-/// Has the runtime load the configuration on disk unless it already has. If it does not come back, `roll_back` restores
-/// the previous configuration, and the runtime is restarted with that.
+/// The longest time for which a file stays that a running process has not loaded: it might not start with it, and reloads within a second.
+const LOAD_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Has the runtime load the configuration on disk unless it already has. If it does not come back, or `check` fails, `roll_back`
+/// restores the previous configuration, and the runtime is restarted with that.
 pub async fn load<R: Runtime>(
     runtime: &R,
     disk: &OnDisk,
     known: Option<&LoadedConfig>,
     limits: WaitLimits,
+    check: impl AsyncFn() -> Result<(), DockerError>,
     roll_back: impl FnOnce() -> Result<(), String>,
 ) -> Result<ProcessIdentity, RestartError> {
-    let cause = match try_load(runtime, disk, known, limits).await {
+    let cause = match try_load(runtime, disk, known, limits, check).await {
         Ok(process) => return Ok(process),
         Err(error) => error_chain(&error),
     };
@@ -82,13 +67,16 @@ async fn try_load<R: Runtime>(
     disk: &OnDisk,
     known: Option<&LoadedConfig>,
     limits: WaitLimits,
-) -> Result<ProcessIdentity, DaemonError> {
+    check: impl AsyncFn() -> Result<(), DockerError>,
+) -> Result<ProcessIdentity, DockerError> {
     let process = wait_until_answering(runtime, None, limits).await?;
-    if has_loaded(process, runtime.started(process)?, disk, known) {
+    if has_loaded(process, runtime.started(process)?, disk, known) && check().await.is_ok() {
         return Ok(process);
     }
     tracing::info!(pid = process.pid, "the container runtime's configuration has changed; restarting it");
-    reload(runtime, process, limits).await
+    let process = reload(runtime, process, limits).await?;
+    poll(WaitLimits { deadline: limits.deadline.min(LOAD_PATIENCE), ..limits }, check).await?;
+    Ok(process)
 }
 
 /// Returns whether a process has loaded the configuration on disk, according to the record or else its start time. A
@@ -119,120 +107,27 @@ async fn reload<R: Runtime>(
 }
 
 /// Waits for a process that answers and is not the previous one.
-async fn wait_until_answering<R: Runtime>(
+pub async fn wait_until_answering<R: Runtime>(
     runtime: &R,
     before: Option<ProcessIdentity>,
     limits: WaitLimits,
 ) -> Result<ProcessIdentity, DaemonError> {
+    let answers = async || match runtime.answering().await? {
+        process if Some(process) == before => Err(DaemonError::Unmoved(process.pid)),
+        process => Ok(process),
+    };
+    poll(limits, answers).await
+}
+
+/// Repeats an attempt until it succeeds, or returns its error at the deadline.
+pub async fn poll<T, E>(limits: WaitLimits, attempt: impl AsyncFn() -> Result<T, E>) -> Result<T, E> {
     let until = Instant::now() + limits.deadline;
     loop {
-        let error = match runtime.answering().await {
-            Ok(process) if Some(process) != before => return Ok(process),
-            Ok(process) => DaemonError::Unmoved(process.pid),
-            Err(error) => error,
-        };
-        if Instant::now() >= until {
-            return Err(error);
+        match attempt().await {
+            Err(_) if Instant::now() < until => sleep(limits.interval).await,
+            ended => return ended,
         }
-        sleep(limits.interval).await;
     }
-}
-
-/// The largest response, in bytes. Docker's information takes some kilobytes.
-const MAX_DOCKER_RESPONSE: usize = 1 << 20;
-
-#[derive(Debug, thiserror::Error)]
-pub enum DockerError {
-    #[error("{} does not answer requests to Docker's API", .0.display())]
-    Info(PathBuf, #[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error(transparent)]
-    File(#[from] StateError),
-    #[error("{} is not valid", .0.display())]
-    Format(PathBuf, #[source] FormatError),
-    #[error(transparent)]
-    Daemon(#[from] DaemonError),
-    #[error("Docker keeps {0} as its default runtime: restart Docker")]
-    Kept(String),
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct DockerInfo {
-    default_runtime: String,
-    #[serde(default)]
-    runtimes: BTreeMap<String, LoadedRuntime>,
-}
-
-#[derive(Deserialize)]
-struct LoadedRuntime {
-    #[serde(default)]
-    path: String,
-}
-
-impl DockerInfo {
-    /// Returns the default runtime, if it is this installation's. Docker keeps it as the default even if it has dropped the runtime itself.
-    fn default_of(&self, entries: &NvidiaEntries) -> Option<&str> {
-        let is_own = match self.runtimes.get(&self.default_runtime) {
-            Some(runtime) => entries.is_program(&runtime.path),
-            None => entries.is_name(&self.default_runtime),
-        };
-        is_own.then_some(&self.default_runtime)
-    }
-}
-
-/// Has Docker drop NVIDIA's runtime as its default if its file names no default any more. The file names one while Docker reads it, and is as
-/// before afterwards.
-pub async fn drop_default(
-    daemon: &Daemon,
-    file: &Path,
-    entries: &NvidiaEntries,
-    limits: WaitLimits,
-) -> Result<(), DockerError> {
-    let info = docker_info(&daemon.socket, limits).await?;
-    let Some(default) = info.default_of(entries) else { return Ok(()) };
-    let found = state::read(file)?;
-    let explicit = daemon_json::with_other_default(found.as_deref().unwrap_or_default());
-    let Some(explicit) = explicit.map_err(|error| DockerError::Format(file.to_owned(), error))? else { return Ok(()) };
-    tracing::info!(default, "Docker keeps its default runtime; naming another");
-    state::write_all(&[(file.to_owned(), Some(explicit))].into())?;
-    let dropped = reload_until_dropped(daemon, entries, limits).await;
-    state::write_all(&[(file.to_owned(), found)].into())?;
-    dropped
-}
-
-/// Has Docker read its file again, and waits until the default is another.
-async fn reload_until_dropped(daemon: &Daemon, entries: &NvidiaEntries, limits: WaitLimits) -> Result<(), DockerError> {
-    daemon.reload(daemon.process().await?).await?;
-    let until = Instant::now() + limits.deadline;
-    loop {
-        let info = docker_info(&daemon.socket, limits).await?;
-        let Some(default) = info.default_of(entries) else { return Ok(()) };
-        if Instant::now() >= until {
-            return Err(DockerError::Kept(default.to_owned()));
-        }
-        sleep(limits.interval).await;
-    }
-}
-
-async fn docker_info(socket: &Path, limits: WaitLimits) -> Result<DockerInfo, DockerError> {
-    let answer = timeout(limits.deadline, ask(socket)).await;
-    let answer = answer.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
-    let parsed = answer.and_then(|text| Ok(serde_json::from_slice(&text)?));
-    parsed.map_err(|error| DockerError::Info(socket.to_owned(), error))
-}
-
-async fn ask(socket: &Path) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
-    let stream = UnixStream::connect(socket).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // The task ends with this set, even if the request is cancelled.
-    let mut tasks = JoinSet::new();
-    tasks.spawn(connection);
-    let request = Request::get("/info").header("host", "docker").body(Empty::<Bytes>::new())?;
-    let response = sender.send_request(request).await?;
-    if !response.status().is_success() {
-        return Err(format!("status {}", response.status()).into());
-    }
-    Ok(Limited::new(response.into_body(), MAX_DOCKER_RESPONSE).collect().await?.to_bytes())
 }
 
 #[cfg(test)]

@@ -8,8 +8,9 @@ use tokio::time::sleep;
 use super::{
     config_files::{self, AddedEntries, ConfigFile, ConfigFileError, Record, Texts},
     daemon::{self, Daemon, LoadedConfig},
+    docker::{self, DockerError, Wanted},
     entries::{NvidiaEntries, RuntimeKind},
-    restart::{self, DockerError, OnDisk, RestartError, WaitLimits},
+    restart::{self, OnDisk, RestartError, WaitLimits},
     state::{self, Readers, StateError},
 };
 
@@ -80,6 +81,19 @@ pub fn snapshot(setup: &Setup) -> Result<(), StepError> {
     Ok(())
 }
 
+/// Before the installer: fails if Docker's flags keep it from loading its file with NVIDIA's runtime. Docker would not start with such a
+/// file, so one that has the runtime already, from an earlier installer, is restored.
+pub async fn check_flags(setup: &Setup) -> Result<(), StepError> {
+    let Some(wanted) = of_docker(setup) else { return Ok(()) };
+    let checked = docker::check_flags(&setup.daemon, wanted, setup.limits).await;
+    if let Err(DockerError::Flags { .. }) = &checked
+        && let Some(record) = state::load(&setup.state, RECORD)?
+    {
+        remove_entries(setup, &record)?;
+    }
+    Ok(checked?)
+}
+
 /// After the installer: has the runtime load the new configuration unless it already has.
 pub async fn apply(setup: &Setup) -> Result<(), StepError> {
     if let Some(moved) = config_files::move_version_1_to_main(&setup.files, &read(setup)?) {
@@ -99,7 +113,11 @@ pub async fn apply(setup: &Setup) -> Result<(), StepError> {
     let disk = OnDisk { digest: digest(&now), written: state::newest(&setup.files) };
     let known: Option<LoadedConfig> = state::load(&setup.loaded, daemon::LOADED_FILE)?;
     let roll_back = || remove_entries(setup, &record).map_err(|error| error_chain(&error));
-    match restart::load(&setup.daemon, &disk, known.as_ref(), setup.limits, roll_back).await {
+    let check = async || match of_docker(setup) {
+        Some(wanted) => docker::check_loaded(&setup.daemon, wanted, setup.limits).await,
+        None => Ok(()),
+    };
+    match restart::load(&setup.daemon, &disk, known.as_ref(), setup.limits, check, roll_back).await {
         Ok(process) => {
             if !setup.default {
                 drop_default(setup).await?;
@@ -174,9 +192,10 @@ pub async fn revert(setup: &Setup) -> Result<(), StepError> {
     let Some(record) = state::load::<Record>(&setup.state, RECORD)? else { return Ok(()) };
     remove_entries(setup, &record)?;
     if setup.default {
+        // Docker 20.10 ends if it reads a file with runtimes and without the default that it has loaded.
+        drop_default(setup).await?;
         let restarted = restart::restart(&setup.daemon, setup.limits).await;
         let process = restarted.map_err(|error| StepError::NotRestarted(error_chain(&error)))?;
-        drop_default(setup).await?;
         state::store(
             &setup.loaded,
             daemon::LOADED_FILE,
@@ -189,10 +208,15 @@ pub async fn revert(setup: &Setup) -> Result<(), StepError> {
 
 /// Has Docker drop a default runtime that its file does not have any more. Other runtimes are started again, and keep none.
 async fn drop_default(setup: &Setup) -> Result<(), StepError> {
-    if let (RuntimeKind::Docker, Some(file)) = (setup.daemon.kind, setup.files.first()) {
-        restart::drop_default(&setup.daemon, &file.path, &setup.entries, setup.limits).await?;
+    if let Some(Wanted { file, entries, .. }) = of_docker(setup) {
+        docker::drop_default(&setup.daemon, file, entries, setup.limits).await?;
     }
     Ok(())
+}
+
+fn of_docker(setup: &Setup) -> Option<Wanted<'_>> {
+    let file = setup.files.first().filter(|_| setup.daemon.kind == RuntimeKind::Docker)?;
+    Some(Wanted { file: &file.path, entries: &setup.entries, default: setup.default })
 }
 
 /// Restores the files of a record, and removes the record.

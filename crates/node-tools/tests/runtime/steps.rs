@@ -1,6 +1,8 @@
 //! The steps of a toolkit pod, against a process that behaves like a container runtime: it listens on a socket and
 //! rereads its file on SIGHUP.
 
+mod docker_flags;
+
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -9,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use gpu_host::process::error_chain;
 use node_tools::runtime::{
     config_files::config_files,
     daemon::{Daemon, Runtime},
@@ -25,6 +28,9 @@ use tokio::{
 
 const SOCKET: &str = "FAKE_RUNTIME_SOCKET";
 const CONFIG: &str = "FAKE_RUNTIME_CONFIG";
+/// The keys that its flags set.
+const FLAGS: &str = "FAKE_RUNTIME_FLAGS";
+const VERSION: &str = "FAKE_RUNTIME_VERSION";
 
 /// What the fake runtime has loaded.
 struct Loaded {
@@ -33,14 +39,26 @@ struct Loaded {
 }
 
 impl Loaded {
-    /// Loads a file. Like Docker, it keeps what the file does not mention.
+    /// Loads a file. Like Docker, it keeps what the file does not mention, rejects a key that is a flag, and ends without its default.
     fn load(&mut self, text: &str) {
         let file: Value = serde_json::from_str(text).unwrap_or_default();
+        let flags = std::env::var(FLAGS).unwrap_or_default();
+        if flags.split(' ').any(|key| !file[key].is_null()) {
+            println!("loaded nothing");
+            return;
+        }
         for (known, key) in [(&mut self.runtimes, "runtimes"), (&mut self.default, "default-runtime")] {
             if !file[key].is_null() {
                 *known = file[key].clone();
             }
         }
+        self.runtimes["runc"] = json!({"path": "runc"});
+        assert!(
+            !self.runtimes[self.default.as_str().unwrap()].is_null(),
+            "{} is not in {}",
+            self.default,
+            self.runtimes
+        );
         println!("loaded {}", text.contains("nvidia-container-runtime"));
     }
 
@@ -48,7 +66,9 @@ impl Loaded {
     async fn answer(&self, mut stream: tokio::net::UnixStream) -> std::io::Result<()> {
         let mut request = [0; 1024];
         if stream.read(&mut request).await? > 0 {
-            let body = json!({"DefaultRuntime": self.default, "Runtimes": self.runtimes}).to_string();
+            let version = std::env::var(VERSION).unwrap_or_default();
+            let info = json!({"DefaultRuntime": self.default, "Runtimes": self.runtimes, "ServerVersion": version});
+            let body = info.to_string();
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
             stream.write_all((head + &body).as_bytes()).await?;
         }
@@ -88,6 +108,11 @@ struct Node {
 
 impl Node {
     fn new(found: Option<&str>) -> Self {
+        Self::with_flags(found, "", "20.10.24")
+    }
+
+    /// `keys` are those that flags of this release set.
+    fn with_flags(found: Option<&str>, keys: &str, version: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         if let Some(found) = found {
             fs::write(folder.path().join("daemon.json"), found).unwrap();
@@ -96,6 +121,7 @@ impl Node {
             .args(["--exact", "steps::fake_runtime", "--ignored", "--nocapture"])
             .env(SOCKET, folder.path().join("docker.sock"))
             .env(CONFIG, folder.path().join("daemon.json"))
+            .envs([(FLAGS, keys), (VERSION, version)])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -103,6 +129,19 @@ impl Node {
         let mut node = Self { folder, runtime, said };
         assert_eq!(node.says(), "loaded false");
         node
+    }
+
+    /// Returns a setup in which the runtime's command line has these flags, unlike that of a test.
+    fn setup_with(&self, default: bool, flags: &[&str]) -> Setup {
+        let proc = self.folder.path().join("proc");
+        let own = proc.join(self.runtime.id().to_string());
+        fs::create_dir_all(&own).unwrap();
+        for file in ["stat".to_owned(), format!("{}/stat", self.runtime.id())] {
+            fs::copy(Path::new("/proc").join(&file), proc.join(&file)).unwrap();
+        }
+        fs::write(own.join("cmdline"), format!("/usr/bin/dockerd\0{}\0", flags.join("\0"))).unwrap();
+        let setup = self.setup(default);
+        Setup { daemon: Daemon { proc, ..setup.daemon.clone() }, ..setup }
     }
 
     /// Returns the runtime's next line about what it loads.
@@ -139,9 +178,7 @@ impl Node {
 
     /// Makes NVIDIA's runtime the default, as NVIDIA's installer does.
     fn make_default(&self) {
-        let mut whole: Value = serde_json::from_str(&self.text().unwrap()).unwrap();
-        whole["default-runtime"] = "nvidia".into();
-        fs::write(self.config(), whole.to_string()).unwrap();
+        self.change(|whole| whole["default-runtime"] = "nvidia".into());
     }
 
     /// Installs NVIDIA's runtime as the default, and loads it.
@@ -166,11 +203,27 @@ impl Node {
         body["DefaultRuntime"].as_str().unwrap().to_owned()
     }
 
-    /// Does what NVIDIA's installer does.
+    /// Does what NVIDIA's installer does, and sets another key.
     fn install(&self, also: &str) {
+        self.change(|whole| {
+            whole["runtimes"]["nvidia"]["path"] = "/opt/toolkit/nvidia-container-runtime".into();
+            whole[also] = true.into();
+        });
+    }
+
+    /// Does what NVIDIA's installer does.
+    fn install_only(&self, default: bool) {
+        self.change(|whole| {
+            whole["runtimes"]["nvidia"]["path"] = "/opt/toolkit/nvidia-container-runtime".into();
+            if default {
+                whole["default-runtime"] = "nvidia".into();
+            }
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Value)) {
         let mut whole: Value = serde_json::from_str(&self.text().unwrap_or("{}".into())).unwrap();
-        whole["runtimes"]["nvidia"]["path"] = "/opt/toolkit/nvidia-container-runtime".into();
-        whole[also] = true.into();
+        change(&mut whole);
         fs::write(self.config(), whole.to_string()).unwrap();
     }
 }
@@ -239,6 +292,16 @@ async fn a_runtime_that_is_down_is_reported_and_its_file_restored() {
     assert!(error.starts_with("RuntimeDown: "), "{error}");
     assert_eq!(node.text().as_deref(), Some(found));
     assert_eq!(steps::apply(&setup).await.unwrap_err().to_string(), error, "kubelet retries");
+}
+
+#[test]
+fn a_file_that_is_not_json_is_left_unchanged() {
+    let broken = "{\n    \"runtimes\": {\"nvidia\": {\"path\": \"/usr/bin/nvidia-container-runtime\", \"runtimeArgs\": []}}\n}\n{\n   “dns”: [“192.0.2.53”]\n}\n";
+    let node = Node::new(None);
+    fs::write(node.config(), broken).unwrap();
+    let error = error_chain(&steps::snapshot(&node.setup(true)).unwrap_err());
+    assert!(error.contains("daemon.json: is not a JSON object"), "{error}");
+    assert_eq!(node.text().as_deref(), Some(broken));
 }
 
 #[tokio::test]

@@ -83,7 +83,9 @@ fn configured_pod(input: &PodInput<'_>, setup: &RuntimeSetup) -> PodParts {
             ..own_container(input.settings, name, &args, mounts)
         }
     };
-    let snapshot = own_step("keep-configuration", "snapshot", files().chain(state()).collect(), false);
+    // Docker is asked for its release first: with some flags it would not start with the installer's file.
+    let asks = (setup.kind == Kind::Docker).then(socket);
+    let snapshot = own_step("keep-configuration", "snapshot", files().chain(state()).chain(asks).collect(), false);
     let mut install = installer(input, installer_args(setup));
     install.volume_mounts.get_or_insert_default().extend(files());
     let apply = own_step(RESTART_RUNTIME, "apply", files().chain(state()).chain([socket()]).collect(), true);

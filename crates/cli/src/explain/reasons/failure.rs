@@ -63,10 +63,11 @@ pub const RUNTIME_UNSUPPORTED: Entry = Entry {
 pub const RUNTIME_CONFIG_REJECTED: Entry = Entry {
     list: List::Failure,
     condition: "",
-    meaning: "The container runtime did not start with NVIDIA's runtime in its configuration. Its previous \
-               configuration was restored, and it runs with that.",
-    action: "The message contains the failed check or command, such as a socket that does not answer. Check the \
-              runtime's log (`journalctl -u containerd`), correct the file, and delete the toolkit's pod to retry.",
+    meaning: "The container runtime did not start with NVIDIA's runtime in its configuration, or did not load \
+               it. Its previous configuration was restored, and it runs with that.",
+    action: "The message contains the failed check or command, such as a socket that does not answer, or a \
+              flag of `dockerd`. Remove the flag from Docker's unit and restart Docker, or check the runtime's \
+              log (`journalctl -u containerd`) and correct the file. Delete the toolkit's pod to retry.",
 };
 
 pub const RUNTIME_DOWN: Entry = Entry {
