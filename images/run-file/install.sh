@@ -31,6 +31,8 @@ max_size=4294967296
 
 say() { echo "run-file installer: $*"; }
 fail() { echo "run-file installer: $*" >&2; exit 1; }
+# For a step that has already printed its error.
+failed() { fail "$*: see the error above"; }
 
 url=${NVIDIA_DRIVER_DOWNLOAD_URL:-}
 [ -n "$url" ] || fail "NVIDIA_DRIVER_DOWNLOAD_URL is not set"
@@ -67,7 +69,7 @@ checksum() { sha256sum "$1" | cut -d ' ' -f 1; }
 # file that has another checksum.
 take() {
     [ -e "$file" ] || return 1
-    cp "$file" "$checked" || fail "cannot copy the .run file"
+    cp "$file" "$checked" || failed "cannot copy the .run file"
     [ "$(checksum "$checked")" != "$sha256" ] || return 0
     rm -f "$file"
     return 1
@@ -94,6 +96,15 @@ headers() {
     DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "linux-headers-$kernel"
 }
 
+# Prints the errors of the .run file last: kubelet keeps the last 2 KiB of the log. Of a compiler, only the first error is the cause.
+errors() {
+    log=$dir/nvidia-installer.log
+    tail -n 20 "$log"
+    grep -E '^ERROR: |Kernel module load error: ' "$log" | tail -n 3 | cut -c 1-240
+    grep -E '^\[ *[0-9.]+\] .*(NVRM: | is rejected|Lockdown: )' "$log" | tail -n 8 | cut -c 1-80
+    grep -m 1 -E '[^[:space:]]: (fatal )?error: ' "$log" | sed 's/^[[:space:]]*//' | cut -c 1-400
+} 2>/dev/null
+
 install_driver() {
     say "installing ${version:-the driver} from $shown_url for kernel $kernel"
     rm -f "$cache"
@@ -105,8 +116,8 @@ install_driver() {
         --utility-prefix="$dir" --utility-libdir=lib64 --opengl-prefix="$dir" --opengl-libdir=lib64 \
         --kernel-install-path="$dir/drivers" --log-file-name="$dir/nvidia-installer.log" --tmpdir="$dir" \
         --no-install-compat32-libs --no-x-check --no-check-for-alternate-installs --no-distro-scripts "$@" || {
-        tail -n 20 "$dir/nvidia-installer.log" >&2 2>/dev/null || true
-        fail "the .run file could not install the driver"
+        errors >&2 || true
+        failed "the .run file could not install the driver"
     }
     rm -rf "$private"
     now=$(installed)
@@ -141,7 +152,7 @@ load() {
         fi
         case $module in
         nvidia-drm) insmod "$file" || say "$module is not loaded; it is not required" ;;
-        *) insmod "$file" || fail "cannot load $module: see the node's kernel log" ;;
+        *) insmod "$file" || failed "cannot load $module" ;;
         esac
     done
 }
@@ -166,7 +177,7 @@ device_nodes() {
 }
 
 verify() {
-    LD_LIBRARY_PATH=$dir/lib64 "$dir/bin/nvidia-smi" || fail "nvidia-smi fails with driver $(loaded)"
+    LD_LIBRARY_PATH=$dir/lib64 "$dir/bin/nvidia-smi" || failed "nvidia-smi fails with driver $(loaded)"
 }
 
 linker_cache() {

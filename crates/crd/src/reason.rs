@@ -101,6 +101,8 @@ pub enum Reason {
     RebootNeeded,
     /// The kernel headers that are needed to compile the driver are not available.
     KernelHeadersUnavailable,
+    /// The kernel rejects the driver's modules, which are not signed with a key that the node trusts.
+    SecureBootRejectsModule,
     /// There is no driver image with this name, for this operating system or kernel.
     DriverImageNotFound,
     /// The installer cannot download the driver or its packages.
@@ -115,8 +117,8 @@ pub enum Reason {
     DriverNotInstalled,
     /// A kernel module is loaded that the operator did not install, and its libraries were not found.
     DriverLibraryNotFound,
-    /// The GPUs are bound to nouveau, the kernel's own driver for NVIDIA GPUs.
-    NouveauLoaded,
+    /// GPUs are bound to another kernel driver than NVIDIA's, such as nouveau.
+    GpuBoundToOtherDriver,
     /// NVML returns an error, so that the driver cannot be queried.
     NvmlFailed,
     /// No driver image is published for the node's operating system.
@@ -249,6 +251,7 @@ impl Reason {
                 | Self::DriverVersionMismatch
                 | Self::RebootNeeded
                 | Self::KernelHeadersUnavailable
+                | Self::SecureBootRejectsModule
                 | Self::DriverImageNotFound
                 | Self::DownloadFailed
                 | Self::ChecksumMissing
@@ -256,7 +259,7 @@ impl Reason {
                 | Self::DriverNotLoaded
                 | Self::DriverNotInstalled
                 | Self::DriverLibraryNotFound
-                | Self::NouveauLoaded
+                | Self::GpuBoundToOtherDriver
                 | Self::NvmlFailed
                 | Self::NoDriverImageForOS
                 | Self::DriverUnsupported

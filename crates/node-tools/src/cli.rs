@@ -57,7 +57,7 @@ pub enum Tool {
         #[arg(long, default_value = "1s", value_parser = parse_duration)]
         interval: Duration,
     },
-    /// Unload nouveau, the kernel's own driver for NVIDIA GPUs, once nothing uses it, then exit 0.
+    /// Unload nouveau and nova, the kernel's own drivers for NVIDIA GPUs, once nothing uses them, then exit 0.
     UnloadNouveau(UnloadNouveau),
     /// Run a step of a toolkit pod around the configuration of the container runtime.
     Runtime {

@@ -1,16 +1,19 @@
 //! Progress of each governed node: its components, which of them are proven to work, and what keeps it from being ready.
 
+pub mod bound_gpus;
 pub mod driver;
 pub mod driver_version;
 pub mod error_line;
 pub mod health;
 pub mod holders;
 pub mod installer_log;
+pub mod log_records;
 pub mod member;
 pub mod mig;
 pub mod phase;
 pub mod pod_failure;
 pub mod preflight;
+pub mod pull_error;
 pub mod validation;
 pub mod verdict;
 

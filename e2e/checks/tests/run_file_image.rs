@@ -51,6 +51,7 @@ for option; do case $option in
     --kernel-install-path=*) drivers=${option#*=} ;;
 esac; done
 [ ! -e "$NODE/no-compiler" ] || { echo "ERROR: gcc-12: not found" > "$dir/nvidia-installer.log"; exit 1; }
+[ ! -e "$NODE/installer.log" ] || { cp "$NODE/installer.log" "$dir/nvidia-installer.log"; exit 1; }
 echo "$VERSION" > "$dir/lib64/libnvidia-ml.so.$VERSION"
 for module in nvidia nvidia-uvm nvidia-modeset nvidia-drm; do echo "$VERSION" > "$drivers/$module.ko"; done
 printf '#!/bin/sh\necho "nvidia-smi $LD_LIBRARY_PATH" >> "$NODE/log"; [ ! -e "$NODE/unhealthy" ]\n' > "$dir/bin/nvidia-smi"
@@ -272,6 +273,33 @@ fn failures_have_the_recognized_messages_and_leave_no_cache() {
     node.run("535.309.01").expect("without faults, the installation succeeds");
     node.write("unhealthy", "");
     assert!(node.run("535.309.01").expect_err("nvidia-smi fails").contains("nvidia-smi fails with driver 535.309.01"));
+}
+
+/// Kubelet keeps the last 2 KiB of a log: the installer's errors are in them, however long its log is.
+#[test]
+fn the_errors_of_the_run_file_are_printed_last() {
+    let node = Node::new("errors");
+    let output = "   make[3]: Entering directory '/usr/src/linux-headers-6.8.0-60-generic'\n".repeat(60);
+    let echo = "make[2]: *** [Makefile:1925: kernel] Error 2\n".repeat(60);
+    let noise = "[   88.000000] usb 1-1: device descriptor read/64, error -71\n".repeat(60);
+    let failed =
+        "ERROR: Installation has failed.  Please see the file '/usr/local/nvidia/nvidia-installer.log' for details.";
+    let compiler = "/tmp/nv/nv-mm.h:88:5: error: too many arguments to function 'get_user_pages'";
+    let load = "-> Kernel module load error: Key was rejected by service";
+    let bound = "[  201.910514] NVRM: GPU 0000:01:00.0 is already bound to NovaCore.";
+    for (log, shown) in [
+        (format!("{output}   {compiler}\n   cc1: error: another one\n{echo}{failed}\n"), &[compiler][..]),
+        (format!("{load}\n-> Kernel messages:\n{bound}\n{noise}{failed}\n"), &[load, bound]),
+    ] {
+        node.write("installer.log", &log);
+        let said = node.run("535.309.01").expect_err("the .run file fails");
+        let (_, end) = said.split_at(said.len().saturating_sub(2048));
+        assert!(shown.iter().all(|line| end.contains(&format!("\n{line}\n"))), "{end}");
+        assert!(
+            end.ends_with("run-file installer: the .run file could not install the driver: see the error above\n"),
+            "{end}"
+        );
+    }
 }
 
 #[test]

@@ -176,7 +176,8 @@ impl Guard {
 }
 
 impl UnloadNouveau {
-    /// Waits until nouveau is not loaded, unloading it once it is unused, or until the process is terminated.
+    /// Waits until neither nouveau nor nova is loaded, unloading them once they are unused, or until the process is
+    /// terminated.
     pub async fn pass(self, shutdown: &mut Shutdown) -> ExitCode {
         let Self { gate: GateArgs { host_root, interval, termination_log } } = self;
         let notify = |text: &str| {

@@ -4,19 +4,20 @@ use gpu_operator_crd::{
     GpuNodeStatus,
     policy::Stage,
     reason::Reason,
-    report::{CONTAINER_ROOT, DriverFacts, Gpu, InstalledDriver, Report},
+    report::{CONTAINER_ROOT, DriverFacts, InstalledDriver, Report},
     stage::Phase,
 };
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{
+        bound_gpus,
         holders::Holders,
         member::Member,
         pod_failure::pod_failure,
         verdict::{Verdict, no_pod, starting},
     },
-    container_names::{DEVICE_NODES, GUARD, INSTALLER, UNLOAD_NOUVEAU},
+    container_names::{DEVICE_NODES, GUARD, INSTALLER},
     desired::driver::{
         DriverChoice,
         choose::{GKE_DRIVER, installed_by_gke},
@@ -24,7 +25,7 @@ use crate::{
     note::{Fault, Note},
     settings::{GRACE, ROOT_GRACE},
     time::older,
-    world::{ContainerFacts, ContainerState, PodFacts, World},
+    world::{ContainerState, PodFacts, World},
 };
 
 /// A loaded module without libraries may belong to an installer that is about to install them, so it counts as a fault only after
@@ -66,7 +67,7 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
     let Some(pod) = pod else {
         return Some(or_evidence(no_pod(member, world, Stage::Driver, phase)));
     };
-    if let Some(verdict) = nouveau_of_pod(report, pod, now) {
+    if let Some(verdict) = bound_gpus::of_pod(report, pod, now) {
         return Some(verdict);
     }
     if let Some((reason, message)) = pod_failure(pod, now) {
@@ -106,7 +107,8 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
 fn of_preinstalled(member: &Member<'_>, report: &Report, root: &str) -> Verdict {
     let phase = Phase::Driver;
     let loaded = report.driver.loaded.as_deref();
-    if let Some(verdict) = foreign_installer(member, loaded).or_else(|| nouveau_on_host(report, loaded)) {
+    let bound = || if loaded.is_none() { bound_gpus::on_host(report) } else { None };
+    if let Some(verdict) = foreign_installer(member, loaded).or_else(bound) {
         return verdict;
     }
     let installed = report.driver.installed.iter().find(|found| found.root == root);
@@ -271,34 +273,4 @@ fn down(pod: Option<&PodFacts>) -> String {
     format!(
         "the driver's container {state}; running GPU pods keep their GPUs, but no other GPU pod can start on this node until the container is running again"
     )
-}
-
-// NVIDIA's module cannot bind to GPUs that are bound to nouveau, the kernel's own driver.
-
-const NOUVEAU: &str = "nouveau";
-
-fn nouveau_on_host(report: &Report, loaded: Option<&str>) -> Option<Verdict> {
-    let held = nouveau_held(report).filter(|_| loaded.is_none())?;
-    Some(nouveau_verdict(&format!("{held}, so the host's NVIDIA driver cannot be loaded")))
-}
-
-/// A nouveau that is not in use is unloaded within seconds, and the probe reports that shortly after: hence [`GRACE`].
-fn nouveau_of_pod(report: &Report, pod: &PodFacts, now: Timestamp) -> Option<Verdict> {
-    let held = nouveau_held(report)?;
-    let steps = pod.init.iter().filter(|init| [UNLOAD_NOUVEAU, INSTALLER].contains(&init.name.as_str()));
-    let mut begun = steps.filter_map(ContainerFacts::running_since).chain(pod.running_since());
-    let met = begun.any(|since| older(since.local(), GRACE, now)) || pod_failure(pod, now).is_some();
-    met.then(|| nouveau_verdict(&format!("{held}, so pod {} cannot load NVIDIA's driver", pod.name)))
-}
-
-fn nouveau_held(report: &Report) -> Option<String> {
-    let by_nouveau = |gpu: &&Gpu| gpu.held_by.as_deref() == Some(NOUVEAU);
-    let held: Vec<&str> = report.gpus.iter().filter(by_nouveau).map(|gpu| gpu.pci_address.as_str()).collect();
-    let (verb, gpus) = if held.len() == 1 { ("is", "GPU") } else { ("are", "GPUs") };
-    (!held.is_empty()).then(|| format!("{gpus} {} {verb} bound to kernel driver {NOUVEAU}", held.join(", ")))
-}
-
-fn nouveau_verdict(what: &str) -> Verdict {
-    let advice = "nouveau cannot be unloaded while it is in use, for example by a console or a display server: write \"blacklist nouveau\" and \"options nouveau modeset=0\" to /etc/modprobe.d/nouveau.conf on the node, rebuild its initramfs and reboot it. If nouveau is built into the kernel, add nouveau.modeset=0 to the kernel command line instead";
-    Verdict::new(Phase::Driver, Reason::NouveauLoaded, format!("{what}; {advice}"))
 }

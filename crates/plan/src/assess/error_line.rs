@@ -1,193 +1,72 @@
 //! The part of a container's log that reports what is wrong.
 //!
 //! Kubelet keeps the last 2 KiB of a log as termination message. They can begin in the middle of a line, and the error is rarely the last
-//! line: cleanup, a configuration dump or a stack trace follows.
+//! line: cleanup, a configuration dump, a stack trace or a reference to the error follows.
 
-/// The size from which the beginning of a message may be missing: 2048 bytes without surrounding whitespace.
-const CUT_FROM: usize = 2000;
-/// In characters, of the 1,024 of a node's whole message.
-const MAX_LENGTH: usize = 600;
+use crate::assess::log_records::{Record, records};
 
-/// What programs without log levels print about errors, in lower case.
-const ERRORS: [&str; 18] = [
-    "error",
-    "fatal",
-    "failed",
-    "failure",
-    "panic",
-    "cannot",
-    "can't",
-    "could not",
-    "couldn't",
-    "unable to",
-    "not found",
-    "no such",
-    "denied",
-    "refused",
-    "mismatch",
-    "timed out",
-    "no space left",
-    "segmentation fault",
+/// What lines contain that only refer to an error before them or in another file, in lower case.
+const REFERENCES: [&str; 13] = [
+    "see the file",
+    "see the log",
+    "see the error above",
+    "see the node's kernel log",
+    "see /",
+    "consult /",
+    "check the dkms logs",
+    "error: failed to run",
+    "bad return status",
+    "installation has failed",
+    "kernel module was not created",
+    // images/run-file before it printed "see the error above".
+    "the .run file could not install the driver",
+    "nvidia-smi fails with driver",
 ];
 
-/// Log levels, and whether they are those of errors. Apt prints the first letter.
-const LEVELS: [(&str, bool); 14] = [
-    ("trace", false),
-    ("debug", false),
-    ("info", false),
-    ("notice", false),
-    ("warn", false),
-    ("warning", false),
-    ("i", false),
-    ("w", false),
-    ("error", true),
-    ("fatal", true),
-    ("critical", true),
-    ("panic", true),
-    ("e", true),
-    ("f", true),
+/// What NVIDIA's module logs about a failure that it has logged the cause of, and when it is loaded, in lower case.
+const AFTERMATH: [&str; 4] = [
+    "no nvidia devices probed",
+    "none of the nvidia devices were initialized",
+    "nvidia probe routine",
+    "loading nvidia unix",
 ];
 
-/// What a line contains that only refers to the error, in lower case.
-const REFERENCE: &str = "see the file";
-
-/// A line of a log, with the lines that continue it.
-struct Record<'l> {
-    head: &'l str,
-    continued: Vec<&'l str>,
-    is_cut: bool,
-}
-
-/// Returns the last record that reports an error, or else the last one, on one line and without its time, so that a container that fails
-/// repeatedly reports the same error each time.
+/// Returns the record that reports the error, on one line and without its time, so that a container that fails repeatedly reports the same
+/// error each time: the last one of NVIDIA's module in the kernel's log, or else of the program itself. If the errors only refer to
+/// another, it is the first that make refers to, or the last one, and without an error the last record.
 pub fn error_line(log: &str) -> String {
     let records = records(log);
-    let errors = || records.iter().rev().filter(|record| record.reports_an_error());
-    let found = errors().find(|record| !record.head.to_lowercase().contains(REFERENCE));
-    let found = found.or_else(|| errors().next()).or(records.last());
+    let errors = || records.iter().filter(|record| record.reports_an_error());
+    let has = |record: &Record<'_>, words: &[&str]| {
+        let said = record.head.to_lowercase();
+        words.iter().any(|word| said.contains(word))
+    };
+    let of_module = records.iter().rfind(|record| record.is_of_kernel_module() && !has(record, &AFTERMATH));
+    let is_make = |record: &Record<'_>| is_of_make(record.head);
+    let found = of_module
+        .or_else(|| errors().rfind(|record| !is_make(record) && !has(record, &REFERENCES)))
+        .or_else(|| errors().find(|record| is_make(record)))
+        .or_else(|| errors().next_back())
+        .or(records.last());
     found.map_or_else(|| last_line(log).to_owned(), Record::text)
+}
+
+/// Make repeats that a command has failed for each target that needs it.
+fn is_of_make(line: &str) -> bool {
+    line.trim_start_matches('g').starts_with("make")
+        && (line.contains("] Error ")
+            || line.contains("*** Waiting for unfinished jobs")
+            || line.contains("not remade because"))
 }
 
 fn last_line(log: &str) -> &str {
     log.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default()
 }
 
-/// Leaves out stack traces of Go's goroutines, and commands that shells print before executing them.
-fn records(log: &str) -> Vec<Record<'_>> {
-    let lines: Vec<_> = log.split(['\n', '\r']).map(str::trim_end).collect();
-    let mut records: Vec<Record<'_>> = Vec::new();
-    let mut continues = false;
-    for (index, line) in lines.iter().copied().enumerate() {
-        let next = lines.get(index + 1).copied().unwrap_or_default();
-        let is_continuation = line.starts_with(char::is_whitespace) || !line.contains(char::is_alphanumeric);
-        if is_continuation {
-            if let Some(record) = records.last_mut().filter(|_| continues && !line.is_empty()) {
-                record.continued.push(line.trim_start());
-            }
-        } else {
-            continues = !is_of_stack(line, next) && !is_command(line);
-            let is_cut = records.is_empty() && index == 0 && log.len() >= CUT_FROM;
-            records.extend(continues.then(|| Record { head: line, continued: Vec::new(), is_cut }));
-        }
-        continues &= !line.is_empty();
-    }
-    records
-}
-
-/// In a stack trace of Go, an indented line with the place follows each function.
-fn is_of_stack(line: &str, next: &str) -> bool {
-    line.starts_with("goroutine ") || next.starts_with('\t') && next.contains(".go:")
-}
-
-fn is_command(line: &str) -> bool {
-    line.trim_start_matches('+').len() < line.len() && line.trim_start_matches('+').starts_with(' ')
-}
-
-impl Record<'_> {
-    /// By the record's level if it has one, otherwise by its text.
-    fn reports_an_error(&self) -> bool {
-        let words = self.head.to_lowercase();
-        let by_words =
-            || ERRORS.iter().any(|error| contains_word(&words, error)) || begins_with_an_exception(self.head);
-        level_is_error(self.head).unwrap_or_else(by_words)
-    }
-
-    fn text(&self) -> String {
-        let head = if self.is_cut { self.head } else { without_time(self.head) };
-        let words = [head].into_iter().chain(self.continued.iter().copied());
-        let text = words.collect::<Vec<_>>().join(" ");
-        let surplus = text.chars().count().saturating_sub(MAX_LENGTH);
-        match (self.is_cut, surplus) {
-            (true, surplus) => format!("…{}", text.chars().skip(surplus).collect::<String>()),
-            (false, 0) => text,
-            (false, _) => text.chars().take(MAX_LENGTH).chain(['…']).collect(),
-        }
-    }
-}
-
-/// Whether a text contains words that are not part of longer ones.
-fn contains_word(text: &str, words: &str) -> bool {
-    let borders = |c: Option<char>| !c.is_some_and(char::is_alphanumeric);
-    text.match_indices(words)
-        .any(|(at, found)| borders(text[..at].chars().next_back()) && borders(text[at + found.len()..].chars().next()))
-}
-
-/// The last line of Python's tracebacks begins with the name of an exception.
-fn begins_with_an_exception(line: &str) -> bool {
-    let name = line.split_once(':').map_or(line, |(name, _)| name);
-    let is_name = name.chars().all(|c| c.is_alphanumeric() || c == '.' || c == '_');
-    is_name && (name.contains("Error") || name.contains("Exception"))
-}
-
-/// A level is a field of logrus or JSON, the letter before the date in klog's lines, the first word with a colon, or one of the first words
-/// in upper case.
-fn level_is_error(line: &str) -> Option<bool> {
-    let of_name =
-        |name: &str| LEVELS.iter().find(|(level, _)| level.eq_ignore_ascii_case(name)).map(|(_, is_error)| *is_error);
-    let field = ["level=", "\"level\":\""].iter().find_map(|field| line.split_once(field)).map(|(_, value)| value);
-    if let Some(value) = field {
-        return of_name(value.trim_start_matches('"').split(|c: char| !c.is_alphabetic()).next()?);
-    }
-    let first = line.split_whitespace().next()?;
-    let first = if klog_message(line).is_some() { &first[..1] } else { first.strip_suffix(':').unwrap_or_default() };
-    let upper = || {
-        let names = line.split_whitespace().take(4).map(|word| word.trim_matches(|c: char| !c.is_alphabetic()));
-        let mut names = names.filter(|name| name.len() > 1 && name.chars().all(char::is_uppercase));
-        names.find_map(of_name)
-    };
-    of_name(first).or_else(upper)
-}
-
-/// Returns the message of a line by klog, with its place in the source: `E1124 10:00:00.000000 1 main.go:1] message`.
-fn klog_message(line: &str) -> Option<&str> {
-    let rest = line.strip_prefix(['I', 'W', 'E', 'F'])?;
-    let (date, rest) = rest.split_at_checked(4)?;
-    let is_header = date.bytes().all(|byte| byte.is_ascii_digit()) && rest.starts_with(' ');
-    // Time and thread.
-    is_header.then(|| rest.trim_start().splitn(3, char::is_whitespace).last()).flatten()
-}
-
-fn without_time(line: &str) -> &str {
-    if let Some(message) = klog_message(line) {
-        return message.trim_start().trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();
-    }
-    let mut rest = line;
-    while let Some((word, after)) = rest.split_once(' ') {
-        let word = word.trim_start_matches("time=").trim_matches(['"', '[', ']', ',']);
-        let is_time = word.starts_with(|c: char| c.is_ascii_digit())
-            && word.contains(['-', '/', ':'])
-            && !word.contains(char::is_lowercase);
-        if !is_time {
-            break;
-        }
-        rest = after.trim_start();
-    }
-    rest
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::assess::log_records::MAX_LENGTH;
 
     /// The shapes of logs that this operator's containers write, and what is reported of each.
     const LOGS: &[(&str, &str, &str)] = &[
@@ -297,6 +176,31 @@ mod tests {
             "apt",
             "W: Some index files failed to download\nE: Unable to locate package linux-headers-6.8.0-60-generic\nW: failed\n",
             "E: Unable to locate package linux-headers-6.8.0-60-generic",
+        ),
+        (
+            "a compilation: make repeats the error that is cut off",
+            "make[3]: *** [scripts/Makefile.build:243: /usr/src/nvidia-535/kernel/nvidia/nv.o] Error 1\nmake[2]: *** [Makefile:1925: /usr/src/nvidia-535/kernel] Error 2\nmake[2]: *** Waiting for unfinished jobs....\nmake: *** [Makefile:82: modules] Error 2\nStopping NVIDIA persistence daemon...\n",
+            "make[3]: *** [scripts/Makefile.build:243: /usr/src/nvidia-535/kernel/nvidia/nv.o] Error 1",
+        ),
+        (
+            "a compilation: the linker of modules",
+            "ERROR: modpost: GPL-incompatible module nvidia.ko uses GPL-only symbol 'rcu_read_lock'\nmake[2]: *** [Makefile.modpost:145: Module.symvers] Error 1\nmake: *** [Makefile:82: modules] Error 2\n",
+            "ERROR: modpost: GPL-incompatible module nvidia.ko uses GPL-only symbol 'rcu_read_lock'",
+        ),
+        (
+            "the installer of images/run-file: the kernel's message",
+            "-> Kernel module compilation complete.\nERROR: Unable to load the kernel module 'nvidia.ko'.  This happens most frequently when this kernel module was built against the wrong or improperly configured kernel sources, or if another driver, such as nouveau, is present.\n-> Kernel module load error: No such device\n-> Kernel messages:\n[  201.000000] usb 1-1: device descriptor read/64, error -71\n[  201.910514] NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1b80)\n[  201.910515] NVRM: installed in this system is not supported by the\n[  201.910516] NVRM: NVIDIA 595.91.07 driver release.\n[  201.913648] nvidia: probe of 0000:01:00.0 failed with error -1\n[  201.913649] NVRM: None of the NVIDIA devices were initialized.\nERROR: Installation has failed.  Please see the file '/usr/local/nvidia/nvidia-installer.log' for details.\nrun-file installer: the .run file could not install the driver\n",
+            "NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1b80) installed in this system is not supported by the NVIDIA 595.91.07 driver release.",
+        ),
+        (
+            "the same without a message of the kernel's module",
+            "ERROR: Unable to load the kernel module 'nvidia.ko'.\n\nPlease see the log entries 'Kernel module load error' and 'Kernel messages' at the end of the file '/var/log/nvidia-installer.log' for more information.\n-> Kernel module load error: No such device\n-> Kernel messages:\n[  201.000000] EXT4-fs error (device sda1): checksum invalid\nERROR: Installation has failed.  Please see the file '/var/log/nvidia-installer.log' for details.\nrun-file installer: the .run file could not install the driver: see the error above\n",
+            "-> Kernel module load error: No such device",
+        ),
+        (
+            "dkms: its log has the error",
+            "ERROR: Failed to run `/usr/sbin/dkms build -m nvidia -v 535.309.01 -k 6.8.0`:\n'make' -j8 KERNEL_UNAME=6.8.0 modules...(bad exit status: 2)\nError! Bad return status for module build on kernel: 6.8.0 (x86_64)\nConsult /var/lib/dkms/nvidia/535.309.01/build/make.log for more information.\n",
+            "Error! Bad return status for module build on kernel: 6.8.0 (x86_64)",
         ),
     ];
 

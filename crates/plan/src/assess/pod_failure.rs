@@ -8,7 +8,8 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     assess::{
         error_line::error_line,
-        installer_log::{complaint, says_not_found},
+        installer_log::{Cause, cause},
+        pull_error::PullError,
     },
     container_names::PREFLIGHT_DRIVER,
     settings::GRACE,
@@ -103,11 +104,17 @@ pub fn container_failure(pod: &PodFacts, container: &ContainerFacts, now: Timest
             ("ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull", _) => {
                 let words = pull_error(message);
                 let is_driver = pod.role == Role::Operand(Stage::Driver) || container.name == PREFLIGHT_DRIVER;
-                if is_driver && says_not_found(words) {
-                    let advice = "check driver.version, or set your own image in driver.image";
-                    return Some((Reason::DriverImageNotFound, named(&format!("{words}; {advice}"))));
-                }
-                Some((Reason::ImagePullFailed, named(words)))
+                Some(match PullError::of(words) {
+                    PullError::Missing if is_driver => {
+                        let advice = "check driver.version, or set your own image in driver.image";
+                        (Reason::DriverImageNotFound, named(&format!("{words}; {advice}")))
+                    }
+                    PullError::Denied => {
+                        let advice = "the registry denies the request: check that images.pullSecrets names a secret with valid credentials for it, and that the image exists";
+                        (Reason::ImagePullFailed, named(&format!("{words}; {advice}")))
+                    }
+                    _ => (Reason::ImagePullFailed, named(words)),
+                })
             }
             ("CrashLoopBackOff", Some(exit)) => Some(crashed(exit)),
             ("CreateContainerConfigError" | "CreateContainerError" | "RunContainerError", _) => {
@@ -124,11 +131,10 @@ fn crashed(pod: &PodFacts, container: &ContainerFacts, exit: &Exit) -> (Reason, 
     if let Some((reason, words)) = named_reason(words) {
         return (reason, words.to_owned());
     }
-    let message =
-        format!("pod {}, container {}: exit code {}: {}", pod.name, container.name, exit.code, error_line(words));
-    match complaint(words).filter(|_| pod.role == Role::Operand(Stage::Driver)) {
-        Some((reason, advice)) => (reason, format!("{advice} ({message})")),
-        None => (Reason::ContainerCrashed, message),
+    let named = |line: &str| format!("pod {}, container {}: exit code {}: {line}", pod.name, container.name, exit.code);
+    match cause(words).filter(|_| pod.role == Role::Operand(Stage::Driver)) {
+        Some(Cause { reason, advice, line }) => (reason, format!("{advice} ({})", named(&line))),
+        None => (Reason::ContainerCrashed, named(&error_line(words))),
     }
 }
 
@@ -139,7 +145,8 @@ pub fn lacks_its_image(pod: &PodFacts) -> bool {
 pub fn lacks_image(container: &ContainerFacts) -> bool {
     match &container.state {
         ContainerState::Waiting { reason, message } => {
-            ["ErrImagePull", "ImagePullBackOff"].contains(&reason.as_str()) && says_not_found(pull_error(message))
+            ["ErrImagePull", "ImagePullBackOff"].contains(&reason.as_str())
+                && PullError::of(pull_error(message)) == PullError::Missing
         }
         _ => false,
     }

@@ -8,7 +8,7 @@ use gpu_operator_common::{quantity, version::Version};
 use gpu_operator_crd::{GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName};
 use gpu_operator_plan::{
     Plan,
-    assess::{installer_log::complaint, pod_failure::named_reason},
+    assess::{installer_log::cause, pod_failure::named_reason},
     catalogue::branch_of,
     desired::{container_runtime::Runtime, driver::run_file_version},
     world::{NodeFacts, PodFacts, TrimmedNode, World},
@@ -126,7 +126,7 @@ proptest! {
 
     #[test]
     fn an_installers_log(log in damaged::text(samples("installer_log"))) {
-        let _ = (complaint(&log), named_reason(&log));
+        let _ = (cause(&log), named_reason(&log));
         let mut sim = Sim::new().gpu_node(NODE, "2330", 1).policy("all", "{}");
         sim.faults.insert(NODE.into(), Faults { driver_crash: Some(log), ..Faults::default() });
         for _ in 0..4 {
@@ -153,5 +153,5 @@ fn every_sample_is_read() {
         let pod: Pod = serde_json::from_slice(&sample).expect("a pod");
         assert!(PodFacts::of(&pod).is_some());
     }
-    assert!(samples("installer_log").iter().all(|log| complaint(&String::from_utf8_lossy(log)).is_some()));
+    assert!(samples("installer_log").iter().all(|log| cause(&String::from_utf8_lossy(log)).is_some()));
 }

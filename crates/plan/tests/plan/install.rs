@@ -65,7 +65,7 @@ fn failures_are_reported_and_recover_without_intervention() {
     let short = Faults { publishes: Some(7), ..Faults::default() };
     for (faults, reason) in [
         (missing, Reason::DriverImageNotFound),
-        (crash, Reason::ContainerCrashed),
+        (crash, Reason::KernelHeadersUnavailable),
         (wrong, Reason::DriverVersionMismatch),
         (forbidden, Reason::PodsForbidden),
         (short, Reason::WaitingForAllocatable),

@@ -3,6 +3,7 @@
 
 mod budgets;
 mod canary;
+mod causes;
 mod clocks;
 mod coexistence;
 mod columns;

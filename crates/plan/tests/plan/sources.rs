@@ -270,30 +270,3 @@ fn the_probe_releases_the_driver_only_for_a_waiting_container() {
     assert!(released(&sim));
     assert!(sim.writes["node/a"] <= 5, "{:?}", sim.writes);
 }
-
-/// Returns a node whose GPU is bound to nouveau.
-pub(crate) fn bound_to_nouveau(spec: &str) -> Sim {
-    let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
-    sim.report("a").gpus[0].held_by = Some("nouveau".into());
-    sim
-}
-
-#[test]
-fn gpus_bound_to_nouveau_are_reported_with_instructions() {
-    let crash = "modprobe: ERROR: could not insert 'nvidia': No such device";
-    for spec in [
-        "{}",
-        "{defaults: {driver: {source: RunFile, sha256: a1, version: 580.173.02, image: {repository: own/run-file, tag: a}}}}",
-    ] {
-        let mut sim = bound_to_nouveau(spec);
-        sim.faults.insert("a".into(), Faults { driver_crash: Some(crash.into()), ..Faults::default() });
-        sim.run(60);
-        let status = sim.status("a");
-        assert_eq!((status.phase, status.reason()), (Phase::Driver, Some(Reason::NouveauLoaded)), "{}", status.message);
-        assert!(status.message.contains("driver@a"), "{}", status.message);
-        // Once nouveau is gone, other problems are reported.
-        sim.report("a").gpus[0].held_by = None;
-        sim.run(60);
-        assert_ne!(sim.status("a").reason(), Some(Reason::NouveauLoaded));
-    }
-}

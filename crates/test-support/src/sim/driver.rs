@@ -62,8 +62,7 @@ impl Sim {
         let runs = matches!(container.state, ContainerState::Running(_));
         let Some(version) = version.filter(|version| runs || !missing && !faults.missing_images.contains(version))
         else {
-            container.state =
-                ContainerState::Waiting { reason: "ImagePullBackOff".into(), message: "not found".into() };
+            container.state = faults.lacks_its_image();
             container.ready = false;
             return;
         };

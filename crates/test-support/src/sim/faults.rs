@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 
 use gpu_operator_crd::{policy::Stage, report::Holder};
-use gpu_operator_plan::world::Bystander;
+use gpu_operator_plan::world::{Bystander, ContainerState};
 
 /// The faults of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
     /// Driver images with these versions or tags cannot be pulled.
     pub missing_images: BTreeSet<String>,
+    /// Why; defaults to `not found`.
+    pub pull_error: Option<String>,
     /// The driver container crashes with this message.
     pub driver_crash: Option<String>,
     /// The pod of a stage after the driver's whose container crashes again and again.
@@ -94,6 +96,12 @@ impl Faults {
         let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
         let version = tag.split('-').next().unwrap_or_default();
         self.missing_images.contains(tag) || self.missing_images.contains(version)
+    }
+
+    /// Returns the state of a container whose image cannot be pulled.
+    pub fn lacks_its_image(&self) -> ContainerState {
+        let message = self.pull_error.clone().unwrap_or_else(|| "not found".to_owned());
+        ContainerState::Waiting { reason: "ImagePullBackOff".into(), message }
     }
 
     pub fn probe_reports(&self) -> bool {

@@ -273,7 +273,7 @@ impl Sim {
                 .map(|container| {
                     let is_missing = container.image.as_deref().is_some_and(|image| faults.lack(image));
                     let state = if is_missing {
-                        ContainerState::Waiting { reason: "ImagePullBackOff".into(), message: "not found".into() }
+                        faults.lacks_its_image()
                     } else {
                         ContainerState::Ended(Exit { code: 128, message: "StartError".into() })
                     };

@@ -108,7 +108,7 @@ pub fn cause(check: Check, facts: &mut Facts) {
         }
         Check::NodesProgress => {
             let status = status(facts);
-            status.reason = Some(gpu_operator_crd::Open::Known(Reason::NouveauLoaded));
+            status.reason = Some(gpu_operator_crd::Open::Known(Reason::GpuBoundToOtherDriver));
             "the GPUs are bound to nouveau; blacklist it and reboot the node".clone_into(&mut status.message);
         }
         Check::RuntimeClasses => list(&mut facts.runtime_classes).clear(),

@@ -24,7 +24,8 @@ pub const IMAGE_PULL_FAILED: Entry = Entry {
     list: List::Failure,
     condition: "",
     meaning: "An image cannot be pulled.",
-    action: "The message contains the runtime's error. Check `images.registry`, `images.pullSecrets` and the tag.",
+    action: "The message contains the runtime's error. Check `images.registry` and the tag, and if the registry denies \
+              the request, that `images.pullSecrets` names a secret with valid credentials for it.",
 };
 
 pub const CONTAINER_CRASHED: Entry = Entry {
@@ -32,7 +33,9 @@ pub const CONTAINER_CRASHED: Entry = Entry {
     condition: "",
     meaning: "A container of a stage crashes or cannot be created.",
     action: "The message contains the exit code and the line of its log that reports the error. Read the full log. If \
-              the toolkit cannot be installed on a read-only file system, set `toolkit.installDir`.",
+              the driver's modules do not compile, set another `driver.version`, set `precompiled: true`, or use an \
+              image with the kernel's compiler. If the toolkit cannot be installed on a read-only file system, set \
+              `toolkit.installDir`.",
 };
 
 pub const UNTOLERATED_TAINT: Entry = Entry {
@@ -231,15 +234,17 @@ pub const DRIVER_LIBRARY_NOT_FOUND: Entry = Entry {
               lists the directories that are searched.",
 };
 
-pub const NOUVEAU_LOADED: Entry = Entry {
+pub const GPU_BOUND_TO_OTHER_DRIVER: Entry = Entry {
     list: List::Failure,
     condition: "",
-    meaning: "The kernel's own driver for NVIDIA GPUs, nouveau, is bound to GPUs of the node, so NVIDIA's driver \
-               cannot use them. The driver's pod unloads a nouveau that is not in use; this one is in use, for example \
-               by a console, or could not be unloaded.",
-    action: "Blacklist nouveau on the node (`/etc/modprobe.d/nouveau.conf`: `blacklist nouveau`, `options nouveau \
-              modeset=0`), rebuild its initramfs (`update-initramfs -u` or `dracut --force`) and reboot it. If nouveau \
-              is built into the kernel, add `nouveau.modeset=0` to the kernel command line instead.",
+    meaning: "GPUs of the node are bound to another kernel driver, such as the kernel's own `nouveau` or `NovaCore`, so \
+               NVIDIA's driver cannot be loaded for them. The driver's pod unloads these two if nothing uses them, and \
+               no others.",
+    action: "The message names the driver. If nothing uses it, unload its module (`modprobe --remove nova_core`); \
+              otherwise blacklist the module on the node (`/etc/modprobe.d/nova_core.conf`: `blacklist nova_core`; for \
+              nouveau also `options nouveau modeset=0`), rebuild its initramfs (`update-initramfs -u` or `dracut \
+              --force`) and reboot it. If nouveau is built into the kernel, add `nouveau.modeset=0` to the kernel \
+              command line instead.",
 };
 
 pub const NVML_FAILED: Entry = Entry {
@@ -269,9 +274,20 @@ pub const DRIVER_IMAGE_NOT_FOUND: Entry = Entry {
 pub const KERNEL_HEADERS_UNAVAILABLE: Entry = Entry {
     list: List::Failure,
     condition: "",
-    meaning: "The driver is compiled on the node, and the repositories lack the headers of the node's kernel.",
+    meaning: "The driver is compiled on the node, and the headers of the node's kernel are missing, usually because the \
+               repositories lack them.",
     action: "Set repositories that contain them in `driver.configMaps.repositories`, set `precompiled: true`, or boot \
               a kernel whose headers are available.",
+};
+
+pub const SECURE_BOOT_REJECTS_MODULE: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "Secure Boot is enabled, and the kernel rejects the driver's modules: modules that are compiled on the \
+               node are not signed with a key that the node trusts.",
+    action: "Use precompiled modules that the distribution signs (source `Container` with `precompiled: true`), enrol \
+              the key that signs the modules (`mokutil --import`, then reboot), or switch Secure Boot off in the \
+              node's firmware.",
 };
 
 pub const DOWNLOAD_FAILED: Entry = Entry {

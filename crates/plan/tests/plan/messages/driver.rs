@@ -2,8 +2,9 @@
 
 use super::{A, Scenario, Steps};
 use crate::{
+    causes::bound_to,
     sim::{Faults, Sim},
-    sources::{GKE_DRIVER, NODE_POOL, bound_to_nouveau, node},
+    sources::{GKE_DRIVER, NODE_POOL, node},
 };
 use gpu_operator_crd::{reason::Reason, report::DriverFacts};
 use gpu_operator_plan::world::ContainerState;
@@ -74,12 +75,16 @@ pub const SCENARIOS: &[Scenario] = &[
     }),
     (Reason::RebootNeeded, A, || crashing("Failed to initialize NVML: Driver/library version mismatch")),
     (Reason::KernelHeadersUnavailable, A, || crashing("E: Unable to locate package linux-headers-6.8.0-60-generic")),
+    (Reason::SecureBootRejectsModule, A, || {
+        crashing("modprobe: ERROR: could not insert 'nvidia': Key was rejected by service")
+    }),
     (Reason::DownloadFailed, A, || crashing("curl: (6) Could not resolve host: us.download.nvidia.com")),
     (Reason::ChecksumMismatch, A, || {
         crashing("run-file installer: checksum mismatch: the file at https://m/a.run has SHA-256 00, and 11 is wanted")
     }),
     (Reason::DownloadFailed, A, || crashing("curl: (22) The requested URL returned error: 404")),
     (Reason::ContainerCrashed, A, || crashing("cc1: internal compiler error")),
+    (Reason::ContainerCrashed, A, || crashing("Segmentation fault")),
     (Reason::DriverImageNotFound, A, || without_image("{}", UBUNTU, "595.91.07")),
     (Reason::PrecompiledImageMissing, A, || {
         without_image(
@@ -100,7 +105,19 @@ pub const SCENARIOS: &[Scenario] = &[
         node("{defaults: {driver: {source: Preinstalled, installDir: /opt/vendor}}}", UBUNTU, &[])
             .then(|sim| sim.report("a").driver.loaded = Some("535.261.03".into()))
     }),
-    (Reason::NouveauLoaded, A, || bound_to_nouveau("{}").then(|sim| sim.host_driver("a", "580.173.02", false))),
+    (Reason::GpuBoundToOtherDriver, A, || {
+        bound_to("nouveau", "{}").then(|sim| sim.host_driver("a", "580.173.02", false))
+    }),
+    (Reason::GpuBoundToOtherDriver, A, || {
+        bound_to("NovaCore", "{}").then(|sim| sim.host_driver("a", "580.173.02", false))
+    }),
+    (Reason::GpuBoundToOtherDriver, A, || crashing("NVRM: GPU 0000:01:00.0 is already bound to NovaCore.")),
+    (Reason::ImagePullFailed, A, || {
+        let pull_error =
+            Some("unexpected status from HEAD request to https://m/v2/driver/manifests/1: 403 Forbidden".into());
+        without_image("{}", UBUNTU, "595.91.07")
+            .then(|sim| sim.faults.entry("a".into()).or_default().pull_error = pull_error)
+    }),
     (Reason::NoDriverImageForOS, A, || node("{}", ("centos", "7"), &[])),
     (Reason::NoDriverImageForOS, A, || {
         node("{defaults: {driver: {source: RunFile, sha256: a1, version: 450.66}}}", ("centos", "7"), &[])
