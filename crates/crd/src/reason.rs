@@ -26,7 +26,7 @@ pub enum Reason {
     // Ready.
     /// All expected GPUs are allocatable.
     AllGpusAllocatable,
-    /// Some GPUs are bound to `vfio-pci` for virtual machines and not counted; all others are allocatable.
+    /// Some GPUs are passed through to virtual machines and not counted; all others are allocatable.
     GpusPassedThrough,
     /// The node is ready at its current revision; its update to a new revision is pending.
     RolloutPending,

@@ -48,7 +48,8 @@ pub struct Report {
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[serde(default)]
     pub gpus: Vec<Gpu>,
-    /// The number of NVIDIA GPUs bound to `vfio-pci`, for virtual machines. They are not listed in `gpus`.
+    /// The number of NVIDIA GPUs for virtual machines: those bound to a vfio driver or `pci-stub`, and those whose virtual
+    /// functions are in use. They are not listed in `gpus`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub passed_through: u32,
     /// The PCI addresses of these GPUs.

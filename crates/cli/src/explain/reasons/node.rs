@@ -41,8 +41,8 @@ pub const FOREIGN_DRA_DRIVER: Entry = Entry {
 pub const GPUS_PASSED_THROUGH: Entry = Entry {
     list: List::Normal,
     condition: "",
-    meaning: "Some of the node's GPUs are bound to `vfio-pci`, for virtual machines, and are not counted; all others \
-               are allocatable.",
+    meaning: "Some of the node's GPUs are passed through to virtual machines (bound to a vfio driver or `pci-stub`, or \
+              with virtual functions in use), and are not counted; all others are allocatable.",
     action: "Nothing. To use them in containers, bind them to NVIDIA's driver.",
 };
 
