@@ -1,5 +1,6 @@
 //! Facts of the host, without NVML.
 
+pub mod cdi;
 pub mod device_nodes;
 pub mod driver;
 pub mod host_runtimes;
@@ -7,4 +8,5 @@ pub mod kernel_log;
 pub mod os;
 pub mod pci;
 pub mod pod_resources;
+pub mod processes;
 pub mod vgpu;

@@ -6,6 +6,7 @@ mod canary;
 mod clocks;
 mod coexistence;
 mod columns;
+mod cuda;
 mod drift;
 mod driver_down;
 mod eviction;

@@ -106,6 +106,14 @@ pub const DRIVER_INSTALLING: Entry = Entry {
               log](../guides/drivers.md#reading-the-log-of-an-installation) of the pod in the message.",
 };
 
+pub const FABRIC_STARTING: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "The GPUs have not joined their NVLink fabric yet, or no process `nv-fabricmanager` runs yet on a machine with \
+              NVSwitches. After ten minutes it is the failure `FabricNotReady`.",
+    action: "Wait, if the node has just been booted. Otherwise take the action in the message.",
+};
+
 pub const TOOLKIT_INSTALLING: Entry = Entry {
     list: List::InProgress,
     condition: "",
