@@ -122,7 +122,7 @@ pub struct Cause {
     /// The severity of the problem.
     #[serde(deserialize_with = "open::or_default")]
     pub severity: Severity,
-    /// NVIDIA's number of the error. Only set for kind `Xid`.
+    /// NVIDIA's number of the error. Only set for the kinds `Xid` and `NvSwitchError`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xid: Option<u16>,
     /// The number of occurrences, errors, pages or rows, rounded down to 1, 2, 5, 10, 20, 50 and so on, so that a
@@ -219,6 +219,8 @@ pub enum CauseKind {
     FabricNotReady,
     /// The GPU's connection to the NVLink fabric is unhealthy.
     FabricUnhealthy,
+    /// An `NVSwitch` of the machine reported a fatal error (`SXid`), by the kernel log: every GPU behind it has to be reset.
+    NvSwitchError,
     /// The PCIe link is narrower, or under load slower, than GPU and slot support.
     PcieLinkDegraded,
     /// Packets are retransmitted on the PCIe link too often.

@@ -26,7 +26,7 @@ pub enum Reason {
     // Ready.
     /// All expected GPUs are allocatable.
     AllGpusAllocatable,
-    /// Some GPUs are bound to `vfio-pci` for virtual machines and not counted; all others are allocatable.
+    /// Some GPUs are passed through to virtual machines and not counted; all others are allocatable.
     GpusPassedThrough,
     /// The node is ready at its current revision; its update to a new revision is pending.
     RolloutPending,
@@ -51,6 +51,8 @@ pub enum Reason {
     PodStarting,
     /// The driver's container is installing the driver.
     DriverInstalling,
+    /// The GPUs have not joined their NVLink fabric yet, or its fabric manager does not run yet.
+    FabricStarting,
     /// The toolkit's installer is running.
     ToolkitInstalling,
     /// The restart of the container runtime is pending: runtimes are restarted on one node of a pool at a time.
@@ -121,6 +123,11 @@ pub enum Reason {
     GpuBoundToOtherDriver,
     /// NVML returns an error, so that the driver cannot be queried.
     NvmlFailed,
+    /// The GPUs have not joined their NVLink fabric, or no fabric manager runs on a machine with `NVSwitches`: CUDA does not
+    /// work.
+    FabricNotReady,
+    /// The host, or the device plugin's CDI specification, lacks device nodes that every CUDA program opens.
+    DeviceNodesMissing,
     /// No driver image is published for the node's operating system.
     NoDriverImageForOS,
     /// The driver version in the policy does not support the node's model.
@@ -261,6 +268,8 @@ impl Reason {
                 | Self::DriverLibraryNotFound
                 | Self::GpuBoundToOtherDriver
                 | Self::NvmlFailed
+                | Self::FabricNotReady
+                | Self::DeviceNodesMissing
                 | Self::NoDriverImageForOS
                 | Self::DriverUnsupported
                 | Self::UnknownGpu

@@ -48,7 +48,8 @@ pub struct Report {
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[serde(default)]
     pub gpus: Vec<Gpu>,
-    /// The number of NVIDIA GPUs bound to `vfio-pci`, for virtual machines. They are not listed in `gpus`.
+    /// The number of NVIDIA GPUs for virtual machines: those bound to a vfio driver or `pci-stub`, and those whose virtual
+    /// functions are in use. They are not listed in `gpus`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub passed_through: u32,
     /// The PCI addresses of these GPUs.
@@ -60,6 +61,9 @@ pub struct Report {
     /// configuration could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vgpu: Option<VirtualGpus>,
+    /// NVIDIA's bridges on the PCI bus, such as `NVSwitches`. Absent if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridges: Option<Bridges>,
     /// The driver's state on the host.
     #[serde(default)]
     pub driver: DriverFacts,
@@ -161,6 +165,23 @@ pub struct VirtualGpus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub host_driver_branch: Option<String>,
+}
+
+/// NVIDIA's bridges on the PCI bus (class `0680`). On a machine with `NVSwitches`, CUDA works only while a fabric manager runs.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Bridges {
+    /// The number of bridges.
+    #[serde(default)]
+    pub count: u32,
+    /// The PCI device IDs that occur, without the vendor, such as `22a3`.
+    #[serde(rename = "deviceIDs", default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 8)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub device_ids: Vec<String>,
+    /// Whether a process `nv-fabricmanager` runs on the machine. Absent if its processes could not be listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric_manager: Option<bool>,
 }
 
 /// A GPU. Fields that come from NVML are absent until the driver works.
@@ -341,11 +362,18 @@ pub struct InstalledDriver {
     #[schemars(length(max = 64))]
     #[serde(default)]
     pub version: String,
-    /// Device nodes that programs need and that are missing in a driver container's root, such as `nvidia-uvm`.
+    /// Device nodes that programs need and that are missing, such as `nvidia-uvm`: in a driver container's root, or in
+    /// the host's `/dev` while this driver is loaded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 64)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub missing_devices: Vec<String>,
+    /// Those of the host's device nodes that NVIDIA's device plugin has not listed in its CDI specification, such as
+    /// `nvidia-uvm`: it writes the specification when it starts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 64)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub unlisted_devices: Vec<String>,
 }
 
 /// The state of NVML.

@@ -1,5 +1,6 @@
 //! Facts of the host, without NVML.
 
+pub mod cdi;
 pub mod device_nodes;
 pub mod dockerd;
 pub mod driver;
@@ -9,4 +10,5 @@ pub mod loaded_runtimes;
 pub mod os;
 pub mod pci;
 pub mod pod_resources;
+pub mod processes;
 pub mod vgpu;

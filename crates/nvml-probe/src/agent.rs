@@ -18,7 +18,7 @@ use gpu_host::{
     },
     observe::{
         driver::{self, Library},
-        kernel_log::KernelLog,
+        kernel_log::{KernelLog, NewEvents},
         os,
         pci::{self, Bus},
     },
@@ -195,14 +195,16 @@ impl Agent {
         }
     }
 
-    /// Evaluates the XIDs logged since the last look. Returns whether there were any.
+    /// Evaluates the XIDs and `SXids` logged since the last look. Returns whether there were any.
     fn evaluate_new_xids(&mut self, rules: &Rules) -> bool {
         let Some(health) = &mut self.health else { return false };
         let now = this_second();
-        let xids = self.deduplicator.from_log(self.log.take(now).xids);
+        let NewEvents { xids, switch_errors, .. } = self.log.take(now);
+        let xids = self.deduplicator.from_log(xids);
         health.add_xids(rules, &xids, now);
+        health.add_switch_errors(rules, &switch_errors, now);
         self.telemetry.metrics.add_xids(health, &xids);
-        !xids.is_empty()
+        !xids.is_empty() || !switch_errors.is_empty()
     }
 
     /// Writes the report if it differs from what the GpuNode has.

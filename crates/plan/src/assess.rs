@@ -1,6 +1,7 @@
 //! Progress of each governed node: its components, which of them are proven to work, and what keeps it from being ready.
 
 pub mod bound_gpus;
+pub mod cuda;
 pub mod driver;
 pub mod driver_version;
 pub mod error_line;
@@ -64,7 +65,7 @@ impl<'w> Assessment<'w> {
         let member = Member::of(desired, world, now);
         let missing_image = preflight::missing_precompiled(catalogue, &member, absent_images);
         let validation = validation::of(&member, &world.log_tails, now);
-        let cuda = driver_version::ceilings(catalogue, &member);
+        let ceilings = driver_version::ceilings(catalogue, &member);
         let host_driver = driver_version::host_driver_problem(catalogue, &member);
         let against_driver = driver::against_driver(&member, now);
         let against_runtime = phase::against_runtime(&member);
@@ -75,10 +76,11 @@ impl<'w> Assessment<'w> {
             against_driver: against_driver.as_ref(),
             against_runtime: against_runtime.as_ref(),
             broken_stage: broken_stage.as_ref(),
+            lacks_for_cuda: cuda::lacking(&member, catalogue, now),
         };
         let verdict = phase::judge(&member, evidence, world, now);
         let notes = notes(&member, missing_image.as_deref());
-        Self { member, notes, missing_image, against_driver, broken_stage, cuda, validation, verdict }
+        Self { member, notes, missing_image, against_driver, broken_stage, cuda: ceilings, validation, verdict }
     }
 }
 

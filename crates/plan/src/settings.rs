@@ -28,6 +28,8 @@ pub const ROOT_GRACE: Duration = Duration::from_mins(5);
 pub const GRACE: Duration = Duration::from_secs(20);
 /// How long a stage of a ready node may be broken before the node is no longer ready: restarting a pod takes seconds.
 pub const STAGE_GRACE: Duration = Duration::from_mins(1);
+/// How long an NVLink fabric may take to come up after the node's boot.
+pub const FABRIC_GRACE: Duration = Duration::from_mins(10);
 /// How long a node may take to report before its reason is `ProbeMissing`.
 pub const REPORT_GRACE: Duration = Duration::from_mins(1);
 /// How long a GpuNode may exist before its Node is known: the watch of Nodes may be behind that of GpuNodes.

@@ -1,4 +1,5 @@
-//! The kernel log, which contains the driver's XIDs even while NVML is not queried.
+//! The kernel log, which contains the driver's XIDs even while NVML is not queried, and the `SXids` of `NVSwitches`, which NVML
+//! does not report.
 //!
 //! ```text
 //!  /dev/kmsg ──▶ KernelLog (reads on, counts) ──▶ health: evaluated like XIDs of NVML
@@ -66,8 +67,16 @@ struct Tail {
 #[derive(Debug, Default)]
 struct Pending {
     loaded: Option<When>,
+    xids: Counts,
+    /// The fatal ones, by the address of their switch.
+    switch_errors: Counts,
+}
+
+/// Errors with the same number and place.
+#[derive(Debug, Default)]
+struct Counts {
     /// By address, number, and whether it was logged since the log was opened.
-    xids: BTreeMap<(String, u16, bool), Entry>,
+    entries: BTreeMap<(String, u16, bool), Entry>,
     counted: u64,
 }
 
@@ -79,11 +88,11 @@ enum When {
     Lately,
 }
 
-/// XIDs of one GPU and number: the count, and the time and text of the last one.
+/// Errors of one device and number: the count, and the time and text of the last one.
 #[derive(Debug)]
 struct Entry {
     count: u64,
-    /// Its place among all XIDs: those of one second have the same time.
+    /// Its place among all errors of the kind: those of one second have the same time.
     place: u64,
     when: When,
     text: String,
@@ -154,18 +163,12 @@ impl KernelLog {
 
     /// Returns what was logged since the last call; the XIDs of a GPU in the order in which they were logged last.
     pub fn take(&mut self, now: Timestamp) -> NewEvents {
-        let Pending { loaded, xids, .. } = std::mem::take(&mut self.pending);
-        let mut xids: Vec<_> = xids.into_iter().collect();
-        xids.sort_unstable_by_key(|(_, entry)| entry.place);
-        let mut events = NewEvents { xids: XidsByGpu::new(), driver_loaded: loaded.map(|when| when.at(now)) };
-        for ((address, xid, _), Entry { count, when, text, .. }) in xids {
-            let source = match when {
-                When::Before(_) => XidSource::EarlierKernelLog(when.at(now)),
-                When::Lately => XidSource::KernelLog(now),
-            };
-            events.xids.entry(address).or_default().push(XidCount { xid, count, source, message: text });
+        let Pending { loaded, xids, switch_errors } = std::mem::take(&mut self.pending);
+        NewEvents {
+            xids: xids.by_address(now),
+            switch_errors: switch_errors.by_address(now),
+            driver_loaded: loaded.map(|when| when.at(now)),
         }
-        events
     }
 }
 
@@ -219,18 +222,37 @@ impl Pending {
         match message {
             Message::Loaded => {
                 self.loaded = Some(when);
-                self.xids.clear();
+                // Those of switches stay: the module may start its switches before it logs that it is loaded.
+                self.xids = Counts::default();
             }
-            Message::Xid { address, xid, text } => {
-                let key = (address, xid, matches!(when, When::Lately));
-                let before = self.xids.get(&key).map_or(0, |entry| entry.count);
-                if before > 0 || self.xids.len() < MAX_KEPT {
-                    self.counted += 1;
-                    let entry = Entry { count: before.saturating_add(1), place: self.counted, when, text };
-                    self.xids.insert(key, entry);
-                }
-            }
+            Message::Xid { address, xid, text } => self.xids.add(address, xid, text, when),
+            Message::SwitchError { address, sxid, text } => self.switch_errors.add(address, sxid, text, when),
         }
+    }
+}
+
+impl Counts {
+    fn add(&mut self, address: String, number: u16, text: String, when: When) {
+        let key = (address, number, matches!(when, When::Lately));
+        let before = self.entries.get(&key).map_or(0, |entry| entry.count);
+        if before > 0 || self.entries.len() < MAX_KEPT {
+            self.counted += 1;
+            self.entries.insert(key, Entry { count: before.saturating_add(1), place: self.counted, when, text });
+        }
+    }
+
+    fn by_address(self, now: Timestamp) -> XidsByGpu {
+        let mut entries: Vec<_> = self.entries.into_iter().collect();
+        entries.sort_unstable_by_key(|(_, entry)| entry.place);
+        let mut found = XidsByGpu::new();
+        for ((address, xid, _), Entry { count, when, text, .. }) in entries {
+            let source = match when {
+                When::Before(_) => XidSource::EarlierKernelLog(when.at(now)),
+                When::Lately => XidSource::KernelLog(now),
+            };
+            found.entry(address).or_default().push(XidCount { xid, count, source, message: text });
+        }
+        found
     }
 }
 
@@ -270,6 +292,8 @@ pub type XidsByGpu = BTreeMap<String, Vec<XidCount>>;
 pub struct NewEvents {
     /// New XIDs. If the driver was loaded in the meantime, only those after that.
     pub xids: XidsByGpu,
+    /// New fatal `SXids`, by the address of the `NVSwitch`; also those from before the driver was loaded in this boot.
+    pub switch_errors: XidsByGpu,
     /// When the driver was loaded, if the kernel log shows it.
     pub driver_loaded: Option<Timestamp>,
 }

@@ -1,6 +1,10 @@
 //! The NVIDIA GPUs on the PCI bus. Requires only sysfs, not a driver.
 
-use std::{collections::BTreeMap, fs, io};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::Path,
+};
 
 use gpu_operator_crd::report::VirtualGpus;
 
@@ -9,13 +13,20 @@ use crate::root::{HostRoot, present};
 
 const DEVICES: &str = "/sys/bus/pci/devices";
 const NVIDIA: &str = "0x10de";
-/// The first two bytes of the class: VGA controller and 3D controller. A GPU's audio or USB function, an NVSwitch
+/// The first two bytes of the class: VGA controller and 3D controller. A GPU's audio or USB function, an `NVSwitch`
 /// (0x0680) and a bridge have others.
-const GPU_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
-/// The driver of devices that are assigned to a virtual machine.
-const VFIO: &str = "vfio-pci";
+const GPU_CLASSES: [&str; 2] = ["0300", "0302"];
+/// The class of `NVSwitches`, among other bridges.
+const BRIDGE_CLASS: &str = "0680";
+/// Part of the name of every driver that assigns devices to virtual machines, or of its module: `vfio-pci`,
+/// `nvgrace-gpu-vfio-pci`, `nvidia-vgpu-vfio`.
+const VFIO: &str = "vfio";
+/// Keeps a device from other drivers until one of those takes it.
+const PCI_STUB: &str = "pci-stub";
 /// The name of NVIDIA's kernel driver on the bus.
 const NVIDIAS_DRIVER: &str = "nvidia";
+/// The mediated devices, each a link into the device that provides it: virtual GPUs before Linux 6.8.
+const MEDIATED: &str = "/sys/bus/mdev/devices";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PciGpu {
@@ -38,16 +49,19 @@ pub enum PciError {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bus {
-    /// Those that are not bound to vfio-pci, by address.
+    /// Those that are not passed through, by address.
     pub gpus: Vec<PciGpu>,
     /// Kernel drivers other than NVIDIA's that hold some of those GPUs, by the GPU's address.
     pub held_by: BTreeMap<String, String>,
+    /// Those that virtual machines use, whole or by their virtual functions.
     pub passed_through: Vec<String>,
+    /// NVIDIA's bridges, among them `NVSwitches`: the device IDs of each, without the vendor.
+    pub bridges: Vec<String>,
     /// Whether NVIDIA's devices include virtual GPUs; `None` if the configuration of one of them cannot be read.
     pub vgpu: Option<VirtualGpus>,
 }
 
-/// Returns the NVIDIA GPUs on the bus that are not bound to vfio-pci, by address.
+/// Returns the NVIDIA GPUs on the bus that are not passed through to virtual machines, by address.
 pub fn gpus(host: &HostRoot) -> Result<Vec<PciGpu>, PciError> {
     Ok(bus(host)?.gpus)
 }
@@ -60,28 +74,78 @@ pub fn bus(host: &HostRoot) -> Result<Bus, PciError> {
     }
     let addresses = host.names(DEVICES).map_err(|source| PciError::Read { path: DEVICES.to_owned(), source })?;
     let mut bus = Bus { vgpu: Some(VirtualGpus::default()), ..Bus::default() };
+    let mut serves_virtual_machines = parents_of_mediated(host);
+    let mut drivers = Vec::new();
     for address in addresses {
         let path = format!("{DEVICES}/{address}");
         let read = |source| PciError::Read { path: path.clone(), source };
         if !is_nvidias(host, &path).map_err(read)? {
             continue;
         }
+        if let Some(physical) = link_name(host, &path, "physfn").map_err(read)? {
+            if is_assigned(host, &path).map_err(read)? {
+                serves_virtual_machines.insert(physical.to_ascii_lowercase());
+            }
+            continue;
+        }
         let config = host.bytes(format!("{path}/config"), vgpu::CONFIG_BYTES).ok();
         bus.vgpu = bus.vgpu.zip(config).and_then(|(known, config)| vgpu::add_device(known, &config));
-        let Some((gpu, driver)) = gpu(host, &path, &address).map_err(read)? else {
+        let Some(gpu) = device(host, &path, &address).map_err(read)? else {
             continue;
         };
-        match driver {
-            Some(driver) if driver == VFIO => {
-                bus.passed_through.push(gpu.address);
-                continue;
-            }
-            Some(driver) if driver != NVIDIAS_DRIVER => drop(bus.held_by.insert(gpu.address.clone(), driver)),
-            _ => {}
+        if !GPU_CLASSES.iter().any(|class| gpu.class.starts_with(class)) {
+            bus.bridges.extend(gpu.class.starts_with(BRIDGE_CLASS).then_some(gpu.device_id));
+            continue;
+        }
+        drivers.push(link_name(host, &path, "driver").map_err(read)?);
+        if is_bound_for_virtual_machines(host, &path).map_err(read)? {
+            serves_virtual_machines.insert(gpu.address.clone());
+        }
+        bus.gpus.push(gpu);
+    }
+    // A GPU's virtual functions may precede it or follow it.
+    let found = std::mem::take(&mut bus.gpus).into_iter().zip(drivers);
+    for (gpu, driver) in found {
+        if serves_virtual_machines.contains(&gpu.address) {
+            bus.passed_through.push(gpu.address);
+            continue;
+        }
+        if let Some(driver) = driver.filter(|driver| driver != NVIDIAS_DRIVER) {
+            bus.held_by.insert(gpu.address.clone(), driver);
         }
         bus.gpus.push(gpu);
     }
     Ok(bus)
+}
+
+/// Returns the addresses of the PCI devices that provide mediated devices: each of the folders above such a device, of which one is the
+/// physical function.
+fn parents_of_mediated(host: &HostRoot) -> BTreeSet<String> {
+    let names = host.names(MEDIATED).unwrap_or_default();
+    let devices = names.iter().filter_map(|name| host.resolve(format!("{MEDIATED}/{name}")).ok());
+    let mut parents = BTreeSet::new();
+    for device in devices {
+        for folder in device.ancestors().skip(1) {
+            let name = |folder: &Path| Some(folder.file_name()?.to_str()?.to_ascii_lowercase());
+            parents.extend(name(folder).filter(|name| normalise(name).is_some()));
+            // A virtual function is no folder of its GPU.
+            parents.extend(fs::read_link(folder.join("physfn")).ok().as_deref().and_then(name));
+        }
+    }
+    parents
+}
+
+/// Whether a virtual function is in use for a virtual machine: by its driver, or by the type of virtual GPU that NVIDIA's manager of
+/// virtual GPUs has given to it (Linux 6.8 and later, by NVIDIA's documentation; unverified).
+fn is_assigned(host: &HostRoot, path: &str) -> io::Result<bool> {
+    let kind = host.read_if_present(format!("{path}/nvidia/current_vgpu_type"))?;
+    Ok(kind.is_some_and(|kind| kind != "0") || is_bound_for_virtual_machines(host, path)?)
+}
+
+/// Whether the device's driver is one for virtual machines, by its name or its module's.
+fn is_bound_for_virtual_machines(host: &HostRoot, path: &str) -> io::Result<bool> {
+    let names = [link_name(host, path, "driver")?, link_name(host, path, "driver/module")?];
+    Ok(names.into_iter().flatten().any(|name| name.contains(VFIO) || name == PCI_STUB || name == "pci_stub"))
 }
 
 fn is_nvidias(host: &HostRoot, path: &str) -> io::Result<bool> {
@@ -89,28 +153,25 @@ fn is_nvidias(host: &HostRoot, path: &str) -> io::Result<bool> {
     Ok(vendor.is_some_and(|vendor| vendor.eq_ignore_ascii_case(NVIDIA)))
 }
 
-/// Returns the GPU behind one of NVIDIA's devices, and the kernel driver that it is bound to.
-fn gpu(host: &HostRoot, path: &str, address: &str) -> io::Result<Option<(PciGpu, Option<String>)>> {
+/// Returns one of NVIDIA's devices as if it were a GPU.
+fn device(host: &HostRoot, path: &str, address: &str) -> io::Result<Option<PciGpu>> {
     let attribute = |name: &str| host.read_if_present(format!("{path}/{name}"));
     let (Some(class), Some(device)) = (attribute("class")?, attribute("device")?) else {
         return Ok(None);
     };
     let class = class.to_ascii_lowercase();
-    if !GPU_CLASSES.iter().any(|gpu| class.starts_with(gpu)) {
-        return Ok(None);
-    }
     let device_id = device.trim_start_matches("0x").to_ascii_lowercase();
     let class = class.trim_start_matches("0x").to_owned();
-    Ok(Some((PciGpu { address: address.to_ascii_lowercase(), device_id, class }, bound_to(host, path)?)))
+    Ok(Some(PciGpu { address: address.to_ascii_lowercase(), device_id, class }))
 }
 
-/// Returns the name of the link's target, which may itself be outside the mount.
-fn bound_to(host: &HostRoot, path: &str) -> io::Result<Option<String>> {
+/// Returns the name of the target of one of a device's links; the target may itself be outside the mount.
+fn link_name(host: &HostRoot, path: &str, link: &str) -> io::Result<Option<String>> {
     let Some(device) = present(host.resolve(path))? else {
         return Ok(None);
     };
-    let driver = present(fs::read_link(device.join("driver")))?;
-    Ok(driver.and_then(|driver| Some(driver.file_name()?.to_str()?.to_owned())))
+    let target = present(fs::read_link(device.join(link)))?;
+    Ok(target.and_then(|target| Some(target.file_name()?.to_str()?.to_owned())))
 }
 
 /// Returns a PCI address as sysfs writes it, from NVML's notation (`00000000:06:00.0`) or sysfs' own; `None` if the
@@ -127,158 +188,4 @@ pub fn normalise(address: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    /// A sysfs with these devices: address, vendor, device, class, driver.
-    fn sysfs(devices: &[(&str, &str, &str, &str, &str)]) -> (tempfile::TempDir, HostRoot) {
-        let directory = tempfile::tempdir().unwrap();
-        fs::create_dir_all(directory.path().join("sys/bus/pci/devices")).unwrap();
-        for (address, vendor, device, class, driver) in devices {
-            // As in the kernel: a link into the device tree.
-            let real = directory.path().join("sys/devices/pci0000:00").join(address);
-            fs::create_dir_all(&real).unwrap();
-            for (name, value) in [("vendor", vendor), ("device", device), ("class", class)] {
-                if !value.is_empty() {
-                    fs::write(real.join(name), format!("{value}\n")).unwrap();
-                }
-            }
-            if !driver.is_empty() {
-                symlink(format!("../../../bus/pci/drivers/{driver}"), real.join("driver")).unwrap();
-            }
-            symlink(
-                format!("../../../devices/pci0000:00/{address}"),
-                directory.path().join("sys/bus/pci/devices").join(address),
-            )
-            .unwrap();
-        }
-        let root = HostRoot::new(directory.path());
-        (directory, root)
-    }
-
-    fn found(devices: &[(&str, &str, &str, &str, &str)]) -> Vec<String> {
-        let (_directory, root) = sysfs(devices);
-        gpus(&root).unwrap().into_iter().map(|gpu| format!("{} {}", gpu.address, gpu.device_id)).collect()
-    }
-
-    #[test]
-    fn both_halves_of_a_k80_are_found_in_order_of_address() {
-        let k80 = [
-            ("0000:07:00.0", "0x10de", "0x102d", "0x030200", "nvidia"),
-            ("0000:06:00.0", "0x10de", "0x102d", "0x030200", ""),
-        ];
-        assert_eq!(found(&k80), ["0000:06:00.0 102d", "0000:07:00.0 102d"]);
-    }
-
-    #[test]
-    fn only_nvidias_vga_and_3d_controllers_are_gpus() {
-        let devices = [
-            ("0000:01:00.0", "0x10de", "0x1CB6", "0x030000", ""),
-            ("0000:01:00.1", "0x10de", "0x0fb9", "0x040300", "snd_hda_intel"),
-            ("0000:02:00.0", "0x10de", "0x2330", "0x030200", ""),
-            ("0000:03:00.0", "0x10de", "0x22a3", "0x068000", ""),
-            ("0000:04:00.0", "0x10de", "0x1ad6", "0x0c0330", ""),
-        ];
-        assert_eq!(found(&devices), ["0000:01:00.0 1cb6", "0000:02:00.0 2330"]);
-    }
-
-    #[test]
-    fn a_gpu_assigned_to_a_virtual_machine_is_not_counted() {
-        let devices = [
-            ("0000:01:00.0", "0x10de", "0x2330", "0x030200", "vfio-pci"),
-            ("0000:02:00.0", "0x10de", "0x2330", "0x030200", "nvidia"),
-        ];
-        assert_eq!(found(&devices), ["0000:02:00.0 2330"]);
-    }
-
-    #[test]
-    fn other_drivers_and_passed_through_gpus_are_reported() {
-        let devices = [
-            ("0000:01:00.0", "0x10de", "0x2330", "0x030200", "vfio-pci"),
-            ("0000:02:00.0", "0x10de", "0x2330", "0x030200", "nvidia"),
-            ("0000:03:00.0", "0x10de", "0x2330", "0x030200", "nouveau"),
-            ("0000:04:00.0", "0x10de", "0x2330", "0x030200", ""),
-            ("0000:05:00.0", "0x10de", "0x2330", "0x030200", "vfio-pci"),
-            ("0000:05:00.1", "0x10de", "0x0fb9", "0x040300", "vfio-pci"),
-        ];
-        let (_directory, root) = sysfs(&devices);
-        let bus = bus(&root).unwrap();
-        assert_eq!(bus.gpus.len(), 3);
-        assert_eq!(bus.passed_through, ["0000:01:00.0", "0000:05:00.0"]);
-        assert_eq!(bus.held_by, BTreeMap::from([("0000:03:00.0".to_owned(), "nouveau".to_owned())]));
-    }
-
-    #[test]
-    fn virtual_gpus_are_reported_only_if_every_config_can_be_read() {
-        let devices = [
-            ("0000:01:00.0", "0x10de", "0x2330", "0x030200", "nvidia"),
-            ("0000:02:00.0", "0x10de", "0x1CB6", "0x030000", ""),
-            ("0000:02:00.1", "0x10de", "0x0fb9", "0x040300", ""),
-        ];
-        let (directory, root) = sysfs(&devices);
-        let classes: Vec<_> = bus(&root).unwrap().gpus.into_iter().map(|gpu| gpu.class).collect();
-        assert_eq!(classes, ["030200", "030000"]);
-        assert_eq!(bus(&root).unwrap().vgpu, None);
-        let config = |address: &str, bytes: usize| {
-            fs::write(directory.path().join("sys/bus/pci/devices").join(address).join("config"), vec![0; bytes])
-                .unwrap();
-        };
-        for (address, ..) in &devices {
-            config(address, 4096);
-        }
-        assert_eq!(bus(&root).unwrap().vgpu, Some(VirtualGpus::default()));
-        // What the kernel shows to readers without privileges.
-        config("0000:02:00.1", 64);
-        assert_eq!(bus(&root).unwrap().vgpu, None);
-    }
-
-    #[test]
-    fn a_vga_controller_of_another_vendor_is_not_counted() {
-        assert!(found(&[("0000:00:02.0", "0x8086", "0x3e98", "0x030000", "i915")]).is_empty());
-    }
-
-    #[test]
-    fn a_device_that_disappears_while_it_is_read_is_skipped() {
-        let devices = [
-            ("0000:01:00.0", "0x10de", "0x2330", "", ""),
-            ("0000:02:00.0", "0x10de", "", "0x030200", ""),
-            ("0000:03:00.0", "", "", "", ""),
-            ("0000:04:00.0", "0x10de", "0x2330", "0x030200", ""),
-        ];
-        let (directory, root) = sysfs(&devices);
-        symlink("../../../devices/pci0000:00/gone", directory.path().join("sys/bus/pci/devices/0000:05:00.0")).unwrap();
-        let addresses: Vec<_> = gpus(&root).unwrap().into_iter().map(|gpu| gpu.address).collect();
-        assert_eq!(addresses, ["0000:04:00.0"]);
-    }
-
-    #[test]
-    fn a_machine_without_a_pci_bus_has_no_gpus() {
-        let directory = tempfile::tempdir().unwrap();
-        fs::create_dir_all(directory.path().join("sys/bus")).unwrap();
-        assert!(gpus(&HostRoot::new(directory.path())).unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_missing_sysfs_is_an_error() {
-        let directory = tempfile::tempdir().unwrap();
-        let error = gpus(&HostRoot::new(directory.path())).unwrap_err();
-        assert!(matches!(error, PciError::NoSysfs(_)), "{error}");
-    }
-
-    #[test]
-    fn nvml_addresses_are_normalised_to_sysfs_notation() {
-        for (from, to) in [
-            ("00000000:06:00.0", Some("0000:06:00.0")),
-            ("00000000:AF:1F.0", Some("0000:af:1f.0")),
-            ("00010000:01:00.0", Some("10000:01:00.0")),
-            ("0000:06:00.0", Some("0000:06:00.0")),
-            ("", None),
-            ("GPU-1234", None),
-            ("00000000:06:00", None),
-        ] {
-            assert_eq!(normalise(from).as_deref(), to, "{from}");
-        }
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@ use std::io;
 
 use gpu_host::{
     observe::{
+        cdi,
         device_nodes::{self, HoldersError, holders},
         driver::{self, DriverError, Library},
         host_runtimes,
@@ -11,6 +12,7 @@ use gpu_host::{
         os,
         pci::{Bus, PciError},
         pod_resources::{self, Assignment, PodResourcesError},
+        processes,
     },
     process::error_chain,
     root::HostRoot,
@@ -21,6 +23,9 @@ use crate::{
     health::node::DriverStart,
     report::{build::Facts, gpu_node::Requests},
 };
+
+/// NVIDIA's service for `NVSwitches`, by the name of its process.
+const FABRIC_MANAGER: &str = "nv-fabricmanager";
 
 /// A fact that could not be read. Nothing is reported in that case: what is missing in a report counts as absent.
 #[derive(Debug, thiserror::Error)]
@@ -52,20 +57,22 @@ pub(super) fn collect(
     bus: Bus,
     requests: Requests,
 ) -> Result<Facts, FactError> {
+    let loaded = start.loaded.clone();
     Ok(Facts {
         boot_id: start.boot_id,
         os: os::release(host).map_err(FactError::Os)?,
         machine: os::machine(host),
-        bus,
         loaded: start.loaded,
         container_ran: driver::container_ran(host)?,
         config_digest: driver::config_digest(host),
         load_id: start.load_id,
         in_use: driver::in_use(host)?,
         holders: requests.holders.then(|| listed(host)).flatten(),
-        installed: libraries.iter().map(|library| installed(host, library)).collect(),
+        fabric_manager: fabric_manager(host, &bus),
+        installed: libraries.iter().map(|library| installed(host, library, loaded.as_deref())).collect(),
         waits: host.read_if_present(WAITS_FILE).ok().flatten().filter(|text| !text.is_empty()),
         runtimes: host_runtimes::runtimes(host),
+        bus,
     })
 }
 
@@ -103,12 +110,26 @@ pub(super) async fn assignments(
     }
 }
 
-/// Device nodes are checked only in a container's root: a host creates its own when they are first opened.
-fn installed(host: &HostRoot, library: &Library) -> InstalledDriver {
-    let missing_devices = if library.root == CONTAINER_ROOT {
-        device_nodes::missing(host, &HostRoot::new("/"), CONTAINER_ROOT)
-    } else {
-        Vec::new()
-    };
-    InstalledDriver { missing_devices, ..library.into() }
+/// Returns whether a fabric manager runs on a machine that may need one.
+fn fabric_manager(host: &HostRoot, bus: &Bus) -> Option<bool> {
+    let warn = |error: &io::Error| tracing::warn!(%error, "cannot list the host's processes");
+    (!bus.bridges.is_empty()).then(|| processes::runs(host, FABRIC_MANAGER).inspect_err(warn).ok()).flatten()
+}
+
+/// The nodes of a container are in its root. All other drivers use the host's, which NVIDIA's runtime and programs of the host create,
+/// but no container that gets its devices by CDI.
+fn installed(host: &HostRoot, library: &Library, loaded: Option<&str>) -> InstalledDriver {
+    let own = HostRoot::new("/");
+    if library.root == CONTAINER_ROOT {
+        let missing_devices = device_nodes::missing(host, &own, CONTAINER_ROOT);
+        return InstalledDriver { missing_devices, ..library.into() };
+    }
+    if loaded != Some(&library.version) {
+        return library.into();
+    }
+    InstalledDriver {
+        missing_devices: device_nodes::missing(host, &own, ""),
+        unlisted_devices: cdi::unlisted(host),
+        ..library.into()
+    }
 }

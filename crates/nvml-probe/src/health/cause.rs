@@ -7,7 +7,7 @@
 //!       └──────── clean readings in a row ────────────┴──────────────────── found again ─────────── recovering
 //! ```
 
-use gpu_operator_crd::health::Cause;
+use gpu_operator_crd::health::{Cause, CauseKind};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{
@@ -49,7 +49,8 @@ impl TrackedCause {
     /// Restores a reported cause, unless only another version of the probe knows its kind.
     pub(super) fn restore(rules: &Rules, cause: &Cause) -> Option<Self> {
         let kind = cause.kind.known()?;
-        let finding = cause.xid.and_then(|xid| Finding::of_xid(rules, xid, 0, "")).unwrap_or_else(|| {
+        let finding = cause.xid.filter(|_| kind == CauseKind::Xid);
+        let finding = finding.and_then(|xid| Finding::of_xid(rules, xid, 0, "")).unwrap_or_else(|| {
             let defaults = defaults(kind);
             Finding {
                 kind,

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use gpu_host::nvml::readings::{Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal, clocks};
+use gpu_host::{
+    nvml::readings::{Fabric, Pcie, Readings, RemappedRows, RetiredPages, Thermal, clocks},
+    observe::kernel_log::XidCount,
+};
 use gpu_operator_crd::health::{Action, CauseKind, Severity};
 
 use super::{
@@ -14,7 +17,7 @@ use super::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub kind: CauseKind,
-    /// The XID, for that kind only.
+    /// The number of an XID or `SXid`, for those kinds only.
     pub xid: Option<u16>,
     pub severity: Severity,
     pub action: Action,
@@ -57,6 +60,13 @@ impl Finding {
             count: Some(count),
             evidence,
         })
+    }
+
+    /// Creates a finding for a fatal `SXid` of the switch at this address, on which every GPU of the node depends.
+    pub fn of_switch(rules: &Rules, switch: &str, seen: &XidCount) -> Option<Self> {
+        let evidence = format!("NVSwitch {switch} reported SXid {}: {}", seen.xid, seen.message);
+        let finding = Self::of(rules, CauseKind::NvSwitchError, evidence)?;
+        Some(Self { xid: Some(seen.xid), ..finding }.counting(seen.count))
     }
 
     fn counting(self, count: u64) -> Self {

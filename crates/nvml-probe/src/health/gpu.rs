@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gpu_host::{
     nvml::readings::Readings,
-    observe::kernel_log::{XidCount, XidSource},
+    observe::kernel_log::{XidCount, XidSource, XidsByGpu},
 };
 use gpu_operator_crd::health::{Action, CauseKind, GpuHealth, HealthState, Severity};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
@@ -120,6 +120,11 @@ impl Gpu {
             }
             GpuObservation::NotQueried => self.add_xids(rules, xids, now),
         }
+        self.conclude(rules, marked, now);
+    }
+
+    /// `marked` is the number of causes before that a restart resolves.
+    fn conclude(&mut self, rules: &Rules, marked: usize, now: Timestamp) {
         self.store_energy_mark(marked);
         self.causes.sort_by_key(TrackedCause::rank);
         self.causes.truncate(MAX_TRACKED);
@@ -183,23 +188,38 @@ impl Gpu {
     /// Evaluates XIDs, except logged ones that are already resolved.
     fn add_xids(&mut self, rules: &Rules, xids: &[XidCount], now: Timestamp) {
         for seen in xids.iter().take(MAX_XIDS) {
-            let Some(mut finding) = Finding::of_xid(rules, seen.xid, seen.count, &seen.message) else { continue };
-            let known = self.causes.iter().find(|cause| cause.is(&finding));
-            let before = known.and_then(|cause| cause.finding.count).unwrap_or_default();
-            finding.count = Some(before.saturating_add(seen.count));
-            if let XidSource::KernelLog(at) | XidSource::EarlierKernelLog(at) = seen.source {
-                let forgotten = finding.cure == Cure::Passing && age(at, now) > rules.clean_period();
-                let over = self.restarted_at.is_some_and(|restarted| at <= restarted);
-                if over || forgotten {
-                    continue;
-                }
+            let finding = Finding::of_xid(rules, seen.xid, seen.count, &seen.message);
+            self.add_event(rules, finding, seen, now);
+        }
+    }
+
+    /// Evaluates the fatal errors of the `NVSwitches` on which the GPU depends.
+    pub fn add_switch_errors(&mut self, rules: &Rules, errors: &XidsByGpu, now: Timestamp) {
+        let marked = self.restart_causes();
+        let errors = errors.iter().flat_map(|(switch, seen)| seen.iter().map(move |seen| (switch, seen)));
+        for (switch, seen) in errors.take(MAX_XIDS) {
+            self.add_event(rules, Finding::of_switch(rules, switch, seen), seen, now);
+        }
+        self.conclude(rules, marked, now);
+    }
+
+    fn add_event(&mut self, rules: &Rules, finding: Option<Finding>, seen: &XidCount, now: Timestamp) {
+        let Some(mut finding) = finding else { return };
+        let known = self.causes.iter().find(|cause| cause.is(&finding));
+        let before = known.and_then(|cause| cause.finding.count).unwrap_or_default();
+        finding.count = Some(before.saturating_add(seen.count));
+        if let XidSource::KernelLog(at) | XidSource::EarlierKernelLog(at) = seen.source {
+            let forgotten = finding.cure == Cure::Passing && age(at, now) > rules.clean_period();
+            let over = self.restarted_at.is_some_and(|restarted| at <= restarted);
+            if over || forgotten {
+                return;
             }
-            match seen.source {
-                XidSource::EarlierKernelLog(_)
-                    if known.is_some_and(|cause| cause.stands() || finding.cure == Cure::Passing) => {}
-                XidSource::EarlierKernelLog(at) | XidSource::KernelLog(at) => self.found(rules, Some(finding), at),
-                XidSource::Nvml => self.found(rules, Some(finding), now),
-            }
+        }
+        match seen.source {
+            XidSource::EarlierKernelLog(_)
+                if known.is_some_and(|cause| cause.stands() || finding.cure == Cure::Passing) => {}
+            XidSource::EarlierKernelLog(at) | XidSource::KernelLog(at) => self.found(rules, Some(finding), at),
+            XidSource::Nvml => self.found(rules, Some(finding), now),
         }
     }
 
@@ -219,7 +239,7 @@ impl Gpu {
     fn apply_rules(&mut self, rules: &Rules) {
         self.causes.retain_mut(|cause| {
             let finding = &mut cause.finding;
-            let current = match finding.xid {
+            let current = match finding.xid.filter(|_| finding.kind == CauseKind::Xid) {
                 Some(xid) => {
                     Finding::of_xid(rules, xid, 0, "").map(|current| (current.severity, current.action, current.cure))
                 }

@@ -85,6 +85,14 @@ impl NodeHealth {
                 events.xids.get(address).filter(|_| start.loaded.is_some()).map(Vec::as_slice).unwrap_or_default();
             gpu.step(rules, &observation(nvml, address), xids, now);
         }
+        self.add_switch_errors(rules, &events.switch_errors, now);
+    }
+
+    /// Every GPU depends on every `NVSwitch` of its machine.
+    pub fn add_switch_errors(&mut self, rules: &Rules, errors: &XidsByGpu, now: Timestamp) {
+        if !errors.is_empty() {
+            self.gpus.values_mut().for_each(|gpu| gpu.add_switch_errors(rules, errors, now));
+        }
     }
 
     pub fn add_xids(&mut self, rules: &Rules, xids: &XidsByGpu, now: Timestamp) {

@@ -163,7 +163,7 @@ pub fn defaults(kind: CauseKind) -> KindDefaults {
         Kind::Xid | Kind::ResetRequired | Kind::UncorrectableEcc | Kind::RecoveryActionNeeded => {
             (Fatal, ResetGpu, Restart, false)
         }
-        Kind::GpuLost => (Fatal, RebootNode, Restart, false),
+        Kind::GpuLost | Kind::NvSwitchError => (Fatal, RebootNode, Restart, false),
         Kind::InsufficientPower => (Fatal, CheckHardware, Restart, false),
         // While a driver is being loaded, GPUs appear one by one.
         Kind::CannotOpen => (Fatal, RebootNode, Restart, true),

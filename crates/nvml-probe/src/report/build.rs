@@ -10,8 +10,8 @@ use gpu_host::{
     },
 };
 use gpu_operator_crd::report::{
-    DriverFacts, Gpu, GpuPods, Holder, HostRuntime, InstalledDriver, MigAttributes, MigDevices, NvmlFacts, OsRelease,
-    Report, VirtualGpus,
+    Bridges, DriverFacts, Gpu, GpuPods, Holder, HostRuntime, InstalledDriver, MigAttributes, MigDevices, NvmlFacts,
+    OsRelease, Report, VirtualGpus,
 };
 
 use crate::health::node::NodeHealth;
@@ -37,6 +37,8 @@ pub struct Facts {
     /// What the driver's container waits for before it starts.
     pub waits: Option<String>,
     pub runtimes: Vec<HostRuntime>,
+    /// Whether a fabric manager runs, if there are bridges and the host's processes can be listed.
+    pub fabric_manager: Option<bool>,
 }
 
 // The bounds of the API type: a report that exceeds them is rejected as a whole, so one bad string would hide a node.
@@ -71,6 +73,7 @@ pub fn build_report(facts: &Facts, look: &NvmlStatus, health: &NodeHealth) -> Re
         passed_through: u32::try_from(facts.bus.passed_through.len()).unwrap_or(u32::MAX),
         passed_through_at: facts.bus.passed_through.iter().take(MAX_GPUS).cloned().collect(),
         vgpu: facts.bus.vgpu.as_ref().map(virtual_gpus),
+        bridges: bridges(facts),
         driver: DriverFacts {
             loaded: facts.loaded.as_deref().map(|version| bounded(version, MAX_NAME)),
             load_id: facts.load_id,
@@ -146,12 +149,22 @@ fn virtual_gpus(known: &VirtualGpus) -> VirtualGpus {
     }
 }
 
+fn bridges(facts: &Facts) -> Option<Bridges> {
+    let ids: BTreeSet<&str> = facts.bus.bridges.iter().map(String::as_str).collect();
+    (!ids.is_empty()).then(|| Bridges {
+        count: u32::try_from(facts.bus.bridges.len()).unwrap_or(u32::MAX),
+        device_ids: ids.into_iter().take(MAX_DEVICES).map(|id| bounded(id, MAX_NUMBER)).collect(),
+        fabric_manager: facts.fabric_manager,
+    })
+}
+
 fn installed(driver: &InstalledDriver) -> InstalledDriver {
-    let missing_devices = driver.missing_devices.iter().take(MAX_DEVICES).map(|name| bounded(name, MAX_NAME));
+    let few = |names: &[String]| names.iter().take(MAX_DEVICES).map(|name| bounded(name, MAX_NAME)).collect();
     InstalledDriver {
         root: driver.root.clone(),
         version: bounded(&driver.version, MAX_NAME),
-        missing_devices: missing_devices.collect(),
+        missing_devices: few(&driver.missing_devices),
+        unlisted_devices: few(&driver.unlisted_devices),
     }
 }
 
@@ -313,6 +326,7 @@ mod tests {
         let long = Some("1".repeat(100));
         facts.bus.vgpu =
             Some(VirtualGpus { present: true, host_driver_version: long.clone(), host_driver_branch: long });
+        facts.bus.bridges = (0..100).map(|number| format!("{number}").repeat(20)).collect();
         facts.installed =
             vec![InstalledDriver { root: "/".into(), version: "1.".repeat(100), ..InstalledDriver::default() }; 20];
         let report = report(&facts, &NvmlStatus::Failing("ü".repeat(5000)));
@@ -321,6 +335,8 @@ mod tests {
         assert_eq!(report.os.id.len(), 64);
         assert_eq!(report.machine.unwrap().len(), 128);
         assert_eq!(report.vgpu.unwrap().host_driver_branch.unwrap().len(), 16);
+        let bridges = report.bridges.unwrap();
+        assert_eq!((bridges.count, bridges.device_ids.len(), bridges.device_ids[0].len()), (100, 8, 8));
         assert_eq!(report.driver.installed.len(), 8);
         assert_eq!(report.driver.installed[0].version.len(), 64);
         assert_eq!(report.nvml.message.unwrap().chars().count(), 1024);

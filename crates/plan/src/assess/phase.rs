@@ -33,10 +33,12 @@ pub struct Evidence<'a> {
     pub against_driver: Option<&'a Note>,
     pub against_runtime: Option<&'a Note>,
     pub broken_stage: Option<&'a Verdict>,
+    /// What CUDA programs need and the node does not have.
+    pub lacks_for_cuda: Option<Verdict>,
 }
 
 pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Timestamp) -> Verdict {
-    let Evidence { validation, host_driver, against_driver, against_runtime, broken_stage } = evidence;
+    let Evidence { validation, host_driver, against_driver, against_runtime, broken_stage, lacks_for_cuda } = evidence;
     let node = member.node;
     if node.deleting {
         return Verdict::new(last_phase(member), Reason::NodeDeleting, "the Node is being deleted");
@@ -51,6 +53,9 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
         };
         if let Some(broken) = broken_stage.filter(counts) {
             return broken.clone();
+        }
+        if let Some(lacks) = lacks_for_cuda {
+            return lacks;
         }
         if let Some((reason, message)) = &validation.hold {
             return Verdict::new(Phase::Validation, *reason, message.clone());
@@ -79,6 +84,7 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
     driver::judge(member, against_driver, world, now)
         .or_else(|| by_claims(member))
         .or(disabled)
+        .or_else(|| lacks_for_cuda.filter(|lacks| lacks.phase == Phase::Driver))
         .or_else(|| toolkit(member, world, now))
         .or(loading)
         .or_else(|| mps(member, world, now))

@@ -290,7 +290,7 @@ fn passed_through_of(seen: &Seen<'_>, report: Option<&Report>) -> u32 {
 pub fn passed_through(report: Option<&Report>) -> Option<String> {
     let count = report.map(|report| report.passed_through).filter(|count| *count > 0)?;
     let (gpus, verb) = if count == 1 { ("GPU", "is") } else { ("GPUs", "are") };
-    Some(format!("{count} {gpus} {verb} bound to vfio-pci, for virtual machines, and not counted"))
+    Some(format!("{count} {gpus} {verb} passed through to virtual machines and not counted"))
 }
 
 pub fn on_bus(report: Option<&Report>) -> u32 {

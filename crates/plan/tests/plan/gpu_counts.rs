@@ -143,7 +143,7 @@ fn gpus_that_are_bound_to_vfio_later_are_no_longer_expected() {
         let status = sim.status("a");
         assert_eq!((status.reason(), status.gpus.unhealthy), (Some(Reason::GpuMissing), 1), "{spec}");
         assert!(status.message.contains("5 of 6 expected GPUs"), "{spec}: {}", status.message);
-        for words in ["missing: 0000:0b:00.0;", "2 GPUs are bound to vfio-pci"] {
+        for words in ["missing: 0000:0b:00.0;", "2 GPUs are passed through"] {
             assert!(status.message.contains(words), "{spec}: {}", status.message);
         }
         // They are bound to NVIDIA's driver again.

@@ -7,6 +7,7 @@ mod causes;
 mod clocks;
 mod coexistence;
 mod columns;
+mod cuda;
 mod drift;
 mod driver_down;
 mod eviction;

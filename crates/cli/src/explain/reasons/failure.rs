@@ -254,6 +254,25 @@ pub const NVML_FAILED: Entry = Entry {
     action: "The message contains NVML's error. Search the kernel log for `NVRM` and `Xid` lines.",
 };
 
+pub const FABRIC_NOT_READY: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "The GPUs have not joined their NVLink fabric for ten minutes, or the machine has NVSwitches and no process \
+              `nv-fabricmanager` runs. CUDA programs fail with error 802 (system not yet initialized).",
+    action: "On a host with its own driver, install the fabric manager of exactly the driver's version and start its \
+             service. NVIDIA's driver container starts it itself: see the container's log. If it runs, see its own log.",
+};
+
+pub const DEVICE_NODES_MISSING: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "Device nodes that every CUDA program opens, such as `/dev/nvidia-uvm`, do not exist on the host, or did \
+              not when the device plugin wrote its CDI specification. `nvidia-smi` works in such a container, CUDA \
+              does not.",
+    action: "Run the command in the message on the node, and have every boot run it; or delete the device plugin's pod \
+             that the message names.",
+};
+
 pub const NO_DRIVER_IMAGE_FOR_OS: Entry = Entry {
     list: List::Failure,
     condition: "",

@@ -41,8 +41,8 @@ pub const FOREIGN_DRA_DRIVER: Entry = Entry {
 pub const GPUS_PASSED_THROUGH: Entry = Entry {
     list: List::Normal,
     condition: "",
-    meaning: "Some of the node's GPUs are bound to `vfio-pci`, for virtual machines, and are not counted; all others \
-               are allocatable.",
+    meaning: "Some of the node's GPUs are passed through to virtual machines (bound to a vfio driver or `pci-stub`, or \
+              with virtual functions in use), and are not counted; all others are allocatable.",
     action: "Nothing. To use them in containers, bind them to NVIDIA's driver.",
 };
 
@@ -104,6 +104,14 @@ pub const DRIVER_INSTALLING: Entry = Entry {
                `cloud.google.com/gke-gpu-driver-version`.",
     action: "Wait. To follow the installation, [read the \
               log](../guides/drivers.md#reading-the-log-of-an-installation) of the pod in the message.",
+};
+
+pub const FABRIC_STARTING: Entry = Entry {
+    list: List::InProgress,
+    condition: "",
+    meaning: "The GPUs have not joined their NVLink fabric yet, or no process `nv-fabricmanager` runs yet on a machine with \
+              NVSwitches. After ten minutes it is the failure `FabricNotReady`.",
+    action: "Wait, if the node has just been booted. Otherwise take the action in the message.",
 };
 
 pub const TOOLKIT_INSTALLING: Entry = Entry {

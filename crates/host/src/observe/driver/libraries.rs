@@ -71,7 +71,7 @@ pub fn all_libraries(host: &HostRoot, own: Option<&str>) -> Result<Vec<Library>,
 
 impl From<&Library> for InstalledDriver {
     fn from(library: &Library) -> Self {
-        Self { root: library.root.clone(), version: library.version.clone(), missing_devices: Vec::new() }
+        Self { root: library.root.clone(), version: library.version.clone(), ..Self::default() }
     }
 }
 

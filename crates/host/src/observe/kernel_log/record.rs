@@ -34,6 +34,11 @@ impl<'a> Record<'a> {
 
 /// The prefix of every line of the driver.
 const DRIVER: &str = "NVRM: ";
+/// The prefix of every line about an `NVSwitch`, before its number.
+const SWITCH: &str = "nvidia-nvswitch";
+/// The first word of an `SXid`'s text if the error is fatal to the fabric; others are `Non-fatal`, `Correctable`, and the details of an
+/// error that has its own line.
+const FATAL: &str = "Fatal";
 /// Both flavours of the module log this once they are loaded.
 const LOADED: &str = "loading NVIDIA UNIX";
 const MAX_TEXT: usize = 200;
@@ -49,23 +54,42 @@ pub enum Message {
         /// The driver's message, without control characters.
         text: String,
     },
+    /// A fatal error of an `NVSwitch` (`SXid`).
+    SwitchError {
+        /// Of the switch, as sysfs writes it.
+        address: String,
+        sxid: u16,
+        text: String,
+    },
 }
 
 impl Message {
     /// `None` if it is not relevant.
     pub fn parse(message: &str) -> Option<Self> {
+        if let Some(text) = message.strip_prefix(SWITCH) {
+            let (address, _, sxid, text) =
+                error(text.trim_start_matches(|digit: char| digit.is_ascii_digit()), ": SXid (")?;
+            let is_fatal = text.split([',', ' ']).next() == Some(FATAL);
+            return is_fatal.then_some(Self::SwitchError { address, sxid, text });
+        }
         let text = message.strip_prefix(DRIVER)?;
         if text.starts_with(LOADED) {
             return Some(Self::Loaded);
         }
-        let (place, rest) = text.strip_prefix("Xid (")?.split_once("): ")?;
-        let number = rest.split(|character: char| !character.is_ascii_digit()).next()?;
-        Some(Self::Xid {
-            address: address(place.strip_prefix("PCI:").unwrap_or(place))?,
-            xid: number.parse().ok()?,
-            text: plain(rest[number.len()..].trim_start_matches([',', ' '])),
-        })
+        let (address, instance, xid, text) = error(text, "Xid (")?;
+        let text = if instance.is_empty() { text } else { plain(&format!("{instance}, {text}")) };
+        Some(Self::Xid { address, xid, text })
     }
+}
+
+/// Parses `BEGIN PLACE[ MIG INSTANCE]): NUMBER[, TEXT]`. Returns the address, the MIG instance, the number and the text.
+fn error<'a>(text: &'a str, begin: &str) -> Option<(String, &'a str, u16, String)> {
+    let (place, rest) = text.strip_prefix(begin)?.split_once("): ")?;
+    // GPU-I:05, or GPU-I:05 GPU-CI:01.
+    let (place, instance) = place.split_once(' ').unwrap_or((place, ""));
+    let number = rest.split(|character: char| !character.is_ascii_digit()).next()?;
+    let text = plain(rest[number.len()..].trim_start_matches([',', ' ']));
+    Some((address(place.strip_prefix("PCI:").unwrap_or(place))?, instance, number.parse().ok()?, text))
 }
 
 /// Returns the address of a GPU, which the driver writes with or without the function; without it, that is the first.
@@ -129,7 +153,50 @@ mod tests {
     fn xid(message: &str) -> Option<(String, u16, String)> {
         match Message::parse(message)? {
             Message::Xid { address, xid, text } => Some((address, xid, text)),
-            Message::Loaded => None,
+            Message::Loaded | Message::SwitchError { .. } => None,
+        }
+    }
+
+    #[test]
+    fn a_fatal_error_of_a_switch_is_parsed_and_others_are_ignored() {
+        let fatal = |address: &str, sxid, text: &str| {
+            Some(Message::SwitchError { address: address.into(), sxid, text: text.into() })
+        };
+        for (message, expected) in [
+            (
+                "nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 23001, Fatal, Link 12 Always Fatal",
+                fatal("0000:c3:00.0", 23001, "Fatal, Link 12 Always Fatal"),
+            ),
+            (
+                "nvidia-nvswitch11: SXid (PCI:0001:07:00.0): 12021, Fatal, Link 45 ingress invalid command (First)",
+                fatal("0001:07:00.0", 12021, "Fatal, Link 45 ingress invalid command (First)"),
+            ),
+            (
+                "nvidia-nvswitch2: SXid (PCI:0000:c5:00.0): 10004, Fatal, unhandled interrupt in function(12)",
+                fatal("0000:c5:00.0", 10004, "Fatal, unhandled interrupt in function(12)"),
+            ),
+            (
+                "nvidia-nvswitch2: SXid (PCI:0000:c5:00.0): 00003, Fatal, Unexpected PRI error",
+                fatal("0000:c5:00.0", 3, "Fatal, Unexpected PRI error"),
+            ),
+            ("nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 20009, Non-fatal, Link 28 RX Short Error Rate", None),
+            ("nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 22003, Correctable, Link 03 Fatal-looking text", None),
+            // The details of an error, which has a line of its own.
+            (
+                "nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 23001, Severity 1 Engine instance 12 Sub-engine instance 00",
+                None,
+            ),
+            ("nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 23001, Data {0x00000001, 0x00000000}", None),
+            (
+                "nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 10006, NVSWITCH Temperature 85C | TSENSE WARN Threshold 80C",
+                None,
+            ),
+            ("nvidia-nvswitch0: open (major=237)", None),
+            ("nvidia-nvswitch: Probing device 0000:c3:00.0", None),
+            ("usb 1-1: nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 23001, Fatal, written by a device", None),
+            ("nvidia-nvswitch0: SXid (PCI:somewhere): 23001, Fatal, x", None),
+        ] {
+            assert_eq!(Message::parse(message), expected, "{message}");
         }
     }
 
@@ -158,6 +225,18 @@ mod tests {
             ("NVRM: Xid (PCI:10000:01:00): 31, Ch 8", "10000:01:00.0", 31, "Ch 8"),
             ("NVRM: Xid (0000:03:00): 8, Channel 00000012", "0000:03:00.0", 8, "Channel 00000012"),
             ("NVRM: Xid (PCI:0000:01:00): 43", "0000:01:00.0", 43, ""),
+            (
+                "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, name=python3, Contained: CE User Channel (0x9). RST: No",
+                "0000:01:00.0",
+                94,
+                "GPU-I:05, pid=7194, name=python3, Contained: CE User Channel (0x9). RST: No",
+            ),
+            (
+                "NVRM: Xid (PCI:0000:41:00 GPU-I:01 GPU-CI:00): 13, Graphics Exception: ChID 000a",
+                "0000:41:00.0",
+                13,
+                "GPU-I:01 GPU-CI:00, Graphics Exception: ChID 000a",
+            ),
             ("NVRM: Xid (PCI:0000:01:00): 13,\ta\u{1b}[31mb\r\n", "0000:01:00.0", 13, "a[31mb"),
         ] {
             let expected = (address.to_owned(), number, text.to_owned());
@@ -204,6 +283,7 @@ mod tests {
         fn any_message_can_be_parsed_and_the_result_is_bounded(any: String, place in ".{0,20}", rest in ".{0,400}") {
             let _ = Message::parse(&any);
             let _ = Message::parse(&format!("NVRM: Xid ({place}): {rest}"));
+            let _ = Message::parse(&format!("nvidia-nvswitch0: SXid ({place}): {rest}"));
             let (_, number, text) = xid(&format!("NVRM: Xid (PCI:0000:01:00): 79, {rest}")).unwrap();
             prop_assert_eq!(number, 79);
             prop_assert!(text.chars().count() <= 200 && !text.chars().any(char::is_control), "{}", text);

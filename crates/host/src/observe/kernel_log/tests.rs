@@ -120,6 +120,32 @@ async fn entries_from_before_the_driver_was_loaded_are_dropped() {
 }
 
 #[tokio::test]
+async fn fatal_errors_of_switches_are_taken_apart_from_xids() {
+    let mut written = Written::file();
+    let sxid = |second: u64, rest: &str| {
+        format!("3,77,{},-;nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): {rest}\n", second * 1_000_000)
+    };
+    written.append(
+        &(sxid(1, "23001, Fatal, Link 12 Always Fatal") + &sxid(2, "20009, Non-fatal, Link 28 RX Short Error Rate")),
+    );
+    written.append(
+        &(record(3, "loading NVIDIA UNIX x86_64 Kernel Module  580.173.02")
+            + &sxid(4, "23001, Fatal, Link 13 Always Fatal")),
+    );
+    let mut log = written.open();
+    log.read_all().await;
+    let events = log.take(at(5000));
+    assert!(events.xids.is_empty(), "{events:?}");
+    let expected = XidCount {
+        xid: 23001,
+        count: 2,
+        source: XidSource::EarlierKernelLog(at(1004)),
+        message: "Fatal, Link 13 Always Fatal".into(),
+    };
+    assert_eq!(events.switch_errors, XidsByGpu::from([("0000:c3:00.0".to_owned(), vec![expected])]));
+}
+
+#[tokio::test]
 async fn a_line_that_arrives_in_parts_is_one_line() {
     let mut written = Written::pipe();
     let mut log = written.open();

@@ -37,7 +37,7 @@ fn answering(readings: &[(&str, Readings)]) -> NvmlStatus {
 }
 
 fn step(node: &mut NodeHealth, start: &DriverStart, look: &NvmlStatus, xids: &XidsByGpu) -> [HealthState; 3] {
-    let heard = NewEvents { xids: xids.clone(), driver_loaded: None };
+    let heard = NewEvents { xids: xids.clone(), ..NewEvents::default() };
     node.step(
         &Rules::default(),
         &NodeLook { start, on_bus: &bus(), nvml: look, events: &heard },
@@ -144,6 +144,49 @@ fn xids_between_two_looks_affect_their_gpu_only() {
     assert_eq!(node.of("0000:99:00.0"), GpuHealth::default());
 }
 
+/// The node's GPUs have these causes.
+fn causes(node: &NodeHealth) -> Vec<Vec<(CauseKind, Option<u16>, String)>> {
+    let of = |address: &str| {
+        let causes = node.of(address).causes.into_iter().filter(|cause| !cause.recovering);
+        causes.filter_map(|cause| Some((cause.kind.known()?, cause.xid, cause.evidence))).collect()
+    };
+    ADDRESSES.map(of).into()
+}
+
+#[test]
+fn a_fatal_error_of_a_switch_affects_every_gpu_until_a_restart() {
+    let mut node = NodeHealth::default();
+    let error = XidCount {
+        xid: 23001,
+        count: 1,
+        source: XidSource::KernelLog("2026-01-01T00:00:00Z".parse().unwrap()),
+        message: "Fatal, Link 12 Always Fatal".into(),
+    };
+    let events = NewEvents { switch_errors: [("0000:c3:00.0".to_owned(), vec![error])].into(), ..NewEvents::default() };
+    let now = "2026-01-01T00:00:00Z".parse().unwrap();
+    let on_bus = bus();
+    let look = NodeLook { start: &start("boot", 1), on_bus: &on_bus, nvml: &all_well(), events: &events };
+    node.step(&Rules::default(), &look, now);
+    let text = "NVSwitch 0000:c3:00.0 reported SXid 23001: Fatal, Link 12 Always Fatal";
+    let expected = vec![vec![(CauseKind::NvSwitchError, Some(23001), text.to_owned())]; 3];
+    assert_eq!(causes(&node), expected);
+    // Readings do not show it, and a restarted probe may not find it in the log any more.
+    let gpu = |address: &str| gpu_operator_crd::report::Gpu {
+        pci_address: address.into(),
+        health: node.of(address),
+        ..gpu_operator_crd::report::Gpu::default()
+    };
+    let driver = DriverFacts { loaded: Some("580.1".into()), load_id: Some(1), ..DriverFacts::default() };
+    let gpus = ADDRESSES.map(gpu).into();
+    let report = Report { boot_id: "boot".into(), driver, gpus, ..Report::default() };
+    let mut restored = NodeHealth::restore(&Rules::default(), &report);
+    for _ in 0..20 {
+        assert_eq!(step(&mut restored, &start("boot", 1), &all_well(), &XidsByGpu::default()), [Unhealthy; 3]);
+    }
+    assert_eq!(causes(&restored), expected);
+    assert_eq!(step(&mut restored, &start("next boot", 1), &all_well(), &XidsByGpu::default()), [Recovering; 3]);
+}
+
 #[test]
 fn a_restart_has_the_time_that_the_log_shows() {
     let mut node = NodeHealth::default();
@@ -153,6 +196,7 @@ fn a_restart_has_the_time_that_the_log_shows() {
     let heard = NewEvents {
         xids: XidsByGpu::from([(ADDRESSES[0].to_owned(), seen(79, XidSource::EarlierKernelLog(loaded)))]),
         driver_loaded: Some(loaded),
+        ..NewEvents::default()
     };
     let now = loaded + Duration::from_secs(30);
     node.step(

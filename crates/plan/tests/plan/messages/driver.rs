@@ -3,6 +3,7 @@
 use super::{A, Scenario, Steps};
 use crate::{
     causes::bound_to,
+    cuda::{on_host, unload_unified_memory, without_fabric_manager},
     sim::{Faults, Sim},
     sources::{GKE_DRIVER, NODE_POOL, node},
 };
@@ -41,6 +42,14 @@ fn incomplete(seconds: i64) -> Sim {
 }
 
 pub const SCENARIOS: &[Scenario] = &[
+    (Reason::FabricStarting, A, || without_fabric_manager("580.173.02")),
+    (Reason::FabricNotReady, A, || {
+        without_fabric_manager("580.173.02").then(|sim| {
+            sim.sleep(11 * 60);
+            sim.settle();
+        })
+    }),
+    (Reason::DeviceNodesMissing, A, || on_host("{}").then(unload_unified_memory)),
     (Reason::DriverInstalling, A, || {
         node("{}", UBUNTU, &[]).run_for(60).then(|sim| {
             sim.report("a").driver = DriverFacts::default();

@@ -1,0 +1,108 @@
+//! What CUDA programs need beside a driver and allocatable GPUs: the NVLink fabric of a machine with `NVSwitches`, and the device nodes of
+//! unified memory. Without them, kubelet starts pods whose programs fail.
+
+use gpu_operator_crd::{
+    Phase,
+    health::CauseKind,
+    policy::Stage,
+    reason::Reason,
+    report::{Gpu, InstalledDriver, Report},
+};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{
+    assess::{member::Member, verdict::Verdict},
+    catalogue::{Catalogue, branch_of},
+    desired::driver::DriverChoice,
+    settings::FABRIC_GRACE,
+    time::older,
+};
+
+/// Begins the names of the nodes that every CUDA program opens.
+const UNIFIED_MEMORY: &str = "nvidia-uvm";
+
+/// Returns what the node lacks for CUDA programs, as reported in this boot.
+pub fn lacking(member: &Member<'_>, catalogue: &Catalogue, now: Timestamp) -> Option<Verdict> {
+    let report = member.report?;
+    let loaded = report.driver.loaded.as_deref()?;
+    fabric(member, catalogue, report, loaded, now).or_else(|| unified_memory(member, report, loaded))
+}
+
+/// While a fabric comes up, as after a boot, this is a state and not a failure.
+fn fabric(
+    member: &Member<'_>,
+    catalogue: &Catalogue,
+    report: &Report,
+    loaded: &str,
+    now: Timestamp,
+) -> Option<Verdict> {
+    let message = no_fabric_manager(member, catalogue, report, loaded).or_else(|| not_joined(member, report))?;
+    let before = member.status().filter(|before| before.phase == Phase::Driver);
+    let waited = before.is_some_and(|before| match before.reason() {
+        Some(Reason::FabricStarting) => before.since().is_some_and(|since| older(since, FABRIC_GRACE, now)),
+        reason => reason == Some(Reason::FabricNotReady),
+    });
+    let reason = if waited { Reason::FabricNotReady } else { Reason::FabricStarting };
+    Some(Verdict::new(Phase::Driver, reason, message))
+}
+
+/// A100 and earlier GPUs do not report that they have not joined a fabric.
+fn no_fabric_manager(member: &Member<'_>, catalogue: &Catalogue, report: &Report, loaded: &str) -> Option<String> {
+    let bridges = report.bridges.as_ref().filter(|bridges| bridges.fabric_manager == Some(false))?;
+    let is_switch = |id: &str| u16::from_str_radix(id, 16).is_ok_and(|id| catalogue.is_switch(id));
+    let id = bridges.device_ids.iter().find(|id| is_switch(id))?;
+    let branch = branch_of(loaded).map_or_else(String::new, |branch| format!("-{branch}"));
+    let advice = match (member.driver(), member.pod(Stage::Driver)) {
+        (Some(DriverChoice::Container { .. }), Some(pod)) => {
+            format!("the driver's container starts it: see the log of pod {}", pod.name)
+        }
+        _ => format!(
+            "install the fabric manager of driver {loaded} on the node (package nvidia-fabricmanager{branch} on Ubuntu) and start its service nvidia-fabricmanager"
+        ),
+    };
+    Some(format!(
+        "the machine has NVSwitches (10de:{id}), but no process nv-fabricmanager runs, without which CUDA programs fail with error 802; {advice}"
+    ))
+}
+
+/// For GPUs that report it. A policy may allow some of them to be unhealthy.
+fn not_joined(member: &Member<'_>, report: &Report) -> Option<String> {
+    let is_outside = |gpu: &&Gpu| {
+        let mut causes = gpu.health.causes.iter().filter(|cause| !cause.recovering);
+        causes.any(|cause| cause.kind.known() == Some(CauseKind::FabricNotReady))
+    };
+    let (outside, all) = (report.gpus.iter().filter(is_outside).count(), report.gpus.len());
+    let counts = outside == all || !member.is_complete();
+    (outside > 0 && counts).then(|| {
+        format!(
+            "{outside} of {all} GPUs have not joined the NVLink fabric, without which CUDA programs fail with error 802; see the log of the fabric manager (nv-fabricmanager) that serves the machine's NVSwitches"
+        )
+    })
+}
+
+/// Nodes of the host are not created when a container opens them, unlike on the host itself. NVIDIA's runtime creates them, CDI does not.
+/// For a driver's container there is evidence of its own.
+fn unified_memory(member: &Member<'_>, report: &Report, loaded: &str) -> Option<Verdict> {
+    let choice = member.driver().filter(|choice| !matches!(choice, DriverChoice::Container { .. }))?;
+    let by_cdi = member.toolkit()?.is_by_cdi() && member.want()?.device_plugin.is_some();
+    let is_used = |found: &&InstalledDriver| found.root == choice.root() && found.version == loaded;
+    let found = report.driver.installed.iter().find(is_used).filter(|_| by_cdi)?;
+    let of_memory = |names: &[String]| {
+        let names: Vec<&str> =
+            names.iter().map(String::as_str).filter(|name| name.starts_with(UNIFIED_MEMORY)).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    };
+    if let Some(missing) = of_memory(&found.missing_devices) {
+        let message = format!(
+            "/dev of the node lacks {missing}, without which CUDA programs fail; run nvidia-modprobe -u -c 0 on the node now and at every boot (the udev rules of some packages do it if a file in /etc/modules-load.d lists nvidia-uvm)"
+        );
+        return Some(Verdict::new(Phase::Driver, Reason::DeviceNodesMissing, message));
+    }
+    let unlisted = of_memory(&found.unlisted_devices)?;
+    let pod = member.pod(Stage::DevicePlugin)?;
+    let message = format!(
+        "the CDI specification of pod {} lacks {unlisted}, without which CUDA programs fail: the pod wrote it before these device nodes existed; delete the pod, so that the next one writes it again",
+        pod.name
+    );
+    Some(Verdict::new(Phase::DevicePlugin, Reason::DeviceNodesMissing, message))
+}
