@@ -1,10 +1,13 @@
 //! The probe's report about its node, including the health of each GPU. Only the probe writes it.
 
+mod runtimes;
+
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumIter, IntoStaticStr};
 
+pub use self::runtimes::{HostRuntime, LoadedRuntime};
 use crate::{
     health::GpuHealth,
     open::{self, is_default},
@@ -86,24 +89,6 @@ pub struct Report {
     pub loaded_runtimes: Vec<LoadedRuntime>,
 }
 
-/// The configuration that a container runtime has loaded, from the `Status` of the Container Runtime Interface.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct LoadedRuntime {
-    /// Its socket on the host, such as `/run/containerd/containerd.sock`.
-    #[schemars(length(max = 256))]
-    #[serde(default)]
-    pub socket: String,
-    /// Whether containers can get CDI devices (`enable_cdi`). Absent if the runtime does not report it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cdi: Option<bool>,
-    /// The directories from which it reads CDI specifications (`cdi_spec_dirs`).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8), inner(length(max = 256)))]
-    #[x_kube(merge_strategy = ListMerge::Atomic)]
-    pub cdi_spec_dirs: Vec<String>,
-}
-
 /// The pods to which kubelet has assigned GPUs: devices of resources that begin with `nvidia.com/`, of those in
 /// `GpuNode.status.pastResourceNames`, and of claims that the DRA driver `gpu.nvidia.com` has allocated.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
@@ -117,23 +102,6 @@ pub struct GpuPods {
     #[schemars(length(max = 10), inner(length(max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub names: Vec<String>,
-}
-
-/// An NVIDIA runtime in the configuration of a container runtime whose program is part of the host.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[serde(rename_all = "camelCase")]
-pub struct HostRuntime {
-    /// The main configuration file of the container runtime, such as `/etc/docker/daemon.json`.
-    #[schemars(length(max = 256))]
-    #[serde(default)]
-    pub file: String,
-    /// Name of the runtime in that file, which is the handler of a RuntimeClass.
-    #[schemars(length(max = 63))]
-    #[serde(default)]
-    pub handler: String,
-    /// Whether the runtime runs pods without a RuntimeClass.
-    #[serde(default)]
-    pub default: bool,
 }
 
 /// The fields of `/etc/os-release` that determine the driver image.

@@ -123,14 +123,16 @@ fn cdi_is_enabled_in_containerd_and_plain_pods_get_a_gpu() {
 }
 
 #[test]
-fn cdi_that_the_host_disables_is_enabled_before_the_node_is_ready() {
+fn cdi_that_the_host_disables_is_enabled_first() {
     long_test(async |f| {
-        let found = configuration(&f)?;
         let host_has = |enabled: bool| {
             let edit = format!("s/enable_cdi = {}/enable_cdi = {enabled}/", !enabled);
             f.host.exec(&["/bin/sed", "-i", &edit, "/etc/containerd/config.toml"])?;
             f.host.restart_containerd()
         };
+        // A run that failed has left it disabled.
+        host_has(true)?;
+        let found = configuration(&f)?;
         f.apply("{rollout: {paused: true}}").await?;
         f.wait_until_ready().await?;
         host_has(false)?;

@@ -1,14 +1,14 @@
 //! Restarts a runtime only if necessary, and restores its previous configuration if it does not come back.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    error::Error,
+    time::{Duration, SystemTime},
+};
 
 use gpu_host::process::error_chain;
 use tokio::time::{Instant, sleep};
 
-use super::{
-    daemon::{DaemonError, LoadedConfig, ProcessIdentity, Runtime},
-    docker::DockerError,
-};
+use super::daemon::{DaemonError, LoadedConfig, ProcessIdentity, Runtime};
 
 #[derive(Clone, Copy, Debug)]
 pub struct WaitLimits {
@@ -40,12 +40,12 @@ const LOAD_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Has the runtime load the configuration on disk unless it already has. If it does not come back, or `check` fails, `roll_back`
 /// restores the previous configuration, and the runtime is restarted with that.
-pub async fn load<R: Runtime>(
+pub async fn load<R: Runtime, E: Error + From<DaemonError> + 'static>(
     runtime: &R,
     disk: &OnDisk,
     known: Option<&LoadedConfig>,
     limits: WaitLimits,
-    check: impl AsyncFn() -> Result<(), DockerError>,
+    check: impl AsyncFn() -> Result<(), E>,
     roll_back: impl FnOnce() -> Result<(), String>,
 ) -> Result<ProcessIdentity, RestartError> {
     let cause = match try_load(runtime, disk, known, limits, check).await {
@@ -62,13 +62,13 @@ pub async fn load<R: Runtime>(
     }
 }
 
-async fn try_load<R: Runtime>(
+async fn try_load<R: Runtime, E: From<DaemonError>>(
     runtime: &R,
     disk: &OnDisk,
     known: Option<&LoadedConfig>,
     limits: WaitLimits,
-    check: impl AsyncFn() -> Result<(), DockerError>,
-) -> Result<ProcessIdentity, DockerError> {
+    check: impl AsyncFn() -> Result<(), E>,
+) -> Result<ProcessIdentity, E> {
     let process = wait_until_answering(runtime, None, limits).await?;
     if has_loaded(process, runtime.started(process)?, disk, known) && check().await.is_ok() {
         return Ok(process);

@@ -54,7 +54,7 @@ mod tests {
     use super::{PullError::*, *};
 
     #[test]
-    fn a_missing_image_differs_from_a_denied_one_and_from_other_failures() {
+    fn a_missing_image_differs_from_a_denied_one() {
         for (words, error) in [
             (
                 "failed to resolve reference \"nvcr.io/nvidia/driver:1-x\": nvcr.io/nvidia/driver:1-x: not found",

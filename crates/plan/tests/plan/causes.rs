@@ -134,7 +134,7 @@ const DENIED: [&str; 2] = [
 ];
 
 #[test]
-fn a_registry_that_denies_a_pull_does_not_prove_that_the_image_is_missing() {
+fn a_denied_pull_does_not_prove_a_missing_image() {
     let tag = "595-6.8.0-60-generic-ubuntu24.04";
     let spec = "{images: {pullSecrets: [{name: expired}]}, defaults: {driver: {source: Container, precompiled: true}}}";
     for pull_error in DENIED {
@@ -185,7 +185,7 @@ pub(crate) fn bound_to(driver: &str, spec: &str) -> Sim {
 }
 
 #[test]
-fn gpus_that_are_bound_to_another_driver_are_reported_with_instructions() {
+fn gpus_bound_to_another_driver_are_reported() {
     let crash = "Loading NVIDIA driver kernel modules...\nmodprobe: ERROR: could not insert 'nvidia': No such device\n";
     for (driver, module) in [("nouveau", "nouveau"), ("NovaCore", "nova_core"), ("nvidiafb", "nvidiafb")] {
         for spec in ["{}", RUN_FILE] {
@@ -212,7 +212,7 @@ fn gpus_that_are_bound_to_another_driver_are_reported_with_instructions() {
 }
 
 #[test]
-fn a_driver_that_is_not_unloaded_does_not_explain_an_image_that_cannot_be_pulled() {
+fn a_bound_gpu_does_not_explain_an_image_that_fails() {
     let missing_images = ["595.91.07".to_owned()].into();
     let mut sim = bound_to("xgpu-stub", "{}");
     let mut other = sim.report("a").gpus[0].clone();

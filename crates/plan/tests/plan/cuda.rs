@@ -46,7 +46,7 @@ fn is_ready(sim: &Sim) -> bool {
 }
 
 #[test]
-fn without_a_fabric_manager_a_machine_with_switches_is_not_ready() {
+fn switches_without_a_fabric_manager_are_not_ready() {
     let mut sim = without_fabric_manager("580.173.02");
     let (phase, reason, message) = reached(&sim);
     assert_eq!((phase, reason), (Phase::Driver, Reason::FabricStarting), "{message}");
@@ -73,7 +73,7 @@ fn without_a_fabric_manager_a_machine_with_switches_is_not_ready() {
 }
 
 #[test]
-fn a_fabric_manager_is_missed_only_beside_known_switches_and_a_loaded_driver() {
+fn a_fabric_manager_is_missed_only_beside_switches() {
     for (bridges, ready) in [
         (Some(bridges("22a3", Some(false))), false),
         (Some(bridges("22a3", Some(true))), true),
@@ -131,7 +131,7 @@ fn set_outside(sim: &mut Sim, gpus: usize) {
 }
 
 #[test]
-fn gpus_outside_of_the_fabric_are_a_state_first_and_then_a_failure() {
+fn gpus_outside_of_the_fabric_fail_after_a_grace() {
     for spec in ["{}", "{health: {minHealthyGpus: 0}}"] {
         let mut sim = on_host(spec);
         set_outside(&mut sim, 8);
@@ -151,7 +151,7 @@ fn gpus_outside_of_the_fabric_are_a_state_first_and_then_a_failure() {
 }
 
 #[test]
-fn a_host_without_the_nodes_of_unified_memory_is_not_ready_with_cdi() {
+fn a_host_without_nvidia_uvm_is_not_ready_with_cdi() {
     let mut sim = on_host("{}");
     assert!(is_ready(&sim), "{:?}", reached(&sim));
     unload_unified_memory(&mut sim);

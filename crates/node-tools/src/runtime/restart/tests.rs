@@ -80,7 +80,7 @@ async fn load_with(
         rolled_back = true;
         Ok(())
     };
-    let result = load(fake, disk, known.as_ref(), NO_WAIT, async || Ok(()), roll_back).await;
+    let result = load(fake, disk, known.as_ref(), NO_WAIT, async || Ok::<_, DaemonError>(()), roll_back).await;
     (result, rolled_back)
 }
 
@@ -152,6 +152,6 @@ async fn a_runtime_that_ignores_the_request_has_not_loaded_anything() {
         }
     }
     let deaf = Deaf(Fake::new(true, &[]));
-    let error = load(&deaf, &disk(500), None, NO_WAIT, async || Ok(()), || Ok(())).await.unwrap_err();
+    let error = load(&deaf, &disk(500), None, NO_WAIT, async || Ok::<_, DaemonError>(()), || Ok(())).await.unwrap_err();
     assert!(error.to_string().contains("keeps running and does not reload its configuration"), "{error}");
 }

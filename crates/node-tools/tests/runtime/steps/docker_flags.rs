@@ -16,7 +16,7 @@ const FOUND: &str =
     "{\n  \"exec-opts\": [\"native.cgroupdriver=systemd\"],\n  \"registry-mirrors\": [\"https://m\"] }\n";
 
 #[tokio::test]
-async fn nothing_is_added_to_a_file_that_docker_would_reject_with_its_flags() {
+async fn nothing_is_added_to_a_file_that_flags_conflict_with() {
     for (keys, version, flags, default) in REJECTED {
         let node = Node::with_flags(Some(FOUND), keys, version);
         let setup = node.setup_with(default, flags);
@@ -38,7 +38,7 @@ async fn nothing_is_added_to_a_file_that_docker_would_reject_with_its_flags() {
 }
 
 #[tokio::test]
-async fn a_file_that_docker_has_rejected_is_restored_by_the_next_start() {
+async fn a_rejected_file_is_restored_by_the_next_start() {
     for (keys, version, flags, default) in REJECTED {
         let mut node = Node::with_flags(Some(FOUND), keys, version);
         let mut setup = node.setup_with(default, flags);
@@ -70,7 +70,7 @@ async fn a_file_that_docker_has_rejected_is_restored_by_the_next_start() {
 }
 
 #[tokio::test]
-async fn a_runtime_beside_that_of_a_flag_is_loaded_by_releases_that_merge_them() {
+async fn releases_that_merge_runtimes_load_the_one_of_the_file() {
     for (flags, default) in [
         (&[FLAG][..], true),
         (&[FLAG, "--add-runtime", "kata=/kata"], true),

@@ -1,0 +1,39 @@
+//! What the probe reports of container runtimes.
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+/// An NVIDIA runtime in the configuration of a container runtime whose program is part of the host.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase")]
+pub struct HostRuntime {
+    /// The main configuration file of the container runtime, such as `/etc/docker/daemon.json`.
+    #[schemars(length(max = 256))]
+    #[serde(default)]
+    pub file: String,
+    /// Name of the runtime in that file, which is the handler of a RuntimeClass.
+    #[schemars(length(max = 63))]
+    #[serde(default)]
+    pub handler: String,
+    /// Whether the runtime runs pods without a RuntimeClass.
+    #[serde(default)]
+    pub default: bool,
+}
+
+/// The configuration that a container runtime has loaded, from the `Status` of the Container Runtime Interface.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct LoadedRuntime {
+    /// Its socket on the host, such as `/run/containerd/containerd.sock`.
+    #[schemars(length(max = 256))]
+    #[serde(default)]
+    pub socket: String,
+    /// Whether containers can get CDI devices (`enable_cdi`). Absent if the runtime does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cdi: Option<bool>,
+    /// The directories from which it reads CDI specifications (`cdi_spec_dirs`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 256)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub cdi_spec_dirs: Vec<String>,
+}
