@@ -97,7 +97,7 @@ fn a_runtime_of_the_host_is_kept_only_with_its_driver() {
 }
 
 /// What containerd reports of its loaded configuration.
-fn loaded(cdi: Option<bool>, dirs: &[&str]) -> Vec<LoadedRuntime> {
+pub fn loaded(cdi: Option<bool>, dirs: &[&str]) -> Vec<LoadedRuntime> {
     let socket = "/run/containerd/containerd.sock".to_owned();
     vec![LoadedRuntime { socket, cdi, cdi_spec_dirs: dirs.iter().map(|dir| (*dir).to_owned()).collect() }]
 }

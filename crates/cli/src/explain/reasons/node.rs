@@ -41,8 +41,7 @@ pub const FOREIGN_DRA_DRIVER: Entry = Entry {
 pub const GPUS_PASSED_THROUGH: Entry = Entry {
     list: List::Normal,
     condition: "",
-    meaning: "Some of the node's GPUs are passed through to virtual machines (bound to a vfio driver or `pci-stub`, or \
-              with virtual functions in use), and are not counted; all others are allocatable.",
+    meaning: "Some of the node's GPUs are passed through to virtual machines, and not counted; all others are allocatable.",
     action: "Nothing. To use them in containers, bind them to NVIDIA's driver.",
 };
 
@@ -109,8 +108,7 @@ pub const DRIVER_INSTALLING: Entry = Entry {
 pub const FABRIC_STARTING: Entry = Entry {
     list: List::InProgress,
     condition: "",
-    meaning: "The GPUs have not joined their NVLink fabric yet, or no process `nv-fabricmanager` runs yet on a machine with \
-              NVSwitches. After ten minutes it is the failure `FabricNotReady`.",
+    meaning: "The NVLink fabric is starting, or `nv-fabricmanager` is. After ten minutes it is `FabricNotReady`.",
     action: "Wait, if the node has just been booted. Otherwise take the action in the message.",
 };
 
@@ -199,8 +197,7 @@ pub const RELEASING_GPUS: Entry = Entry {
 pub const NODE_NOT_READY: Entry = Entry {
     list: List::Excluded,
     condition: "",
-    meaning: "The Kubernetes Node is not Ready, or kubelet does not report the version of its container runtime \
-               because the runtime does not answer.",
+    meaning: "The Kubernetes Node is not Ready, or kubelet does not report a version of its container runtime (it does not answer).",
     action: "Check the conditions of the Node (`kubectl describe node`).",
 };
 

@@ -2,6 +2,7 @@
 
 use super::{A, GpuNode, NodeStage, Scenario, Steps};
 use crate::{
+    host_runtime::loaded,
     mig::{SEVENTHS, change_manually, mixed, partitioned},
     runtime_restart::{fresh, set_progress},
     sim::{Faults, Sim, faults::MigOutcome},
@@ -52,6 +53,9 @@ pub const SCENARIOS: &[Scenario] = &[
     }),
     (Reason::RuntimeDown, A, || ended("RuntimeDown: the container runtime does not start: unexpected end of file")),
     (Reason::RuntimeUnsupported, A, || fleet("containerd://1.6.9", "v1.34.1", "{injection: CDI}")),
+    (Reason::CdiDisabled, A, || {
+        node("{}", Faults::default()).then(|sim| sim.report("a").loaded_runtimes = loaded(Some(true), &["/etc/cdi"]))
+    }),
     (Reason::WaitingForAllocatable, A, || node("{}", Faults { publishes: Some(7), ..Faults::default() })),
     (Reason::WaitingForAllocatable, A, || {
         node("{}", Faults { publishes: Some(7), ..Faults::default() }).then(|sim| sim.node_mut("a").withheld = 1.into())
