@@ -115,7 +115,7 @@ fn a_driver_that_fails_to_restart_does_not_disturb_a_gpu_pod() {
         let busy = run_busy_pod(&f).await?;
         // This mode also ends the running container.
         f.host.standin().set_driver_mode(&DriverMode::Crash { message: "kernel headers not found".into() })?;
-        is_out_of_service(&f, Reason::ContainerCrashed).await?;
+        is_out_of_service(&f, Reason::KernelHeadersUnavailable).await?;
         // The status may first report what other pods of the node wait for.
         f.wait_for_status("the driver's own message", |status| {
             ensure!(status.message.contains("kernel headers not found"), "{}", status.message);

@@ -45,7 +45,7 @@ fn a_crashing_container_is_reported() {
     test(async |f| {
         f.host.standin().set_driver_mode(&DriverMode::Crash { message: "kernel headers not found".into() })?;
         f.apply("{}").await?;
-        shows(&f, Reason::ContainerCrashed, "kernel headers not found").await?;
+        shows(&f, Reason::KernelHeadersUnavailable, "kernel headers not found").await?;
         f.host.standin().set_driver_mode(&DriverMode::Ok)?;
         f.wait_until_ready().await
     });
