@@ -20,8 +20,15 @@ const NOT_LOADED: &str = "NVIDIA driver is not loaded";
 
 /// Returns the expected report of a host with only these drivers, with the fields of the module and of NVML.
 fn expected(installed: &[&Driver], module: &Value, nvml: &Value) -> Value {
-    let installed: Vec<Value> =
-        installed.iter().map(|driver| json!({"root": "/", "version": driver.version})).collect();
+    let installed = installed.iter().map(|driver| {
+        let mut known = json!({"root": "/", "version": driver.version});
+        if module["loaded"].as_str() == Some(&driver.version) {
+            // The library creates its own device nodes, but not those of unified memory.
+            known["missingDevices"] = json!(["nvidia-uvm", "nvidia-uvm-tools"]);
+        }
+        known
+    });
+    let installed: Vec<Value> = installed.collect();
     let mut driver = json!({"inUse": false, "installed": installed});
     driver.as_object_mut().expect("an object").extend(module.as_object().expect("an object").clone());
     json!({
