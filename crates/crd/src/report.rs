@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumIter, IntoStaticStr};
 
-pub use self::runtimes::{HostRuntime, LoadedRuntime};
+pub use self::runtimes::{CDI_SPECS, HostRuntime, LoadedRuntime};
 use crate::{
     health::GpuHealth,
     open::{self, is_default},

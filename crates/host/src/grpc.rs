@@ -1,6 +1,6 @@
 //! Requests by gRPC to servers on the node, over their unix sockets: one message out, one message back.
 
-use std::time::Duration;
+use std::{io, path::Path, time::Duration};
 
 use h2::RecvStream;
 use http::{HeaderMap, Request};
@@ -31,6 +31,11 @@ impl GrpcError {
     pub fn is_unimplemented(&self) -> bool {
         matches!(self, Self::Status(code) if code == "12")
     }
+}
+
+/// Connects to a unix socket, which can block if the queue of the socket is full.
+pub async fn connect(socket: &Path, deadline: Duration) -> io::Result<UnixStream> {
+    timeout(deadline, UnixStream::connect(socket)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Sends an encoded message to a method such as `/v1.PodResourcesLister/List`, and returns the encoded message of the response.

@@ -68,13 +68,12 @@ impl<'w> Assessment<'w> {
         let ceilings = driver_version::ceilings(catalogue, &member);
         let host_driver = driver_version::host_driver_problem(catalogue, &member);
         let against_driver = driver::against_driver(&member, now);
-        let against_runtime = phase::against_runtime(&member);
         let broken_stage = phase::broken_stage(&member, world, now);
         let evidence = phase::Evidence {
             validation: &validation,
             host_driver,
             against_driver: against_driver.as_ref(),
-            against_runtime: against_runtime.as_ref(),
+            against_runtime: cuda::against_runtime(&member),
             broken_stage: broken_stage.as_ref(),
             lacks_for_cuda: cuda::lacking(&member, catalogue, now),
         };

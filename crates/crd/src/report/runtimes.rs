@@ -3,6 +3,9 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+/// The directory on the host in which NVIDIA's device plugin writes its CDI specifications.
+pub const CDI_SPECS: &str = "/var/run/cdi";
+
 /// An NVIDIA runtime in the configuration of a container runtime whose program is part of the host.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]

@@ -1,9 +1,10 @@
 //! The CDI specification of NVIDIA's device plugin. The plugin writes it when it starts, with the device nodes that exist then, and a
 //! container gets only the nodes that the specification lists.
 
+use gpu_operator_crd::report::CDI_SPECS;
+
 use crate::root::HostRoot;
 
-const FOLDER: &str = "/var/run/cdi";
 /// The vendor of the plugin's specification, with which the file's name begins.
 const PLUGIN: &str = "k8s.device-plugin.nvidia.com";
 /// More than the specification of sixteen GPUs with all their MIG devices has.
@@ -13,10 +14,10 @@ const NEEDED: [&str; 2] = ["nvidia-uvm", "nvidia-uvm-tools"];
 
 /// Returns the device nodes that CUDA programs need and the specification lacks; none if there is no specification.
 pub fn unlisted(host: &HostRoot) -> Vec<String> {
-    let names = host.names(FOLDER).unwrap_or_default();
+    let names = host.names(CDI_SPECS).unwrap_or_default();
     let files = names.iter().filter(|name| name.starts_with(PLUGIN));
     let texts: Vec<String> = files
-        .filter_map(|name| host.bytes(format!("{FOLDER}/{name}"), MAX_BYTES).ok())
+        .filter_map(|name| host.bytes(format!("{CDI_SPECS}/{name}"), MAX_BYTES).ok())
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         .collect();
     let lists = |text: &str, name: &str| {

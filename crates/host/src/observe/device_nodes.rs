@@ -10,7 +10,10 @@ use std::{
 
 use gpu_operator_crd::report::Holder;
 
-use crate::root::{HostRoot, present};
+use crate::{
+    observe::processes,
+    root::{HostRoot, present},
+};
 
 /// The nodes that every CUDA program opens, on any GPU.
 const NEEDED: [&str; 3] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"];
@@ -123,8 +126,7 @@ pub fn holders(host: &HostRoot) -> Result<Vec<Holder>, HoldersError> {
     let own = host.read_if_present("/proc/self/cgroup").map_err(HoldersError::Processes)?;
     let mut found = BTreeSet::new();
     let mut unreadable = None;
-    for name in host.names("/proc").map_err(HoldersError::Processes)? {
-        let Ok(pid) = name.parse::<u32>() else { continue };
+    for pid in processes::pids(host).map_err(HoldersError::Processes)? {
         match holder(host, pid, own.as_deref()) {
             Ok(holder) => found.extend(holder),
             Err(error) => unreadable = Some(HoldersError::Process(pid, error)),

@@ -1,6 +1,6 @@
 //! Docker's daemon: its process, and the runtimes on its command line, which its configuration file does not show.
 
-use crate::root::HostRoot;
+use crate::{observe::processes, root::HostRoot};
 
 const NAME: &str = "dockerd";
 /// Without all of these a host has no Docker, and its processes are not listed.
@@ -51,9 +51,8 @@ impl Flags {
         if !OF_DOCKER.iter().any(|path| host.metadata(path).is_ok()) {
             return Self::default();
         }
-        let names = host.names("/proc").unwrap_or_default();
-        let found = names.iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
-        let daemon = found.filter(|pid| is_daemon(host, pid)).find_map(|pid| {
+        let all = processes::pids(host).into_iter().flatten();
+        let daemon = all.filter(|pid| is_daemon(host, *pid)).find_map(|pid| {
             let command_line = host.bytes(format!("/proc/{pid}/cmdline"), MAX_COMMAND_LINE);
             // One that is ending has none.
             command_line.ok().filter(|line| !line.is_empty())
@@ -68,7 +67,7 @@ fn runtime(value: &str) -> Option<(String, String)> {
     Some((name.trim().to_lowercase(), program.trim().to_owned()))
 }
 
-fn is_daemon(host: &HostRoot, pid: &str) -> bool {
+fn is_daemon(host: &HostRoot, pid: u32) -> bool {
     let read = |file: &str| host.read(format!("/proc/{pid}/{file}")).unwrap_or_default();
     if read("comm") != NAME {
         return false;

@@ -6,7 +6,6 @@ use std::{collections::HashMap, io, time::Duration};
 use gpu_operator_crd::report::LoadedRuntime;
 use prost::Message;
 use serde::Deserialize;
-use tokio::net::UnixStream;
 
 use crate::{
     grpc::{self, GrpcError},
@@ -46,10 +45,7 @@ pub enum LoadedRuntimeError {
 /// Asks the containerd of a socket. Returns `None` if there is none, or if it serves something else than the CRI.
 pub async fn ask(host: &HostRoot, socket: &str) -> Result<Option<LoadedRuntime>, LoadedRuntimeError> {
     let Some(path) = present(host.resolve(socket)).map_err(LoadedRuntimeError::Find)? else { return Ok(None) };
-    // Connecting to a unix socket can block as well, if its queue is full.
-    let connected = tokio::time::timeout(DEADLINE, UnixStream::connect(&path)).await;
-    let stream =
-        connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(LoadedRuntimeError::Connect)?;
+    let stream = grpc::connect(&path, DEADLINE).await.map_err(LoadedRuntimeError::Connect)?;
     let request = StatusRequest { verbose: true }.encode_to_vec();
     match grpc::call(stream, METHOD, &request, MAX_RESPONSE, DEADLINE).await {
         Ok(response) => decode(socket, &response).map(Some),

@@ -6,7 +6,6 @@
 use std::{io, path::PathBuf, time::Duration};
 
 use prost::Message;
-use tokio::net::UnixStream;
 
 use crate::{
     grpc::{self, GrpcError},
@@ -69,11 +68,7 @@ pub fn socket(host: &HostRoot, kubelet_root: Option<&str>) -> Result<Option<Path
 
 /// Returns the devices of all containers, sorted. Containers without devices are not listed.
 pub async fn list(socket: PathBuf) -> Result<Vec<Assignment>, PodResourcesError> {
-    // Connecting to a unix socket can block as well, if its queue is full.
-    let connected = tokio::time::timeout(DEADLINE, UnixStream::connect(&socket)).await;
-    let stream = connected
-        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-        .map_err(|error| PodResourcesError::Connect(socket, error))?;
+    let stream = grpc::connect(&socket, DEADLINE).await.map_err(|error| PodResourcesError::Connect(socket, error))?;
     Ok(decode(&grpc::call(stream, METHOD, &[], MAX_RESPONSE, DEADLINE).await?)?)
 }
 

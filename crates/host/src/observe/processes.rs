@@ -8,14 +8,16 @@ use crate::root::{HostRoot, present};
 /// The kernel truncates the name of a process to this many bytes.
 const MAX_NAME: usize = 15;
 
+/// Returns the ids of all processes.
+pub fn pids(host: &HostRoot) -> io::Result<impl Iterator<Item = u32>> {
+    Ok(host.names("/proc")?.into_iter().filter_map(|name| name.parse().ok()))
+}
+
 /// Returns whether a process with this name runs. One that ends while it is read does not.
 pub fn runs(host: &HostRoot, name: &str) -> io::Result<bool> {
     let name = &name.as_bytes()[..name.len().min(MAX_NAME)];
-    for process in host.names("/proc")? {
-        if process.parse::<u32>().is_err() {
-            continue;
-        }
-        let found = host.bytes(format!("/proc/{process}/comm"), MAX_NAME as u64);
+    for pid in pids(host)? {
+        let found = host.bytes(format!("/proc/{pid}/comm"), MAX_NAME as u64);
         match present(found) {
             Ok(Some(found)) if found.trim_ascii_end() == name => return Ok(true),
             Err(error) if error.raw_os_error() != Some(nix::libc::ESRCH) => return Err(error),

@@ -1,19 +1,19 @@
 //! What CUDA programs need beside a driver and allocatable GPUs: the NVLink fabric of a machine with `NVSwitches`, and the device nodes of
-//! unified memory. Without them, kubelet starts pods whose programs fail.
+//! unified memory, and a container runtime that supports CDI. Without them, kubelet starts pods whose programs fail, or no pods.
 
 use gpu_operator_crd::{
     Phase,
     health::CauseKind,
     policy::Stage,
     reason::Reason,
-    report::{Gpu, InstalledDriver, Report},
+    report::{CDI_SPECS, Gpu, InstalledDriver, Report},
 };
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{member::Member, verdict::Verdict},
     catalogue::{Catalogue, branch_of},
-    desired::driver::DriverChoice,
+    desired::{container_runtime, driver::DriverChoice},
     settings::FABRIC_GRACE,
     time::older,
 };
@@ -105,4 +105,39 @@ fn unified_memory(member: &Member<'_>, report: &Report, loaded: &str) -> Option<
         pod.name
     );
     Some(Verdict::new(Phase::DevicePlugin, Reason::DeviceNodesMissing, message))
+}
+
+/// Returns what the node's container runtime reports against CDI, if containers get their GPUs by CDI: kubelet keeps GPUs allocatable
+/// although no container can have them. containerd 2.0 to 2.2 start such containers without their GPUs, later releases do not start them.
+pub fn against_runtime(member: &Member<'_>) -> Option<Verdict> {
+    let choice = member.toolkit().filter(|choice| choice.is_by_cdi())?;
+    let loaded = container_runtime::loaded(member.node, member.report)?;
+    let runtime = &member.node.runtime;
+    let is_enabled = loaded.cdi != Some(false);
+    let is_read = |dir: &String| [CDI_SPECS, "/run/cdi"].contains(&dir.trim_end_matches('/'));
+    if is_enabled && (loaded.cdi_spec_dirs.is_empty() || loaded.cdi_spec_dirs.iter().any(is_read)) {
+        return None;
+    }
+    let has_loaded = if is_enabled {
+        format!("cdi_spec_dirs = {}", loaded.cdi_spec_dirs.join(", "))
+    } else {
+        "enable_cdi = false".to_owned()
+    };
+    let has_latest = member.want().is_some_and(|want| want.toolkit == member.have.toolkit);
+    let (reason, remedy) = match choice.setup() {
+        _ if is_enabled => {
+            (Reason::CdiDisabled, format!(": add {CDI_SPECS} to cdi_spec_dirs in its configuration, and restart it"))
+        }
+        Some(setup) if has_latest => {
+            let files = setup.files().collect::<Vec<_>>().join(", ");
+            (Reason::ToolkitInstalling, format!("; the toolkit enables CDI in {files}, and restarts it"))
+        }
+        _ => (
+            Reason::CdiDisabled,
+            "; the update of the toolkit enables CDI, or set enable_cdi = true in its configuration and restart it"
+                .to_owned(),
+        ),
+    };
+    let message = format!("{runtime} has loaded {has_loaded}, so no container can have a GPU{remedy}");
+    Some(Verdict::new(Phase::Toolkit, reason, message))
 }

@@ -18,7 +18,7 @@ use crate::{
         verdict::{Verdict, gpu_missing, no_pod, runs, stage_pod_failure, starting},
     },
     container_names::INSTALL_TOOLKIT,
-    desired::{Desired, container_runtime, driver::DriverChoice, toolkit::ToolkitChoice},
+    desired::{Desired, driver::DriverChoice, toolkit::ToolkitChoice},
     note::Note,
     settings::{REPORT_GRACE, STAGE_GRACE},
     time::{later, older},
@@ -31,7 +31,8 @@ pub struct Evidence<'a> {
     /// Why the host's driver does not support the node's GPUs.
     pub host_driver: Option<String>,
     pub against_driver: Option<&'a Note>,
-    pub against_runtime: Option<&'a Note>,
+    /// What the container runtime reports against CDI.
+    pub against_runtime: Option<Verdict>,
     pub broken_stage: Option<&'a Verdict>,
     /// What CUDA programs need and the node does not have.
     pub lacks_for_cuda: Option<Verdict>,
@@ -46,7 +47,7 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
     if !node.ready {
         return Verdict::new(last_phase(member), Reason::NodeNotReady, "the Node is not Ready; check its conditions");
     }
-    if member.is_complete() && member.is_believable() && against_driver.or(against_runtime).is_none() {
+    if member.is_complete() && member.is_believable() && against_driver.is_none() && against_runtime.is_none() {
         let counts = |broken: &&Verdict| {
             let from = member.status().and_then(|status| broken_stage_counts_from(broken, status));
             from.is_some_and(|from| now >= from)
@@ -75,18 +76,13 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
     if let Some(why) = host_driver {
         return Verdict::new(Phase::Driver, Reason::DriverUnsupported, why);
     }
-    let runtime = against_runtime.map(|note| Verdict::new(Phase::Toolkit, note.reason, note.message.clone()));
-    // The toolkit that the node has cannot change that; one that is being installed may have a problem of its own.
-    let (disabled, loading) = match runtime {
-        Some(verdict) if verdict.reason == Reason::CdiDisabled => (Some(verdict), None),
-        other => (None, other),
-    };
     driver::judge(member, against_driver, world, now)
         .or_else(|| by_claims(member))
-        .or(disabled)
+        // The toolkit that the node has cannot change that; one that is being installed may have a problem of its own.
+        .or_else(|| against_runtime.clone().filter(|verdict| verdict.reason == Reason::CdiDisabled))
         .or_else(|| lacks_for_cuda.filter(|lacks| lacks.phase == Phase::Driver))
         .or_else(|| toolkit(member, world, now))
-        .or(loading)
+        .or(against_runtime)
         .or_else(|| mps(member, world, now))
         .unwrap_or_else(|| device_plugin(member, world, now))
 }
@@ -170,47 +166,6 @@ fn waited_since_boot(member: &Member<'_>, now: Timestamp) -> bool {
     before.is_some_and(|before| match before.reason() {
         Some(Reason::WaitingForReport) => before.since().is_some_and(|since| older(since, REPORT_GRACE, now)),
         reason => reason == Some(Reason::ProbeMissing),
-    })
-}
-
-/// The folder in which the device plugin writes CDI specifications.
-const CDI_SPECS: &str = "/var/run/cdi";
-
-/// Returns what the node's container runtime reports against CDI, if containers get their GPUs by CDI: kubelet keeps GPUs allocatable
-/// although no container can have them. containerd 2.0 to 2.2 start such containers without their GPUs, later releases do not start them.
-pub fn against_runtime(member: &Member<'_>) -> Option<Note> {
-    let choice = member.toolkit().filter(|choice| choice.is_by_cdi())?;
-    let loaded = container_runtime::loaded(member.node, member.report)?;
-    let runtime = &member.node.runtime;
-    let is_read = |dir: &String| [CDI_SPECS, "/run/cdi"].contains(&dir.trim_end_matches('/'));
-    let message = if loaded.cdi == Some(false) {
-        format!("{runtime} has loaded enable_cdi = false, so no container can have a GPU")
-    } else if !loaded.cdi_spec_dirs.is_empty() && !loaded.cdi_spec_dirs.iter().any(is_read) {
-        let dirs = loaded.cdi_spec_dirs.join(", ");
-        return Some(Note::new(
-            Reason::CdiDisabled,
-            format!(
-                "{runtime} has loaded cdi_spec_dirs = {dirs}, so no container can have a GPU: add {CDI_SPECS} to cdi_spec_dirs in its configuration, and restart it"
-            ),
-        ));
-    } else {
-        return None;
-    };
-    let has_enabled = member.want().is_some_and(|want| want.toolkit == member.have.toolkit);
-    Some(match choice.setup() {
-        Some(setup) if has_enabled => {
-            let files = setup.files().collect::<Vec<_>>().join(", ");
-            Note::new(
-                Reason::ToolkitInstalling,
-                format!("{message}; the toolkit enables CDI in {files}, and restarts it"),
-            )
-        }
-        _ => Note::new(
-            Reason::CdiDisabled,
-            format!(
-                "{message}; the update of the toolkit enables CDI, or set enable_cdi = true in its configuration and restart it"
-            ),
-        ),
     })
 }
 

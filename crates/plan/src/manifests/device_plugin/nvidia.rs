@@ -3,7 +3,7 @@
 use gpu_operator_common::mig_layout::MigLayout;
 use gpu_operator_crd::{
     policy::{DeviceIdStrategy, MigStrategy, PluginFlags, Sharing},
-    report::{CONTAINER_ROOT, HOST_ROOT},
+    report::{CDI_SPECS, CONTAINER_ROOT, HOST_ROOT},
 };
 use k8s_openapi::api::core::v1::{Container, EnvVar, SecurityContext, Volume, VolumeMount};
 
@@ -21,8 +21,6 @@ use crate::{
     settings::Settings,
 };
 
-/// Every runtime that knows CDI looks for specifications here.
-const CDI: &str = "/var/run/cdi";
 const PROGRAM: &str = "nvidia-device-plugin";
 
 pub fn nvidia_pod(
@@ -49,13 +47,13 @@ pub fn nvidia_pod(
     let mut mounts = vec![
         mount("sockets", SOCKETS, Mode::Writable),
         mount("driver-root", pod::DRIVER_ROOT, Mode::Follow),
-        mount("cdi", CDI, Mode::Writable),
+        mount("cdi", CDI_SPECS, Mode::Writable),
     ];
     let mut volumes = driver_gate_volumes(input);
     volumes.extend([
         host_path("sockets", SOCKETS, None),
         host_path("driver-root", root, Some("DirectoryOrCreate")),
-        host_path("cdi", CDI, Some("DirectoryOrCreate")),
+        host_path("cdi", CDI_SPECS, Some("DirectoryOrCreate")),
     ]);
     let mut init = vec![driver_gate(input)];
     if let Some((gate, of_gate)) = toolkit::gate(input) {
