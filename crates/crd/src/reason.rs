@@ -128,6 +128,8 @@ pub enum Reason {
     FabricNotReady,
     /// The host, or the device plugin's CDI specification, lacks device nodes that every CUDA program opens.
     DeviceNodesMissing,
+    /// `cuInit` fails on the node, so that no CUDA program can start.
+    CudaInitFailed,
     /// No driver image is published for the node's operating system.
     NoDriverImageForOS,
     /// The driver version in the policy does not support the node's model.
@@ -270,6 +272,7 @@ impl Reason {
                 | Self::NvmlFailed
                 | Self::FabricNotReady
                 | Self::DeviceNodesMissing
+                | Self::CudaInitFailed
                 | Self::NoDriverImageForOS
                 | Self::DriverUnsupported
                 | Self::UnknownGpu

@@ -298,6 +298,23 @@ pub struct DriverFacts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub cuda_version: Option<String>,
+    /// The error with which `cuInit` fails on the node, so that no CUDA program can start. The probe calls it in a process of its own once
+    /// NVML works, and again when the driver, a MIG layout or the fabric manager changes. Absent while it has not failed twice in a row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cuda_error: Option<CudaError>,
+}
+
+/// An error of CUDA's driver API.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct CudaError {
+    /// Its number, such as `802`.
+    #[serde(default)]
+    pub code: u32,
+    /// Its name, such as `CUDA_ERROR_SYSTEM_NOT_READY`. Empty if the library does not know the error.
+    #[schemars(length(max = 64))]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
 }
 
 /// A program that has a device file of the driver (`/dev/nvidia*`) open.

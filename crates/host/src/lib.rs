@@ -15,10 +15,12 @@
 //! | [`grpc`] | requests to servers on the node, such as kubelet and the container runtime |
 //! | [`observe`] | facts of the host without NVML: PCI bus, driver, device nodes, operating system, runtimes, kernel log, pods |
 //! | [`nvml`] | NVML in a child process: what it reports of GPUs and MIG, and the supervisor of the child |
+//! | [`cuda`] | `cuInit` in another child process of that supervisor |
 //!
 //! Everything on the host is reached through [`root::HostRoot`], except for the kernel log. Nothing in here writes to the host;
 //! only [`nvml::supervisor::Supervisor::apply_mig_step`] changes a GPU.
 
+pub mod cuda;
 pub mod grpc;
 pub mod nvml;
 pub mod observe;

@@ -1,5 +1,6 @@
 //! The loop of `nvml-probe run`: reads the host, queries NVML and writes what changed.
 
+mod cuda;
 pub mod facts;
 pub mod metrics;
 pub mod telemetry;
@@ -13,6 +14,7 @@ use std::{
 
 use gpu_host::{
     nvml::{
+        protocol::CudaInit,
         supervisor::{NvmlStatus, Supervisor},
         trusted::Target,
     },
@@ -32,7 +34,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use self::facts::FactError;
+use self::{cuda::CudaCheck, facts::FactError};
 use crate::{
     error_log::ErrorLog,
     health::{
@@ -41,7 +43,7 @@ use crate::{
         xid::XidDeduplicator,
     },
     report::{
-        build::{build_report, gpu_pods, with_gpu_pods, with_health},
+        build::{build_report, gpu_pods, with_cuda_error, with_gpu_pods, with_health},
         gpu_node::{GpuNodeView, PublishError, Published, Publisher, Requests},
     },
 };
@@ -85,6 +87,7 @@ pub struct Agent {
     health: Option<NodeHealth>,
     last: Option<LastQuery>,
     loaded_runtimes: Vec<LoadedRuntime>,
+    cuda: CudaCheck,
 }
 
 /// What ends the pause between two looks.
@@ -124,6 +127,7 @@ impl Agent {
             health: None,
             last: None,
             loaded_runtimes: Vec::new(),
+            cuda: CudaCheck::default(),
         }
     }
 
@@ -154,12 +158,14 @@ impl Agent {
         };
         let gpu_node = self.gpu_node.borrow().clone();
         self.telemetry.heartbeat.look_started(Instant::now());
+        self.cuda.restore(gpu_node.report(), Instant::now());
         let outcome = self.look(&gpu_node, requests).await;
         self.telemetry.metrics.count_look(outcome.is_ok());
         let mut report = match outcome {
             Ok(report) => {
                 self.loaded_runtimes = facts::loaded_runtimes(&self.settings.host, &self.loaded_runtimes).await;
                 let report = Report { loaded_runtimes: self.loaded_runtimes.clone(), ..report };
+                let report = with_cuda_error(self.cuda.error(&report), report);
                 with_gpu_pods(report, self.gpu_pods(&gpu_node, requests).await)
             }
             Err(error) => return sleep(self.failed("cannot read the host", &error)).await,
@@ -172,6 +178,10 @@ impl Agent {
             if let Err(error) = self.publish(&gpu_node, &report).await {
                 return sleep(self.failed("cannot write the report", &error)).await;
             }
+            if self.init_cuda(&report).await {
+                report = with_cuda_error(self.cuda.error(&report), report);
+                continue;
+            }
             // XIDs are reported without waiting for the end of the pause.
             let left = pause.saturating_sub(looked.elapsed());
             match timeout(left, self.wait_for_log(&gpu_node.rules())).await {
@@ -179,6 +189,24 @@ impl Agent {
                 Ok(Wake::DriverLoaded) | Err(_) => return,
             }
         }
+    }
+
+    /// Calls `cuInit` if that is due. Returns whether it was called.
+    async fn init_cuda(&mut self, report: &Report) -> bool {
+        let target = self
+            .last
+            .as_ref()
+            .and_then(|last| last.target.as_ref().ok())
+            .filter(|_| self.cuda.is_due(report, Instant::now()) && !cuda::is_layout_applied(&self.settings.host));
+        let Some(target) = target else { return false };
+        let result = self.supervisor.init_cuda(target).await;
+        match &result {
+            CudaInit::Succeeded => tracing::debug!("cuInit succeeds"),
+            CudaInit::Failed(error) => tracing::warn!(code = error.code, name = error.name, "cuInit fails"),
+            CudaInit::Unknown(why) => tracing::warn!(why, "cannot call cuInit"),
+        }
+        self.cuda.record(report, result, Instant::now());
+        true
     }
 
     /// Waits until the kernel log has new XIDs, which are then evaluated, or an entry that requires another look at the

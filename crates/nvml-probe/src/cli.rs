@@ -4,6 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Du
 
 use clap::{Args, Parser, Subcommand};
 use gpu_host::{
+    cuda,
     nvml::{
         child::{self, ChildError, ChildOptions},
         supervisor::{Limits, Supervisor, child_command},
@@ -44,6 +45,9 @@ enum Command {
     /// Load NVML and answer queries. The probe starts this itself.
     #[command(hide = true)]
     NvmlChild(ChildOptions),
+    /// Load CUDA and print whether it can be initialised. The probe starts this itself.
+    #[command(hide = true)]
+    CudaChild(ChildOptions),
 }
 
 impl Cli {
@@ -54,6 +58,7 @@ impl Cli {
             Command::Detect(options) => run_on_this_thread(async |shutdown| options.run(shutdown).await),
             Command::Tool(tool) => Ok(tool.run()?),
             Command::NvmlChild(options) => Ok(child::run(&options).map(|()| ExitCode::SUCCESS)?),
+            Command::CudaChild(options) => Ok(cuda::run(&options).map(|()| ExitCode::SUCCESS)?),
         }
     }
 }

@@ -90,7 +90,10 @@ impl Host {
     pub fn install(&self, root: &str, version: &str, gpus: &[(&str, &str)]) {
         let library = self.library(root, version);
         fs::create_dir_all(library.parent().unwrap()).unwrap();
-        fs::copy(standin(), &library).unwrap();
+        for library in [&library, &library.with_file_name(format!("libcuda.so.{version}"))] {
+            fs::copy(standin(), library).unwrap();
+            fs::set_permissions(library, Permissions::from_mode(0o755)).unwrap();
+        }
         // The probe loads a library only if no other user can write to it, or to a folder above it.
         for path in library.ancestors().take_while(|path| *path != self.directory.path()) {
             fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();

@@ -54,6 +54,7 @@ pub(super) fn report(machine: &Machine, inputs: &Inputs<'_>) -> Report {
             installed,
             waits: None,
             cuda_version: answering.then(|| "13.1".to_owned()),
+            cuda_error: None,
         },
         nvml: NvmlFacts {
             state,

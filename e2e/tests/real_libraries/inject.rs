@@ -24,14 +24,19 @@ impl Installed {
     pub fn of(driver: &Driver) -> Self {
         let installed = Self(folder());
         let root = installed.root();
-        let status = Command::new("cp").arg("-a").arg(driver.root.join("usr")).arg(root).status().expect("cp");
-        assert!(status.success(), "copying {} failed", driver.root.display());
+        Self::copy(driver, root);
         alternative(root, "usr/bin/nvidia-smi", "nvidia-smi", "/usr/lib/nvidia/current/nvidia-smi");
         for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
             let of_branch = format!("/{LIBRARIES}/nvidia/current/{name}");
             alternative(root, &format!("{LIBRARIES}/{name}"), &format!("{name}-x86_64-linux-gnu"), &of_branch);
         }
         installed
+    }
+
+    /// Copies the files of Debian's packages into a root.
+    pub fn copy(driver: &Driver, root: &Path) {
+        let status = Command::new("cp").arg("-a").arg(driver.root.join("usr")).arg(root).status().expect("cp");
+        assert!(status.success(), "copying {} failed", driver.root.display());
     }
 
     pub fn root(&self) -> &Path {

@@ -16,6 +16,7 @@
 //! `/usr`.
 #![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod cuda;
 mod inject;
 mod mps;
 mod probe;

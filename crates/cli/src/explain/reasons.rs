@@ -110,6 +110,7 @@ fn of_status(reason: Reason) -> &'static [Entry] {
         Reason::NvmlFailed => &[failure::NVML_FAILED],
         Reason::FabricNotReady => &[failure::FABRIC_NOT_READY],
         Reason::DeviceNodesMissing => &[failure::DEVICE_NODES_MISSING],
+        Reason::CudaInitFailed => &[failure::CUDA_INIT_FAILED],
         Reason::NoDriverImageForOS => &[failure::NO_DRIVER_IMAGE_FOR_OS],
         Reason::DriverUnsupported => &[failure::DRIVER_UNSUPPORTED],
         Reason::UnknownGpu => &[failure::UNKNOWN_GPU],

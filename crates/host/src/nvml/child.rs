@@ -68,16 +68,19 @@ pub enum ChildError {
 
 /// Runs the child: ties it to its parent, enters the root, then answers until its input ends.
 pub fn run(options: &ChildOptions) -> Result<(), ChildError> {
-    prctl::set_pdeathsig(Signal::SIGKILL).map_err(ChildError::Tie)?;
-    // Checked only after the tie: a parent that died earlier would not be noticed.
-    if parent_id() != options.parent {
-        return Err(ChildError::Orphaned(options.parent));
-    }
+    tie_to_parent(options.parent)?;
     // The C library and its companions are the image's own and already loaded (see the build script of `nvml-probe`). They satisfy the
     // library's dependencies, so the root may have another C library or none that fits.
     let root = LibraryRoot::open(&options.host_root, options.chroot.as_deref()).map_err(|error| error.to_string());
     let find = || root.as_ref().map_err(String::clone)?.find(&options.library).map_err(|error| error.to_string());
     answer(find, io::stdin().lock(), io::stdout().lock())
+}
+
+/// Ends this process when its parent ends.
+pub(crate) fn tie_to_parent(parent: u32) -> Result<(), ChildError> {
+    prctl::set_pdeathsig(Signal::SIGKILL).map_err(ChildError::Tie)?;
+    // Checked only after the tie: a parent that died earlier would not be noticed.
+    if parent_id() == parent { Ok(()) } else { Err(ChildError::Orphaned(parent)) }
 }
 
 fn answer(

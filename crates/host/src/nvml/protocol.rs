@@ -1,8 +1,11 @@
 //! The protocol between the probe and its NVML child. A request is one line: the PCI addresses of the GPUs on the bus, or one
 //! step of a GPU's MIG layout. The response is one line: the inventory of the GPUs with their MIG state, or that the step is
-//! done.
+//! done. The child that calls CUDA gets no request, and responds with one line.
 
-use gpu_operator_crd::{health::CauseKind, report::MigDevices};
+use gpu_operator_crd::{
+    health::CauseKind,
+    report::{CudaError, MigDevices},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::nvml::readings::Readings;
@@ -27,6 +30,16 @@ pub enum Response {
     InUse(String),
     /// NVML could not be loaded or queried, with the reason.
     Failed(String),
+}
+
+/// The result of one call of `cuInit`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub enum CudaInit {
+    Succeeded,
+    Failed(CudaError),
+    /// It could not be called or did not return, with the reason. This proves nothing about other programs.
+    Unknown(String),
 }
 
 /// One reading of every GPU that NVML knows.

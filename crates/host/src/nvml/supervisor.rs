@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    protocol::{Inventory, MigStep, Request, Response},
+    protocol::{CudaInit, Inventory, MigStep, Request, Response},
     trusted::Target,
 };
 use crate::process::Backoff;
@@ -84,15 +84,23 @@ pub enum StepError {
 /// In bytes: many times the readings of sixteen GPUs.
 const MAX_RESPONSE: u64 = 4 * 1024 * 1024;
 
-pub type ChildCommand = Box<dyn Fn(&Target) -> Command + Send>;
+/// The libraries that have a process of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    Nvml,
+    Cuda,
+}
 
-/// The only owner of the NVML child. There is never more than one child, including a stuck one.
+pub type ChildCommand = Box<dyn Fn(Api, &Target) -> Command + Send>;
+
+/// The only owner of the NVML child, and of the one that calls CUDA. There is never more than one of each, including stuck ones.
 ///
 /// Any future of the supervisor can be dropped midway: the child stays known, and the next call ends it.
 pub struct Supervisor {
     command: ChildCommand,
     limits: Limits,
     running: Option<Running>,
+    cuda: Option<Running>,
     target: Option<Target>,
     backoff: Backoff,
     failure: String,
@@ -109,7 +117,7 @@ struct Running {
 
 #[derive(Debug, thiserror::Error)]
 enum ChildFailure {
-    #[error("cannot start the NVML process: {0}")]
+    #[error("cannot start the process: {0}")]
     Start(std::io::Error),
     #[error("NVML gave no answer within {} s; its process was killed", .0.as_secs_f32())]
     TimedOut(Duration),
@@ -123,14 +131,14 @@ enum ChildFailure {
     TooLong,
     #[error("{0}")]
     Nvml(String),
-    #[error("a process that called NVML is stuck in the driver and cannot be killed; reboot the node")]
+    #[error("a process that called NVML or CUDA is stuck in the driver and cannot be killed; reboot the node")]
     Stuck,
 }
 
 impl Supervisor {
     pub fn new(command: ChildCommand, limits: Limits) -> Self {
         let backoff = Backoff::new(limits.first_pause, limits.longest_pause);
-        Self { command, limits, running: None, target: None, backoff, failure: String::new() }
+        Self { command, limits, running: None, cuda: None, target: None, backoff, failure: String::new() }
     }
 
     /// Returns the driver that a running child serves, if it is the loaded one. Its library may be gone by now,
@@ -199,7 +207,7 @@ impl Supervisor {
                 self.failure = failure.to_string();
                 tracing::warn!(failure = self.failure, retry_in_s = pause.as_secs(), "NVML does not answer");
                 // A stuck child stays known; the next query finds it again and reports it.
-                drop(self.kill().await);
+                drop(kill(&mut self.running, self.limits).await);
                 NvmlStatus::Failing(self.failure.clone())
             }
         }
@@ -214,10 +222,27 @@ impl Supervisor {
             Ok(Response::StepDone | Response::Inventory(_)) => Ok(()),
             Err(failure) => {
                 // A stuck child stays known; the next query finds it again and reports it.
-                drop(self.kill().await);
+                drop(kill(&mut self.running, self.limits).await);
                 Err(StepError::Failed(failure.to_string()))
             }
         }
+    }
+
+    /// Calls `cuInit` in a short process of its own, which does not hold the driver afterwards.
+    pub async fn init_cuda(&mut self, target: &Target) -> CudaInit {
+        self.ask_cuda(target).await.unwrap_or_else(CudaInit::Unknown)
+    }
+
+    async fn ask_cuda(&mut self, target: &Target) -> Result<CudaInit, String> {
+        kill(&mut self.cuda, self.limits).await?;
+        let started = start((self.command)(Api::Cuda, target));
+        let child = self.cuda.insert(started.map_err(|error| ChildFailure::Start(error).to_string())?);
+        let answer = timeout(self.limits.answer, child.response()).await;
+        kill(&mut self.cuda, self.limits).await?;
+        let line =
+            answer.map_err(|_| format!("cuInit has not returned within {} s", self.limits.answer.as_secs_f32()))?;
+        let line = line.ok_or("its process ended without an answer")?;
+        serde_json::from_str(&line).map_err(|error| format!("cannot parse the answer of its process: {error}"))
     }
 
     /// Releases the driver as [`Self::end`] does, and also forgets the pause after an earlier failure.
@@ -226,8 +251,9 @@ impl Supervisor {
         self.end().await
     }
 
-    /// Ends the child, if there is one: first by closing its input, then by SIGKILL. Returns once it is gone.
+    /// Ends the children, if there are any: NVML's first by closing its input, then by SIGKILL. Returns once they are gone.
     pub async fn end(&mut self) -> Result<(), String> {
+        kill(&mut self.cuda, self.limits).await?;
         let Some(child) = &mut self.running else { return Ok(()) };
         // A child that owes a response does not read its input.
         if !child.awaiting_response && !child.killed {
@@ -237,26 +263,14 @@ impl Supervisor {
                 return Ok(());
             }
         }
-        self.kill().await
-    }
-
-    async fn kill(&mut self) -> Result<(), String> {
-        let Some(child) = &mut self.running else { return Ok(()) };
-        child.killed = true;
-        // This fails only if the child has already exited.
-        drop(child.process.start_kill());
-        if timeout(self.limits.kill, child.process.wait()).await.is_err() {
-            return Err(ChildFailure::Stuck.to_string());
-        }
-        self.running = None;
-        Ok(())
+        kill(&mut self.running, self.limits).await
     }
 
     async fn send(&mut self, target: &Target, request: &Request) -> Result<Response, ChildFailure> {
         let request = serde_json::to_string(request).map_err(ChildFailure::Encode)?;
         let child = match &mut self.running {
             Some(child) => child,
-            none => none.insert(start((self.command)(target)).map_err(ChildFailure::Start)?),
+            none => none.insert(start((self.command)(Api::Nvml, target)).map_err(ChildFailure::Start)?),
         };
         child.awaiting_response = true;
         let line = timeout(self.limits.answer, child.exchange(request))
@@ -284,11 +298,27 @@ impl Running {
         let input = self.input.as_mut()?;
         input.write_all((request + "\n").as_bytes()).await.ok()?;
         input.flush().await.ok()?;
+        self.response().await
+    }
+
+    async fn response(&mut self) -> Option<String> {
         let mut line = String::new();
         (&mut self.output).take(MAX_RESPONSE).read_line(&mut line).await.ok()?;
         let is_complete = line.ends_with('\n') || line.len() as u64 == MAX_RESPONSE;
         is_complete.then_some(line)
     }
+}
+
+async fn kill(child: &mut Option<Running>, limits: Limits) -> Result<(), String> {
+    let Some(running) = child else { return Ok(()) };
+    running.killed = true;
+    // This fails only if the child has already exited.
+    drop(running.process.start_kill());
+    if timeout(limits.kill, running.process.wait()).await.is_err() {
+        return Err(ChildFailure::Stuck.to_string());
+    }
+    *child = None;
+    Ok(())
 }
 
 fn start(mut command: Command) -> std::io::Result<Running> {
@@ -312,16 +342,24 @@ fn exit_description(status: ExitStatus) -> String {
 }
 
 pub fn child_command(program: PathBuf) -> ChildCommand {
-    Box::new(move |target| {
+    Box::new(move |api, target| {
         let mut command = Command::new(&program);
-        command.arg("nvml-child").arg("--parent").arg(std::process::id().to_string());
+        let (name, library) = match api {
+            Api::Nvml => ("nvml-child", target.library.clone()),
+            Api::Cuda => ("cuda-child", target.cuda()),
+        };
+        command.arg(name).arg("--parent").arg(std::process::id().to_string());
         command.arg("--host-root").arg(&target.host_root);
         if let Some(root) = &target.chroot {
             command.arg("--chroot").arg(root);
         }
-        command.arg("--library").arg(&target.library);
-        // The vendor's library gets nothing of the probe's environment, least of all the location of its API token.
+        command.arg("--library").arg(library);
+        // The vendor's libraries get nothing of the probe's environment, least of all the location of its API token.
         command.env_clear();
+        if api == Api::Cuda {
+            // No MPS daemon listens there: its clients get CUDA's errors from the daemon.
+            command.env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
+        }
         command
     })
 }

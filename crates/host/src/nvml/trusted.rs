@@ -124,6 +124,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// Returns the path of CUDA's library inside the root: a driver installs its libraries in one folder.
+    pub fn cuda(&self) -> PathBuf {
+        self.library.with_file_name(format!("libcuda.so.{}", self.version))
+    }
+
     /// Returns the driver to query, if a module is loaded and one of the libraries, given in order of preference, has
     /// its version.
     ///

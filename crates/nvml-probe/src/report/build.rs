@@ -10,8 +10,8 @@ use gpu_host::{
     },
 };
 use gpu_operator_crd::report::{
-    Bridges, DriverFacts, Gpu, GpuPods, Holder, HostRuntime, InstalledDriver, MigAttributes, MigDevices, NvmlFacts,
-    OsRelease, Report, VirtualGpus,
+    Bridges, CudaError, DriverFacts, Gpu, GpuPods, Holder, HostRuntime, InstalledDriver, MigAttributes, MigDevices,
+    NvmlFacts, OsRelease, Report, VirtualGpus,
 };
 
 use crate::health::node::NodeHealth;
@@ -86,6 +86,7 @@ pub fn build_report(facts: &Facts, look: &NvmlStatus, health: &NodeHealth) -> Re
             cuda_version: inventory
                 .and_then(|inventory| inventory.cuda_version.as_deref())
                 .map(|version| bounded(version, MAX_SHORT)),
+            cuda_error: None,
         },
         gpu_pods: None,
         nvml: nvml(look, facts.bus.gpus.len()),
@@ -108,6 +109,11 @@ pub fn with_gpu_pods(report: Report, names: Option<BTreeSet<String>>) -> Report 
         names: names.iter().take(MAX_PODS).map(|name| bounded(name, MAX_POD)).collect(),
     });
     Report { gpu_pods, ..report }
+}
+
+pub fn with_cuda_error(error: Option<CudaError>, mut report: Report) -> Report {
+    report.driver.cuda_error = error.map(|error| CudaError { name: bounded(&error.name, MAX_NAME), ..error });
+    report
 }
 
 fn merge(gpu: &PciGpu, bus: &Bus, inventory: Option<&Inventory>, health: &NodeHealth) -> Gpu {

@@ -151,7 +151,7 @@ async fn neither_a_release_nor_a_shutdown_waits_for_a_hanging_nvml() {
     let hangs = host.path("hangs");
     let answer = r#"{"inventory":{"driverVersion":"1.2","cudaVersion":null,"gpus":[]}}"#;
     let script = format!("read line; echo '{answer}'; read line; touch {}; exec sleep 1000", hangs.display());
-    let launch: ChildCommand = Box::new(move |_| {
+    let launch: ChildCommand = Box::new(move |_, _| {
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(&script);
         command
@@ -232,9 +232,9 @@ async fn nvml_is_not_queried_until_the_wish_for_a_release_is_known() {
     let starts = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&starts);
     let real = child_command(PathBuf::from(PROBE));
-    let launch: ChildCommand = Box::new(move |target| {
+    let launch: ChildCommand = Box::new(move |api, target| {
         counted.fetch_add(1, Ordering::SeqCst);
-        real(target)
+        real(api, target)
     });
     let agent = Running::launch(&host, GpuNodeView::Unknown, Supervisor::new(launch, patient()));
     for _ in 0..10 {

@@ -31,30 +31,30 @@ use crate::{PROBE, process::Process, running::GPUS};
 
 const ANSWER: &str = r#"{"inventory":{"driverVersion":"1.2","cudaVersion":null,"gpus":[]}}"#;
 
-fn limits(answer: Duration) -> Limits {
+pub fn limits(answer: Duration) -> Limits {
     Limits { answer, end: Duration::from_millis(300), first_pause: Duration::from_mins(1), ..Limits::default() }
 }
 
 /// Long enough for a busy machine; no test waits for it.
-fn patient() -> Limits {
+pub fn patient() -> Limits {
     limits(Duration::from_mins(1))
 }
 
-fn probe() -> ChildCommand {
+pub fn probe() -> ChildCommand {
     child_command(PathBuf::from(PROBE))
 }
 
 /// A child that runs this shell script.
-fn script(script: impl Into<String>) -> ChildCommand {
+pub fn script(script: impl Into<String>) -> ChildCommand {
     let script = script.into();
-    Box::new(move |_| {
+    Box::new(move |_, _| {
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(&script);
         command
     })
 }
 
-fn target(host: &Host, chroot: bool, version: &str) -> Result<Target, Option<String>> {
+pub fn target(host: &Host, chroot: bool, version: &str) -> Result<Target, Option<String>> {
     Target::choose(&host.root(), chroot, "boot", Some(version), &all_libraries(&host.root(), None).unwrap())
 }
 
@@ -62,7 +62,7 @@ async fn look(supervisor: &mut Supervisor, target: Result<Target, Option<String>
     supervisor.query(target, &GPUS.map(|(address, _)| address.to_owned()), now).await
 }
 
-fn anything() -> Target {
+pub fn anything() -> Target {
     Target {
         host_root: PathBuf::from("/"),
         chroot: None,
@@ -254,7 +254,7 @@ async fn the_end_of_a_child_is_reported_with_its_cause() {
         let why = failure(look(&mut supervisor, Ok(anything()), Instant::now()).await);
         assert!(why.contains(expected), "{program}: {why}");
     }
-    let missing: ChildCommand = Box::new(|_| Command::new("/no/such/program"));
+    let missing: ChildCommand = Box::new(|_, _| Command::new("/no/such/program"));
     let why = failure(look(&mut Supervisor::new(missing, patient()), Ok(anything()), Instant::now()).await);
     assert!(why.contains("cannot start"), "{why}");
 }

@@ -5,6 +5,7 @@ mod agent;
 mod announce;
 mod api_server;
 mod child;
+mod cuda;
 mod endpoints;
 mod foreign_input;
 mod gates;

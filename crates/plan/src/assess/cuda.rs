@@ -1,12 +1,13 @@
-//! What CUDA programs need beside a driver and allocatable GPUs: the NVLink fabric of a machine with `NVSwitches`, and the device nodes of
-//! unified memory, and a container runtime that supports CDI. Without them, kubelet starts pods whose programs fail, or no pods.
+//! What CUDA programs need beside a driver and allocatable GPUs: the NVLink fabric of a machine with `NVSwitches`, the device nodes of
+//! unified memory, and a container runtime that supports CDI. Without them, kubelet starts pods whose programs fail, or no pods. For
+//! everything else, CUDA's own initialisation on the node is the evidence.
 
 use gpu_operator_crd::{
     Phase,
     health::CauseKind,
     policy::Stage,
     reason::Reason,
-    report::{CDI_SPECS, Gpu, InstalledDriver, Report},
+    report::{CDI_SPECS, CudaError, Gpu, InstalledDriver, Report},
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -21,11 +22,20 @@ use crate::{
 /// Begins the names of the nodes that every CUDA program opens.
 const UNIFIED_MEMORY: &str = "nvidia-uvm";
 
+/// `CUDA_ERROR_SYSTEM_NOT_READY`.
+const SYSTEM_NOT_READY: u32 = 802;
+/// `CUDA_ERROR_SYSTEM_DRIVER_MISMATCH`.
+const DRIVER_MISMATCH: u32 = 803;
+/// `CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE`.
+const COMPAT_NOT_SUPPORTED: u32 = 804;
+
 /// Returns what the node lacks for CUDA programs, as reported in this boot.
 pub fn lacking(member: &Member<'_>, catalogue: &Catalogue, now: Timestamp) -> Option<Verdict> {
     let report = member.report?;
     let loaded = report.driver.loaded.as_deref()?;
-    fabric(member, catalogue, report, loaded, now).or_else(|| unified_memory(member, report, loaded))
+    fabric(member, catalogue, report, loaded, now)
+        .or_else(|| unified_memory(member, report, loaded))
+        .or_else(|| initialisation(report))
 }
 
 /// While a fabric comes up, as after a boot, this is a state and not a failure.
@@ -36,7 +46,9 @@ fn fabric(
     loaded: &str,
     now: Timestamp,
 ) -> Option<Verdict> {
-    let message = no_fabric_manager(member, catalogue, report, loaded).or_else(|| not_joined(member, report))?;
+    let message = no_fabric_manager(member, catalogue, report, loaded)
+        .or_else(|| not_joined(member, report))
+        .or_else(|| not_ready(report))?;
     let before = member.status().filter(|before| before.phase == Phase::Driver);
     let waited = before.is_some_and(|before| match before.reason() {
         Some(Reason::FabricStarting) => before.since().is_some_and(|since| older(since, FABRIC_GRACE, now)),
@@ -78,6 +90,33 @@ fn not_joined(member: &Member<'_>, report: &Report) -> Option<String> {
             "{outside} of {all} GPUs have not joined the NVLink fabric, without which CUDA programs fail with error 802; see the log of the fabric manager (nv-fabricmanager) that serves the machine's NVSwitches"
         )
     })
+}
+
+/// The error that CUDA gives GPUs of every generation that are not initialised by a fabric manager.
+fn not_ready(report: &Report) -> Option<String> {
+    let error = report.driver.cuda_error.as_ref().filter(|error| error.code == SYSTEM_NOT_READY)?;
+    Some(format!(
+        "{}: the NVLink fabric is not ready; see the log of the fabric manager (nv-fabricmanager) that serves the machine's NVSwitches",
+        failed(error)
+    ))
+}
+
+fn failed(error: &CudaError) -> String {
+    let name = if error.name.is_empty() { String::new() } else { format!(" ({})", error.name) };
+    format!("every CUDA program on the node fails with error {}{name}", error.code)
+}
+
+fn initialisation(report: &Report) -> Option<Verdict> {
+    let error = report.driver.cuda_error.as_ref()?;
+    let advice = match error.code {
+        DRIVER_MISMATCH => "CUDA's library and the loaded module have different versions: reboot the node",
+        COMPAT_NOT_SUPPORTED => {
+            "a library of another driver's version is loaded in place of the driver's own: remove the package cuda-compat from the driver's root"
+        }
+        _ => "see the lines of NVRM in the node's kernel log; a reboot of the node reloads the driver",
+    };
+    let message = format!("{}, although NVML works; {advice}", failed(error));
+    Some(Verdict::new(Phase::Driver, Reason::CudaInitFailed, message))
 }
 
 /// Nodes of the host are not created when a container opens them, unlike on the host itself. NVIDIA's runtime creates them, CDI does not.

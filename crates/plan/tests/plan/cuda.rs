@@ -5,7 +5,7 @@ use gpu_operator_crd::{
     Phase,
     health::{Action, Cause, CauseKind, GpuHealth, HealthState, Severity},
     reason::Reason,
-    report::Bridges,
+    report::{Bridges, CudaError},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -175,6 +175,40 @@ fn a_host_without_nvidia_uvm_is_not_ready_with_cdi() {
     sim.report("a").driver.installed[0].missing_devices = vec!["nvidiactl".into()];
     sim.settle();
     assert!(is_ready(&sim), "{:?}", reached(&sim));
+}
+
+/// What the probe reports when `cuInit` has failed twice.
+pub fn fail_initialisation(sim: &mut Sim, code: u32, name: &str) {
+    sim.report("a").driver.cuda_error = Some(CudaError { code, name: name.into() });
+    sim.settle();
+}
+
+#[test]
+fn a_node_on_which_cuda_does_not_start_is_not_ready() {
+    for (code, name, words) in [
+        (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "reboot"),
+        (804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "cuda-compat"),
+        (999, "CUDA_ERROR_UNKNOWN", "kernel log"),
+        (4711, "", "error 4711,"),
+    ] {
+        let mut sim = on_host("{}");
+        fail_initialisation(&mut sim, code, name);
+        let (phase, reason, message) = reached(&sim);
+        assert_eq!((phase, reason), (Phase::Driver, Reason::CudaInitFailed), "{message}");
+        assert!(message.contains(words) && message.contains(name), "{message}");
+        sim.report("a").driver.cuda_error = None;
+        sim.settle();
+        assert!(is_ready(&sim), "{:?}", reached(&sim));
+    }
+    // The fabric of an A100, which does not report it, may still be starting.
+    let mut sim = on_host("{}");
+    sim.report("a").bridges = Some(bridges("1af1", Some(true)));
+    fail_initialisation(&mut sim, 802, "CUDA_ERROR_SYSTEM_NOT_READY");
+    let (_, reason, message) = reached(&sim);
+    assert_eq!(reason, Reason::FabricStarting, "{message}");
+    sim.sleep(11 * 60);
+    sim.settle();
+    assert_eq!(reached(&sim).1, Reason::FabricNotReady);
 }
 
 #[test]

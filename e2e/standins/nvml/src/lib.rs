@@ -19,12 +19,14 @@
 //! `gpus.json`, events and versions. Queries of state that is not in the file return `NVML_ERROR_NOT_SUPPORTED`, and so
 //! do all other functions of NVML, which are listed in `functions.txt`.
 //!
+//! Installed as `libcuda.so.<version>` it is a stand-in for CUDA's driver API, too, of which it has `cuInit` alone.
+//!
 //! # `gpus.json`
 //!
 //! ```json
 //! {
 //!   "cuda": "13.1",
-//!   "hang": false, "crash": false, "slowMillis": 0, "initError": null,
+//!   "hang": false, "crash": false, "slowMillis": 0, "initError": null, "cudaError": 0,
 //!   "healthy": {"GPU-…": false},
 //!   "devices": [{
 //!     "pciAddress": "0000:06:00.0", "pciDeviceId": "0x233010DE", "name": "NVIDIA H100 80GB HBM3",
@@ -38,12 +40,13 @@
 //! ```
 //!
 //! Changes of the file take effect at the next call. `hang` blocks every call, `slowMillis` makes each call slower,
-//! `crash` ends the process, and `initError` is `nvmlInit`'s return code. Of a device, `error` is the return code of
+//! `crash` ends the process, `initError` is `nvmlInit`'s return code, and `cudaError` that of `cuInit`. Of a device, `error` is the return code of
 //! all its calls, `xids` are delivered to all event sets that were registered before, and `readings` are its state: see
 //! [`Readings`]. A device with `mig`, even an empty one, supports MIG: see [`Mig`]. On a device without `mig` whose
 //! model supports MIG, MIG is off and cannot be turned on.
 
 mod abi;
+mod cuda;
 mod devices;
 mod division;
 mod events;

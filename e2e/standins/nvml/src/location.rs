@@ -38,9 +38,10 @@ fn root_of(library: &Path) -> PathBuf {
     PathBuf::from("/")
 }
 
-/// Returns the part of the name after `libnvidia-ml.so.`, if it is a driver version.
+/// Returns the part of the name after `libnvidia-ml.so.` or `libcuda.so.`, if it is a driver version.
 fn version_of(library: &Path) -> Option<String> {
-    let version = library.file_name()?.to_str()?.strip_prefix("libnvidia-ml.so.")?;
+    let name = library.file_name()?.to_str()?;
+    let version = ["libnvidia-ml.so.", "libcuda.so."].iter().find_map(|prefix| name.strip_prefix(prefix))?;
     version.contains('.').then(|| version.to_owned())
 }
 

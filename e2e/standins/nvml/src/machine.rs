@@ -28,6 +28,9 @@ pub struct Machine {
     /// NVML's return code of `nvmlInit`.
     #[serde(default)]
     pub init_error: Option<u32>,
+    /// CUDA's return code of `cuInit`.
+    #[serde(default)]
+    pub cuda_error: u32,
     /// Overrides [`Device::healthy`], by UUID.
     #[serde(default)]
     pub healthy: BTreeMap<String, bool>,

@@ -273,6 +273,14 @@ pub const DEVICE_NODES_MISSING: Entry = Entry {
              that the message names.",
 };
 
+pub const CUDA_INIT_FAILED: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "NVML works, but CUDA's first call fails on the node: the probe has called `cuInit` twice, in a process of its own. \
+              Every CUDA program fails with this error.",
+    action: "The message has the error and what it means. The probe calls it again every half minute.",
+};
+
 pub const NO_DRIVER_IMAGE_FOR_OS: Entry = Entry {
     list: List::Failure,
     condition: "",

@@ -3,7 +3,7 @@
 use super::{A, Scenario, Steps};
 use crate::{
     causes::bound_to,
-    cuda::{on_host, unload_unified_memory, without_fabric_manager},
+    cuda::{fail_initialisation, on_host, unload_unified_memory, without_fabric_manager},
     sim::{Faults, Sim},
     sources::{GKE_DRIVER, NODE_POOL, node},
 };
@@ -50,6 +50,7 @@ pub const SCENARIOS: &[Scenario] = &[
         })
     }),
     (Reason::DeviceNodesMissing, A, || on_host("{}").then(unload_unified_memory)),
+    (Reason::CudaInitFailed, A, || on_host("{}").then(|sim| fail_initialisation(sim, 999, "CUDA_ERROR_UNKNOWN"))),
     (Reason::DriverInstalling, A, || {
         node("{}", UBUNTU, &[]).run_for(60).then(|sim| {
             sim.report("a").driver = DriverFacts::default();
