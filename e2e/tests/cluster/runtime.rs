@@ -9,7 +9,9 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::{
-    support::{DEFAULT_DRIVER, Fixture, READY, UNCHECKED, long_test, started, test, test_on_containerd_1},
+    support::{
+        DEFAULT_DRIVER, Fixture, READY, UNCHECKED, long_test, started, test, test_on_containerd_1, test_on_docker,
+    },
     systems::nvidia_smi_shows,
 };
 
@@ -233,5 +235,30 @@ fn the_settings_for_tenants_hide_gpus_from_greedy_pods() {
         f.sees_one_gpu("modest")?;
         // Otherwise, pods that other tests create here would be started by a runtime that the next test deletes.
         remove(&f).await
+    });
+}
+
+#[test]
+fn a_flag_that_docker_does_not_merge_is_named() {
+    test_on_docker(async |f| {
+        let daemon_json = || f.host.exec(&["/bin/cat", "/etc/docker/daemon.json"]);
+        let found = daemon_json()?;
+        f.host.restart_docker(&["--add-runtime=other=/usr/bin/other", "--default-runtime=runc"])?;
+        f.apply("{}").await?;
+        let message = f.wait_for_reason(Reason::RuntimeConfigRejected).await?;
+        ensure!(message.contains("--default-runtime=runc") && !message.contains("--add-runtime"), "{message}");
+        ensure!(daemon_json()? == found, "{}", daemon_json()?);
+        f.host.restart_docker(&["--add-runtime=other=/usr/bin/other"])?;
+        f.wait_until_ready().await?;
+        f.run_gpu_pod("on-docker").await?;
+        f.sees_one_gpu("on-docker")?;
+        // As after a reboot. A reload alone drops the runtimes that are flags.
+        f.host.restart_docker(&["--add-runtime=other=/usr/bin/other"])?;
+        let runtimes = f.host.docker_runtimes()?;
+        ensure!(runtimes.contains("Docker nvidia of") && runtimes.contains("other"), "{runtimes}");
+        f.wait_until_ready().await?;
+        remove(&f).await?;
+        ensure!(daemon_json()? == found, "{}", daemon_json()?);
+        f.host.restart_docker(&[])
     });
 }

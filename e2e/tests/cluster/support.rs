@@ -19,7 +19,10 @@ use kube::{Api, ResourceExt};
 
 pub use self::{
     pods::{is_in_init, last_init_container_started, started},
-    run::{alone, everywhere, install_chart, long_test, test, test_beside_the_operator, test_on_containerd_1},
+    run::{
+        alone, everywhere, install_chart, long_test, test, test_beside_the_operator, test_on_containerd_1,
+        test_on_docker,
+    },
 };
 
 /// The number of GPUs of the node.

@@ -4,7 +4,10 @@ use anyhow::{Context, Result, bail};
 use harness::{cargo::Build, debian, node_id::NodeId, paths::Paths};
 use standin_node::{FOLDER, driver::devices::UVM_MAJOR};
 
-use super::{control, runtime::Runtime};
+use super::{
+    control,
+    runtime::{self, Runtime},
+};
 use crate::{standin::Standin, state::State};
 
 /// The driver of the node's own operating system image, as on clouds whose images have drivers.
@@ -70,8 +73,7 @@ impl RealNode {
         let disk = self.paths.node(self.id).join("upper").display().to_string();
         let mut listed = self.exec(&["/bin/sh", "-ec", INVENTORY, "inventory", &disk])?;
         if self.runtime() == Runtime::Docker {
-            let docker = debian::docker()?.client.display().to_string();
-            listed += &self.exec(&[&docker, "info", "--format", "Docker {{.DefaultRuntime}} of {{.Runtimes}}"])?;
+            listed += &self.docker_runtimes()?;
         }
         Ok(listed.lines().map(|line| line.replace(&disk, "")).collect())
     }
@@ -135,12 +137,47 @@ impl RealNode {
         self.standin().set_module(version.filter(|_| loaded))
     }
 
+    /// Restarts Docker with these flags in addition to those that it always has, and waits until it answers.
+    /// Containers keep running.
+    pub fn restart_docker(&self, flags: &[&str]) -> Result<()> {
+        let client = debian::docker()?.client.display().to_string();
+        self.exec(&[
+            "/bin/sh",
+            "-ec",
+            RESTART_DOCKER,
+            "restart-docker",
+            runtime::DOCKER_FLAGS,
+            &flags.join("\n"),
+            &client,
+        ])
+        .map(drop)
+    }
+
+    /// Returns Docker's default runtime and its runtimes.
+    pub fn docker_runtimes(&self) -> Result<String> {
+        let docker = debian::docker()?.client.display().to_string();
+        self.exec(&[&docker, "info", "--format", "Docker {{.DefaultRuntime}} of {{.Runtimes}}"])
+    }
+
     /// Creates the folders into which installers put drivers, with the files in which the stand-in driver's library finds what
     /// a real one asks the kernel for; or removes them with all that is in them.
     pub fn set_install_dir(&self, present: bool) -> Result<()> {
         self.exec(&["/bin/sh", "-ec", INSTALL_DIR, "install-dir", if present { FOLDER } else { "" }]).map(drop)
     }
 }
+
+/// Arguments: the file with the flags, its text, the program `docker`. The node's init system starts Docker again.
+const RESTART_DOCKER: &str = "
+if [ -n \"$2\" ]; then printf '%s' \"$2\" > \"$1\"; else rm -f \"$1\"; fi
+before=$(pidof dockerd)
+kill $before
+tries=0
+until [ -n \"$(pidof dockerd)\" ] && [ \"$(pidof dockerd)\" != \"$before\" ] && \"$3\" info >/dev/null 2>&1; do
+  tries=$((tries + 1))
+  [ $tries -lt 150 ]
+  sleep 0.2
+done
+";
 
 /// Argument: the folder that controls the stand-ins, or an empty string.
 const INSTALL_DIR: &str = "

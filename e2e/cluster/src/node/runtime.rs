@@ -236,6 +236,8 @@ const CRI_SOCKET: &str = "/run/cri-dockerd.sock";
 const DOCKER_SOCKET: &str = "/run/docker.sock";
 /// The path of Docker's configuration in its node, relative to the root.
 const DOCKER_CONFIG: &str = "etc/docker/daemon.json";
+/// The path in its node of the file with additional flags of Docker, as `DOCKER_OPTS` in Debian's `/etc/default/docker`, one per line.
+pub const DOCKER_FLAGS: &str = "/etc/gpu-operator-e2e/docker-flags";
 /// The path in its node, relative to the root, of the program by which its containers are created.
 const OCI_RUNTIME: &str = "usr/local/sbin/docker-oci-runtime";
 /// The stand-in for cri-dockerd.
@@ -276,6 +278,7 @@ fn configure_docker(paths: &Paths, node: NodeId, disk: &Path) -> Result<PathBuf>
 fn start_docker(paths: &Paths, node: NodeId) -> Result<u32> {
     let mut command = reloadable(&debian::docker()?.daemon);
     command.arg(format!("--containerd={SOCKET}")).arg(format!("--host=unix://{DOCKER_SOCKET}"));
+    command.args(fs::read_to_string(DOCKER_FLAGS).unwrap_or_default().lines());
     run(command, "dockerd", paths, node)
 }
 

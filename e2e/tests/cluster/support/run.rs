@@ -31,6 +31,11 @@ pub fn test_on_containerd_1(body: impl AsyncFnOnce(Fixture) -> Result<()>) {
     test_with(|_| Ok(Need { runtime: Runtime::Containerd1, ..Need::default() }), body);
 }
 
+/// Like [`test`], on a node with Docker.
+pub fn test_on_docker(body: impl AsyncFnOnce(Fixture) -> Result<()>) {
+    test_with(|_| Ok(Need { runtime: Runtime::Docker, ..Need::default() }), body);
+}
+
 /// Like [`test`], on a node without the operator's pod, which can be switched off while other tests run.
 pub fn test_beside_the_operator(body: impl AsyncFnOnce(Fixture) -> Result<()>) {
     let elsewhere = |cluster: &Cluster| {
