@@ -14,7 +14,7 @@ use crate::{
         bound_gpus,
         holders::Holders,
         member::Member,
-        pod_failure::pod_failure,
+        pod_failure::{driver_failure, kernel_cause},
         verdict::{Verdict, no_pod, starting},
     },
     container_names::{DEVICE_NODES, GUARD, INSTALLER},
@@ -70,7 +70,7 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
     if let Some(verdict) = bound_gpus::of_pod(report, pod, now) {
         return Some(verdict);
     }
-    if let Some((reason, message)) = pod_failure(pod, now) {
+    if let Some((reason, message)) = driver_failure(pod, &report.driver.load_errors, now) {
         return Some(Verdict::new(phase, reason, message));
     }
     if member.guard_is_waiting() && member.driver_in_use_by_others() {
@@ -122,15 +122,21 @@ fn of_preinstalled(member: &Member<'_>, report: &Report, root: &str) -> Verdict 
         return nothing_there(loaded, root);
     };
     match loaded {
-        None => Verdict::new(
-            phase,
-            Reason::DriverNotLoaded,
-            format!(
-                "driver {installed} is installed on the host, but its kernel module is not loaded; load it (modprobe nvidia) or reboot the node"
-            ),
-        ),
+        None => not_loaded(report, installed),
         Some(loaded) => other_is_loaded(loaded, installed),
     }
+}
+
+fn not_loaded(report: &Report, installed: &str) -> Verdict {
+    let (reason, advice, kernel) = match kernel_cause(&report.driver.load_errors) {
+        Some((reason, advice, sentence)) => (Some(reason), advice, format!(" (kernel log: {sentence})")),
+        None => (None, None, String::new()),
+    };
+    let advice = advice.unwrap_or("load it (modprobe nvidia) or reboot the node");
+    let message =
+        format!("driver {installed} is installed on the host, but its kernel module is not loaded{kernel}; {advice}");
+    let reason = reason.filter(|reason| *reason != Reason::ContainerCrashed).unwrap_or(Reason::DriverNotLoaded);
+    Verdict::new(Phase::Driver, reason, message)
 }
 
 /// For a host whose libraries are not of the loaded driver, as after an upgrade of its packages: NVML and new GPU containers fail. A host

@@ -6,8 +6,8 @@ use crate::{
 };
 use gpu_operator_crd::{GpuNodeStatus, Phase, policy::Stage, reason::Reason};
 
-const UBUNTU: (&str, &str) = ("ubuntu", "24.04");
-const RUN_FILE: &str = "{defaults: {driver: {source: RunFile, sha256: a1, version: 580.173.02, image: {repository: own/run-file, tag: a}}}}";
+pub(crate) const UBUNTU: (&str, &str) = ("ubuntu", "24.04");
+pub(crate) const RUN_FILE: &str = "{defaults: {driver: {source: RunFile, sha256: a1, version: 580.173.02, image: {repository: own/run-file, tag: a}}}}";
 
 /// Returns the state of a node whose driver container ends with this log.
 fn ends_with(log: &str, spec: &str) -> GpuNodeStatus {
