@@ -31,12 +31,9 @@ use crate::{
 /// A loaded module without libraries may belong to an installer that is about to install them, so it counts as a fault only after
 /// [`GRACE`].
 pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
-    let before = member.status().filter(|before| before.phase == Phase::Driver);
-    let waited = before.is_some_and(|before| match before.reason() {
-        Some(Reason::DriverInstalling) => before.since().is_some_and(|since| older(since, GRACE, now)),
-        reason => reason == Some(fault.reason),
-    });
-    if fault.reason != Reason::DriverLibraryNotFound || waited {
+    let reasons = (Reason::DriverInstalling, fault.reason);
+    let waited = || member.has_waited(Phase::Driver, reasons, GRACE, now);
+    if fault.reason != Reason::DriverLibraryNotFound || waited() {
         return Verdict::new(Phase::Driver, fault.reason, fault.message.clone());
     }
     let message =
@@ -100,7 +97,7 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
         (_, since) if since.is_some() || runs_init(pod, INSTALLER) => {
             Verdict::new(phase, Reason::DriverInstalling, format!("pod {} is installing {wanted}", pod.name))
         }
-        _ => or_evidence(starting(phase, pod)),
+        _ => or_evidence(starting(member, world, phase, pod, now)),
     })
 }
 

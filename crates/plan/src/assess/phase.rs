@@ -13,7 +13,7 @@ use crate::{
     assess::{
         driver,
         member::Member,
-        pod_failure::{pod_failure, silent_probe},
+        pod_failure::{pod_failure, silent_probe, unmounted},
         validation::ValidationState,
         verdict::{Verdict, gpu_missing, no_pod, runs, stage_pod_failure, starting},
     },
@@ -21,7 +21,7 @@ use crate::{
     desired::{Desired, driver::DriverChoice, toolkit::ToolkitChoice},
     note::Note,
     settings::{REPORT_GRACE, STAGE_GRACE},
-    time::{later, older},
+    time::later,
     world::{ContainerState, World},
 };
 
@@ -65,7 +65,7 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
     }
     match &member.target {
         Desired::Unknown if node.runtime_is_silent() => return silent_runtime(member, now),
-        Desired::Unknown => return without_report(member, now),
+        Desired::Unknown => return without_report(member, world, now),
         Desired::Unsatisfiable(fault) => return driver::of_fault(member, fault, now),
         Desired::Variant(_) => {}
     }
@@ -146,10 +146,11 @@ fn silent_runtime(member: &Member<'_>, now: Timestamp) -> Verdict {
     Verdict::new(last_phase(member), Reason::NodeNotReady, message)
 }
 
-fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
+fn without_report(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
     let failure = member.probe_pod().and_then(|pod| pod_failure(pod, now));
     let (late, since) = if member.report_is_outdated() {
-        (waited_since_boot(member, now), " since the node was booted")
+        let reasons = (Reason::WaitingForReport, Reason::ProbeMissing);
+        (member.has_waited(Phase::Discovery, reasons, REPORT_GRACE, now), " since the node was booted")
     } else {
         (member.report_due().is_none_or(|due| now >= due), "")
     };
@@ -157,16 +158,8 @@ fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
         let message = format!("the probe has not yet reported{since}");
         return Verdict::new(Phase::Discovery, Reason::WaitingForReport, message);
     }
+    let failure = failure.or_else(|| unmounted(world, member.probe_pod()?));
     Verdict::new(Phase::Discovery, Reason::ProbeMissing, silent_probe(member.probe_pod(), failure, since))
-}
-
-/// Whether the node's status has been waiting for a report of this boot for [`REPORT_GRACE`], by this operator's clock alone.
-fn waited_since_boot(member: &Member<'_>, now: Timestamp) -> bool {
-    let before = member.status().filter(|before| before.phase == Phase::Discovery);
-    before.is_some_and(|before| match before.reason() {
-        Some(Reason::WaitingForReport) => before.since().is_some_and(|since| older(since, REPORT_GRACE, now)),
-        reason => reason == Some(Reason::ProbeMissing),
-    })
 }
 
 /// Returns `None` for a toolkit that is proven to work.
@@ -190,7 +183,7 @@ fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict
     Some(if installing {
         Verdict::new(phase, Reason::ToolkitInstalling, format!("pod {} is installing the container toolkit", pod.name))
     } else {
-        starting(phase, pod)
+        starting(member, world, phase, pod, now)
     })
 }
 

@@ -77,6 +77,12 @@ pub fn driver_failure(pod: &PodFacts, load_errors: &[String], now: Timestamp) ->
     containers.find_map(|container| failure(pod, container, load_errors, now))
 }
 
+/// Returns kubelet's error about the volumes of a pod whose sandbox does not exist: only an Event has it. Many such errors pass.
+pub fn unmounted(world: &World, pod: &PodFacts) -> Option<(Reason, String)> {
+    let refusal = world.refusals.get(&pod.name).filter(|_| pod.sandbox_since.is_none())?;
+    Some((Reason::ContainerCrashed, format!("pod {} cannot start: {}", pod.name, refusal.message)))
+}
+
 /// Returns why a probe does not report. `since` is when it should have reported, such as ` since the node was booted`.
 pub fn silent_probe(pod: Option<&PodFacts>, failure: Option<(Reason, String)>, since: &str) -> String {
     match (failure, pod) {
