@@ -31,15 +31,13 @@ pub struct Evidence<'a> {
     /// Why the host's driver does not support the node's GPUs.
     pub host_driver: Option<String>,
     pub against_driver: Option<&'a Note>,
-    /// What the container runtime reports against CDI.
-    pub against_runtime: Option<Verdict>,
     pub broken_stage: Option<&'a Verdict>,
     /// What CUDA programs need and the node does not have.
     pub lacks_for_cuda: Option<Verdict>,
 }
 
 pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Timestamp) -> Verdict {
-    let Evidence { validation, host_driver, against_driver, against_runtime, broken_stage, lacks_for_cuda } = evidence;
+    let Evidence { validation, host_driver, against_driver, broken_stage, lacks_for_cuda } = evidence;
     let node = member.node;
     if node.deleting {
         return Verdict::new(last_phase(member), Reason::NodeDeleting, "the Node is being deleted");
@@ -47,7 +45,7 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
     if !node.ready {
         return Verdict::new(last_phase(member), Reason::NodeNotReady, "the Node is not Ready; check its conditions");
     }
-    if member.is_complete() && member.is_believable() && against_driver.is_none() && against_runtime.is_none() {
+    if member.is_complete() && member.is_believable() && against_driver.is_none() {
         let counts = |broken: &&Verdict| {
             let from = member.status().and_then(|status| broken_stage_counts_from(broken, status));
             from.is_some_and(|from| now >= from)
@@ -76,13 +74,16 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
     if let Some(why) = host_driver {
         return Verdict::new(Phase::Driver, Reason::DriverUnsupported, why);
     }
+    // A toolkit that is being installed may have a problem of its own.
+    let (by_toolkit, lacks) = match lacks_for_cuda.filter(|lacks| lacks.phase != Phase::DevicePlugin) {
+        Some(lacks) if lacks.reason == Reason::ToolkitInstalling => (Some(lacks), None),
+        lacks => (None, lacks),
+    };
     driver::judge(member, against_driver, world, now)
         .or_else(|| by_claims(member))
-        // The toolkit that the node has cannot change that; one that is being installed may have a problem of its own.
-        .or_else(|| against_runtime.clone().filter(|verdict| verdict.reason == Reason::CdiDisabled))
-        .or_else(|| lacks_for_cuda.filter(|lacks| lacks.phase == Phase::Driver))
+        .or(lacks)
         .or_else(|| toolkit(member, world, now))
-        .or(against_runtime)
+        .or(by_toolkit)
         .or_else(|| mps(member, world, now))
         .unwrap_or_else(|| device_plugin(member, world, now))
 }
