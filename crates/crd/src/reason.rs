@@ -132,7 +132,7 @@ pub enum Reason {
     CudaInitFailed,
     /// No driver image is published for the node's operating system.
     NoDriverImageForOS,
-    /// The driver version in the policy does not support the node's model.
+    /// The driver's version, or its flavour of kernel modules, does not support the node's model.
     DriverUnsupported,
     /// The catalogue lacks the node's GPU, so that no driver can be chosen.
     UnknownGpu,

@@ -294,6 +294,12 @@ pub struct DriverFacts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub waits: Option<String>,
+    /// Why no driver is loaded, according to the kernel's log: its messages about the last attempt in this boot. Absent while a
+    /// driver is loaded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 300)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub load_errors: Vec<String>,
     /// The highest CUDA version that the driver supports, such as `13.1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]

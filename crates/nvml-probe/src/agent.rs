@@ -338,7 +338,8 @@ impl Agent {
         nvml: &NvmlStatus,
         requests: Requests,
     ) -> Result<Report, FactError> {
-        let facts = facts::collect(&self.settings.host, start, libraries, bus, requests)?;
+        let load_errors = if start.loaded.is_none() { self.log.load_errors() } else { &[] };
+        let facts = facts::collect(&self.settings.host, start, libraries, bus, load_errors, requests)?;
         Ok(build_report(&facts, nvml, &self.known_health()))
     }
 

@@ -36,8 +36,9 @@ pub fn follow_all(
     // that are no evidence of a GPU stack.
     let not_ended = any().fields("status.phase!=Succeeded,status.phase!=Failed").labels(&format!("!{}", keys::STAGE));
     let client = || client.clone();
-    let events = Api::namespaced(client(), namespace);
-    let refused = watch_events(events, "involvedObject.kind=DaemonSet,reason=FailedCreate");
+    let events = |fields| watch_events(Api::namespaced(client(), namespace), fields);
+    let refused = events("involvedObject.kind=DaemonSet,reason=FailedCreate");
+    let unmounted = events("involvedObject.kind=Pod,reason=FailedMount");
     vec![
         follow(watcher(Api::all(client()), any()), mirrors, |mirrors| &mirrors.policies, wake),
         follow(watcher(Api::all(client()), any()), mirrors, |mirrors| &mirrors.nodes, wake),
@@ -48,5 +49,6 @@ pub fn follow_all(
         follow(watcher(Api::namespaced(client(), namespace), any()), mirrors, |mirrors| &mirrors.pods, wake),
         follow(watcher(Api::all(client()), any()), mirrors, |mirrors| &mirrors.runtime_classes, wake),
         follow(refused, mirrors, |mirrors| &mirrors.refusals, wake),
+        follow(unmounted, mirrors, |mirrors| &mirrors.unmounted, wake),
     ]
 }

@@ -73,7 +73,6 @@ impl<'w> Assessment<'w> {
             validation: &validation,
             host_driver,
             against_driver: against_driver.as_ref(),
-            against_runtime: cuda::against_runtime(&member),
             broken_stage: broken_stage.as_ref(),
             lacks_for_cuda: cuda::lacking(&member, catalogue, now),
         };

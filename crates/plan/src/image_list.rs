@@ -286,7 +286,7 @@ impl<'a> Search<'a> {
     }
 
     fn host_driver(&self) -> DriverFacts {
-        let version = self.catalogue.releases().last().map(|release| release.version.clone()).unwrap_or_default();
+        let version = self.catalogue.default_driver(&[]).map(|release| release.version.clone()).unwrap_or_default();
         let installed =
             InstalledDriver { root: HOST_ROOT.to_owned(), version: version.clone(), ..InstalledDriver::default() };
         DriverFacts { loaded: Some(version), installed: vec![installed], ..DriverFacts::default() }

@@ -57,7 +57,7 @@ pub struct World {
     pub foreign_pods: BTreeMap<String, Arc<ForeignPod>>,
     /// Pods of this operator's DaemonSets and of the probe, and validation pods.
     pub pods: BTreeMap<String, Arc<PodFacts>>,
-    /// The API server's last rejection of a DaemonSet's pods, by DaemonSet.
+    /// The API server's last rejection of a DaemonSet's pods, by DaemonSet, and kubelet's of a pod's volumes, by pod.
     pub refusals: BTreeMap<String, Arc<Refusal>>,
     pub runtime_classes: BTreeMap<String, Arc<RuntimeClassFacts>>,
     /// Answers to [`crate::output::write::Questions::gpu_pods`]. If a node is not a key, its pods have not been queried.

@@ -53,6 +53,7 @@ pub(super) fn report(machine: &Machine, inputs: &Inputs<'_>) -> Report {
             config_digest: None,
             installed,
             waits: None,
+            load_errors: Vec::new(),
             cuda_version: answering.then(|| "13.1".to_owned()),
             cuda_error: None,
         },

@@ -111,6 +111,7 @@ fn of_driver(report: &Report) -> Vec<String> {
     let others = driver.installed.iter().filter(|found| Some(&found.version) != driver.loaded.as_ref());
     lines.extend(others.map(|found| format!("version {} is installed in {}", found.version, found.root)));
     lines.extend(driver.waits.as_ref().map(|waits| format!("its container waits: {waits}")));
+    lines.extend(driver.load_errors.iter().map(|logged| format!("kernel log: {logged}")));
     for holder in driver.holders.iter().flatten() {
         let who = match (&holder.pod_uid, holder.pid) {
             (Some(uid), _) => format!("pod with uid {uid}"),

@@ -1,5 +1,5 @@
-//! The kernel log, which contains the driver's XIDs even while NVML is not queried, and the `SXids` of `NVSwitches`, which NVML
-//! does not report.
+//! The kernel log, which contains the driver's XIDs even while NVML is not queried, the `SXids` of `NVSwitches`, which NVML
+//! does not report, and the reason why a driver is not loaded.
 //!
 //! ```text
 //!  /dev/kmsg ──▶ KernelLog (reads on, counts) ──▶ health: evaluated like XIDs of NVML
@@ -41,6 +41,8 @@ const BATCHES: usize = 256;
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// The most combinations of GPU and number that are counted; there are some 150 numbers.
 const MAX_KEPT: usize = 1024;
+/// The most sentences that are kept of a driver that is not loaded: the cause comes first.
+const MAX_SENTENCES: usize = 8;
 
 #[derive(Debug, Default)]
 pub struct KernelLog {
@@ -70,6 +72,14 @@ struct Pending {
     xids: Counts,
     /// The fatal ones, by the address of their switch.
     switch_errors: Counts,
+    attempt: Attempt,
+}
+
+/// The last attempt to load the driver, which is not taken.
+#[derive(Debug, Default)]
+struct Attempt {
+    succeeded: bool,
+    sentences: Vec<String>,
 }
 
 /// Errors with the same number and place.
@@ -161,9 +171,16 @@ impl KernelLog {
         self.pending.loaded.is_some()
     }
 
+    /// Returns why the driver was not loaded when that was last attempted in this boot, in the order in which it was logged.
+    pub fn load_errors(&self) -> &[String] {
+        &self.pending.attempt.sentences
+    }
+
     /// Returns what was logged since the last call; the XIDs of a GPU in the order in which they were logged last.
     pub fn take(&mut self, now: Timestamp) -> NewEvents {
-        let Pending { loaded, xids, switch_errors } = std::mem::take(&mut self.pending);
+        let attempt = std::mem::take(&mut self.pending.attempt);
+        let kept = Pending { attempt, ..Pending::default() };
+        let Pending { loaded, xids, switch_errors, .. } = std::mem::replace(&mut self.pending, kept);
         NewEvents {
             xids: xids.by_address(now),
             switch_errors: switch_errors.by_address(now),
@@ -220,13 +237,25 @@ impl Tail {
 impl Pending {
     fn add(&mut self, message: Message, when: When) {
         match message {
+            Message::Starting => self.attempt = Attempt::default(),
+            Message::OfDriver(_) if self.attempt.succeeded => {}
+            Message::OfDriver(sentence) | Message::Rejected(sentence) => self.attempt.add(sentence),
             Message::Loaded => {
+                self.attempt = Attempt { succeeded: true, sentences: Vec::new() };
                 self.loaded = Some(when);
                 // Those of switches stay: the module may start its switches before it logs that it is loaded.
                 self.xids = Counts::default();
             }
             Message::Xid { address, xid, text } => self.xids.add(address, xid, text, when),
             Message::SwitchError { address, sxid, text } => self.switch_errors.add(address, sxid, text, when),
+        }
+    }
+}
+
+impl Attempt {
+    fn add(&mut self, sentence: String) {
+        if self.sentences.len() < MAX_SENTENCES && !self.sentences.contains(&sentence) {
+            self.sentences.push(sentence);
         }
     }
 }

@@ -55,6 +55,7 @@ pub(super) fn collect(
     start: DriverStart,
     libraries: &[Library],
     bus: Bus,
+    load_errors: &[String],
     requests: Requests,
 ) -> Result<Facts, FactError> {
     let loaded = start.loaded.clone();
@@ -71,6 +72,7 @@ pub(super) fn collect(
         fabric_manager: fabric_manager(host, &bus),
         installed: libraries.iter().map(|library| installed(host, library, loaded.as_deref())).collect(),
         waits: host.read_if_present(WAITS_FILE).ok().flatten().filter(|text| !text.is_empty()),
+        load_errors: load_errors.to_vec(),
         runtimes: host_runtimes::runtimes(host),
         bus,
     })

@@ -36,6 +36,8 @@ pub struct Facts {
     pub installed: Vec<InstalledDriver>,
     /// What the driver's container waits for before it starts.
     pub waits: Option<String>,
+    /// What the kernel has logged about a driver that is not loaded.
+    pub load_errors: Vec<String>,
     pub runtimes: Vec<HostRuntime>,
     /// Whether a fabric manager runs, if there are bridges and the host's processes can be listed.
     pub fabric_manager: Option<bool>,
@@ -83,6 +85,7 @@ pub fn build_report(facts: &Facts, look: &NvmlStatus, health: &NodeHealth) -> Re
             config_digest: facts.config_digest.as_deref().map(|digest| bounded(digest, MAX_NAME)),
             installed: facts.installed.iter().take(MAX_INSTALLED).map(installed).collect(),
             waits: facts.waits.as_deref().map(|text| bounded(text, MAX_MESSAGE)),
+            load_errors: facts.load_errors.clone(),
             cuda_version: inventory
                 .and_then(|inventory| inventory.cuda_version.as_deref())
                 .map(|version| bounded(version, MAX_SHORT)),

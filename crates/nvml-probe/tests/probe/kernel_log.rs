@@ -107,6 +107,24 @@ async fn an_xid_from_before_the_start_counts_once_across_restarts() {
 }
 
 #[tokio::test]
+async fn while_no_driver_is_loaded_its_sentences_are_reported() {
+    const STARTING: &str = "nvidia-nvlink: Nvlink Core is being initialized, major device number 237";
+    let sentences = ["NVRM: GPU 0000:06:00.0 is already bound to NovaCore.", "NVRM: No NVIDIA devices probed."];
+    let host = served();
+    fs::remove_dir_all(host.path("sys/module/nvidia")).unwrap();
+    write_log(&host, &[STARTING, sentences[0], sentences[1]]);
+    let agent = begin(&host, patient(), None);
+    let report = agent.awaits(|report| !report.driver.load_errors.is_empty()).await;
+    assert_eq!((report.driver.loaded, &report.driver.load_errors[..]), (None, &sentences.map(str::to_owned)[..]));
+    // Other sentences of a driver that is loaded are not reported.
+    host.load(VERSION);
+    append(&host, &[STARTING, LOADED, "NVRM: Persistence mode is deprecated."]);
+    let report = agent.awaits(|report| report.driver.loaded.is_some()).await;
+    assert_eq!(report.driver.load_errors, [""; 0]);
+    agent.end().await;
+}
+
+#[tokio::test]
 async fn xids_from_before_the_last_driver_load_are_over() {
     type Change = fn(&Host);
     let reload: Change = |host| host.reload(VERSION);

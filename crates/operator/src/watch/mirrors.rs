@@ -83,6 +83,8 @@ pub struct Mirrors {
     pub(super) foreign_pods: Shared<ForeignPod>,
     pub(super) pods: Shared<PodFacts>,
     pub(super) refusals: Shared<Refusal>,
+    /// Rejections of volumes.
+    pub(super) unmounted: Shared<Refusal>,
     pub(super) runtime_classes: Shared<RuntimeClassFacts>,
     schemas: Schemas,
     /// Pending pods of all namespaces that involve GPUs, used only by diagnosis.
@@ -114,7 +116,7 @@ impl Mirrors {
             ("GpuNode", self.gpu_nodes.read().synced()),
             ("DaemonSet", self.daemon_sets.read().synced() && self.foreign_sets.read().synced()),
             ("Pod", self.pods.read().synced() && self.foreign_pods.read().synced()),
-            ("Event", self.refusals.read().synced()),
+            ("Event", self.refusals.read().synced() && self.unmounted.read().synced()),
             ("RuntimeClass", self.runtime_classes.read().synced()),
             ("CustomResourceDefinition", self.schemas.answered()),
         ];
@@ -165,6 +167,8 @@ impl Mirrors {
         }
         let (policies, unreadable_policies) = readable(self.policies.read().facts()?);
         let (gpu_nodes, unreadable_gpu_nodes) = readable(self.gpu_nodes.read().facts()?);
+        let mut refusals = self.refusals.read().facts()?;
+        refusals.extend(self.unmounted.read().facts()?);
         Some(World {
             policies,
             unreadable_policies,
@@ -175,7 +179,7 @@ impl Mirrors {
             foreign_sets: self.foreign_sets.read().facts()?,
             foreign_pods: self.foreign_pods.read().facts()?,
             pods: self.pods.read().facts()?,
-            refusals: self.refusals.read().facts()?,
+            refusals,
             runtime_classes: self.runtime_classes.read().facts()?,
             other_schema: self.schemas.other(),
             ..World::default()

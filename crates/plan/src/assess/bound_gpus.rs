@@ -27,7 +27,10 @@ pub fn of_pod(report: &Report, pod: &PodFacts, now: Timestamp) -> Option<Verdict
     let waits = |step: &&ContainerFacts| step.name == UNLOAD_NOUVEAU || all && step.name == INSTALLER;
     let steps = pod.init.iter().filter(waits).filter_map(ContainerFacts::running_since);
     let mut begun = steps.chain(pod.running_since().filter(|_| all));
-    let found_none = || pod_failure(pod, now).is_some() && pod.init.iter().chain(&pod.containers).any(found_no_device);
+    let found_none = || {
+        let logged = || report.driver.load_errors.iter().any(|sentence| says_no_device(sentence));
+        pod_failure(pod, now).is_some() && (pod.init.iter().chain(&pod.containers).any(found_no_device) || logged())
+    };
     let is_met = begun.any(|since| older(since.local(), GRACE, now)) || found_none();
     is_met.then(|| verdict(report, &format!("pod {} cannot load NVIDIA's driver", pod.name))).flatten()
 }

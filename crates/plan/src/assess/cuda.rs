@@ -2,6 +2,8 @@
 //! unified memory, and a container runtime that supports CDI. Without them, kubelet starts pods whose programs fail, or no pods. For
 //! everything else, CUDA's own initialisation on the node is the evidence.
 
+use std::time::Duration;
+
 use gpu_operator_crd::{
     Phase,
     health::CauseKind,
@@ -15,8 +17,7 @@ use crate::{
     assess::{member::Member, verdict::Verdict},
     catalogue::{Catalogue, branch_of},
     desired::{container_runtime, driver::DriverChoice},
-    settings::FABRIC_GRACE,
-    time::older,
+    settings::{FABRIC_GRACE, STAGE_GRACE},
 };
 
 /// Begins the names of the nodes that every CUDA program opens.
@@ -31,11 +32,14 @@ const COMPAT_NOT_SUPPORTED: u32 = 804;
 
 /// Returns what the node lacks for CUDA programs, as reported in this boot.
 pub fn lacking(member: &Member<'_>, catalogue: &Catalogue, now: Timestamp) -> Option<Verdict> {
-    let report = member.report?;
-    let loaded = report.driver.loaded.as_deref()?;
-    fabric(member, catalogue, report, loaded, now)
-        .or_else(|| unified_memory(member, report, loaded))
-        .or_else(|| initialisation(report))
+    let of_driver = || {
+        let report = member.report?;
+        let loaded = report.driver.loaded.as_deref()?;
+        fabric(member, catalogue, report, loaded, now)
+            .or_else(|| unified_memory(member, report, loaded, now))
+            .or_else(|| initialisation(report))
+    };
+    runtime(member).or_else(of_driver)
 }
 
 /// While a fabric comes up, as after a boot, this is a state and not a failure.
@@ -49,13 +53,13 @@ fn fabric(
     let message = no_fabric_manager(member, catalogue, report, loaded)
         .or_else(|| not_joined(member, report))
         .or_else(|| not_ready(report))?;
-    let before = member.status().filter(|before| before.phase == Phase::Driver);
-    let waited = before.is_some_and(|before| match before.reason() {
-        Some(Reason::FabricStarting) => before.since().is_some_and(|since| older(since, FABRIC_GRACE, now)),
-        reason => reason == Some(Reason::FabricNotReady),
-    });
-    let reason = if waited { Reason::FabricNotReady } else { Reason::FabricStarting };
-    Some(Verdict::new(Phase::Driver, reason, message))
+    Some(after(member, (Reason::FabricStarting, Reason::FabricNotReady), FABRIC_GRACE, message, now))
+}
+
+/// Returns a verdict that is a failure only after a grace.
+fn after(member: &Member<'_>, reasons: (Reason, Reason), grace: Duration, message: String, now: Timestamp) -> Verdict {
+    let waited = member.has_waited(Phase::Driver, reasons, grace, now);
+    Verdict::new(Phase::Driver, if waited { reasons.1 } else { reasons.0 }, message)
 }
 
 /// A100 and earlier GPUs do not report that they have not joined a fabric.
@@ -120,8 +124,8 @@ fn initialisation(report: &Report) -> Option<Verdict> {
 }
 
 /// Nodes of the host are not created when a container opens them, unlike on the host itself. NVIDIA's runtime creates them, CDI does not.
-/// For a driver's container there is evidence of its own.
-fn unified_memory(member: &Member<'_>, report: &Report, loaded: &str) -> Option<Verdict> {
+/// For a driver's container there is evidence of its own. While a host boots, its services may still create them.
+fn unified_memory(member: &Member<'_>, report: &Report, loaded: &str, now: Timestamp) -> Option<Verdict> {
     let choice = member.driver().filter(|choice| !matches!(choice, DriverChoice::Container { .. }))?;
     let by_cdi = member.toolkit()?.is_by_cdi() && member.want()?.device_plugin.is_some();
     let is_used = |found: &&InstalledDriver| found.root == choice.root() && found.version == loaded;
@@ -135,7 +139,8 @@ fn unified_memory(member: &Member<'_>, report: &Report, loaded: &str) -> Option<
         let message = format!(
             "/dev of the node lacks {missing}, without which CUDA programs fail; run nvidia-modprobe -u -c 0 on the node now and at every boot (the udev rules of some packages do it if a file in /etc/modules-load.d lists nvidia-uvm)"
         );
-        return Some(Verdict::new(Phase::Driver, Reason::DeviceNodesMissing, message));
+        let reasons = (Reason::DriverInstalling, Reason::DeviceNodesMissing);
+        return Some(after(member, reasons, STAGE_GRACE, message, now));
     }
     let unlisted = of_memory(&found.unlisted_devices)?;
     let pod = member.pod(Stage::DevicePlugin)?;
@@ -148,7 +153,7 @@ fn unified_memory(member: &Member<'_>, report: &Report, loaded: &str) -> Option<
 
 /// Returns what the node's container runtime reports against CDI, if containers get their GPUs by CDI: kubelet keeps GPUs allocatable
 /// although no container can have them. containerd 2.0 to 2.2 start such containers without their GPUs, later releases do not start them.
-pub fn against_runtime(member: &Member<'_>) -> Option<Verdict> {
+fn runtime(member: &Member<'_>) -> Option<Verdict> {
     let choice = member.toolkit().filter(|choice| choice.is_by_cdi())?;
     let loaded = container_runtime::loaded(member.node, member.report)?;
     let runtime = &member.node.runtime;

@@ -14,7 +14,7 @@ use crate::{
         bound_gpus,
         holders::Holders,
         member::Member,
-        pod_failure::pod_failure,
+        pod_failure::{driver_failure, kernel_cause},
         verdict::{Verdict, no_pod, starting},
     },
     container_names::{DEVICE_NODES, GUARD, INSTALLER},
@@ -31,12 +31,9 @@ use crate::{
 /// A loaded module without libraries may belong to an installer that is about to install them, so it counts as a fault only after
 /// [`GRACE`].
 pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
-    let before = member.status().filter(|before| before.phase == Phase::Driver);
-    let waited = before.is_some_and(|before| match before.reason() {
-        Some(Reason::DriverInstalling) => before.since().is_some_and(|since| older(since, GRACE, now)),
-        reason => reason == Some(fault.reason),
-    });
-    if fault.reason != Reason::DriverLibraryNotFound || waited {
+    let reasons = (Reason::DriverInstalling, fault.reason);
+    let waited = || member.has_waited(Phase::Driver, reasons, GRACE, now);
+    if fault.reason != Reason::DriverLibraryNotFound || waited() {
         return Verdict::new(Phase::Driver, fault.reason, fault.message.clone());
     }
     let message =
@@ -70,7 +67,7 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
     if let Some(verdict) = bound_gpus::of_pod(report, pod, now) {
         return Some(verdict);
     }
-    if let Some((reason, message)) = pod_failure(pod, now) {
+    if let Some((reason, message)) = driver_failure(pod, &report.driver.load_errors, now) {
         return Some(Verdict::new(phase, reason, message));
     }
     if member.guard_is_waiting() && member.driver_in_use_by_others() {
@@ -100,7 +97,7 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
         (_, since) if since.is_some() || runs_init(pod, INSTALLER) => {
             Verdict::new(phase, Reason::DriverInstalling, format!("pod {} is installing {wanted}", pod.name))
         }
-        _ => or_evidence(starting(phase, pod)),
+        _ => or_evidence(starting(member, world, phase, pod, now)),
     })
 }
 
@@ -122,15 +119,21 @@ fn of_preinstalled(member: &Member<'_>, report: &Report, root: &str) -> Verdict 
         return nothing_there(loaded, root);
     };
     match loaded {
-        None => Verdict::new(
-            phase,
-            Reason::DriverNotLoaded,
-            format!(
-                "driver {installed} is installed on the host, but its kernel module is not loaded; load it (modprobe nvidia) or reboot the node"
-            ),
-        ),
+        None => not_loaded(report, installed),
         Some(loaded) => other_is_loaded(loaded, installed),
     }
+}
+
+fn not_loaded(report: &Report, installed: &str) -> Verdict {
+    let (reason, advice, kernel) = match kernel_cause(&report.driver.load_errors) {
+        Some((reason, advice, sentence)) => (Some(reason), advice, format!(" (kernel log: {sentence})")),
+        None => (None, None, String::new()),
+    };
+    let advice = advice.unwrap_or("load it (modprobe nvidia) or reboot the node");
+    let message =
+        format!("driver {installed} is installed on the host, but its kernel module is not loaded{kernel}; {advice}");
+    let reason = reason.filter(|reason| *reason != Reason::ContainerCrashed).unwrap_or(Reason::DriverNotLoaded);
+    Verdict::new(Phase::Driver, reason, message)
 }
 
 /// For a host whose libraries are not of the loaded driver, as after an upgrade of its packages: NVML and new GPU containers fail. A host

@@ -14,7 +14,7 @@ struct Complaint {
 /// The first match counts, so causes are listed before their consequences: a name that cannot be resolved also makes downloads
 /// fail and kernel headers unavailable. The texts are those of curl, wget, apt, dnf, OpenSSL, make, compilers, modprobe, dkms, the kernel,
 /// and NVIDIA's installer.
-const COMPLAINTS: [Complaint; 15] = [
+const COMPLAINTS: [Complaint; 21] = [
     Complaint {
         reason: Reason::RebootNeeded,
         words: &[&["driver/library version mismatch"]],
@@ -49,6 +49,36 @@ const COMPLAINTS: [Complaint; 15] = [
             &["lockdown", "unsigned module loading is restricted"],
         ],
         advice: "Secure Boot rejects the kernel modules, which are not signed with a key that the node trusts: use precompiled modules that are signed (source Container with precompiled: true), enrol the key that signs the modules (mokutil --import), or switch Secure Boot off in the node's firmware",
+    },
+    Complaint {
+        reason: Reason::DriverUnsupported,
+        words: &[&["requires use of the", "open kernel modules"]],
+        advice: "the GPU runs with NVIDIA's open kernel modules only: set driver.kernelModule: Open, or install a driver with the open kernel modules on the host",
+    },
+    Complaint {
+        reason: Reason::DriverUnsupported,
+        words: &[&["is not supported by open", "nvidia.ko"], &["open nvidia.ko is only ready for use on"]],
+        advice: "the GPU does not run with these open kernel modules: set driver.kernelModule: Proprietary, or install a driver with the proprietary kernel modules on the host",
+    },
+    Complaint {
+        reason: Reason::DriverUnsupported,
+        words: &[&["supported through the nvidia", "legacy driver"]],
+        advice: "the GPU needs an older driver branch, which the driver names: set driver.version to a version of that branch, or install it on the host",
+    },
+    Complaint {
+        reason: Reason::DriverUnsupported,
+        words: &[&["is not supported by the", "driver release"]],
+        advice: "the driver does not support the GPU, which may need a later branch: set driver.version to a version of it, or install it on the host",
+    },
+    Complaint {
+        reason: Reason::ContainerCrashed,
+        words: &[&["i/o region assigned to your nvidia device is invalid"], &["nvrm: bar", " is 0m @ 0x0 "]],
+        advice: "the machine has assigned no memory to the GPU: enable Above 4G Decoding (and Resizable BAR) in the firmware, or for a virtual machine give it more 64-bit MMIO space in the hypervisor, and reboot the node",
+    },
+    Complaint {
+        reason: Reason::ContainerCrashed,
+        words: &[&["fallen off the bus and is not responding"]],
+        advice: "the GPU does not respond: power-cycle the machine, or for a virtual machine its host; if that does not help, have the GPU, its slot and its power supply checked",
     },
     Complaint {
         reason: Reason::GpuBoundToOtherDriver,

@@ -2,7 +2,7 @@
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
-    GpuNodeStatus,
+    GpuNodeStatus, Phase,
     gpunode::{LastUpdate, Rollout, RolloutStep, StageRevisions},
     keys,
     policy::{Health, Stage},
@@ -12,7 +12,7 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use std::{collections::BTreeMap, ops::Deref};
+use std::{collections::BTreeMap, ops::Deref, time::Duration};
 
 use crate::{
     assess::health::{self, NodeHealth},
@@ -23,7 +23,7 @@ use crate::{
     },
     inventory::{gpus, records},
     settings::{GRACE, GUARD_TIMEOUT, REPORT_GRACE},
-    time::later,
+    time::{later, older},
     world::{ContainerFacts, GpuPods, ObservedTime, PodFacts, Role, TaintFact, World, is_gpu},
 };
 
@@ -78,6 +78,21 @@ impl<'w> Member<'w> {
 
     pub fn status(&self) -> Option<&'w GpuNodeStatus> {
         self.gpu_node?.status.as_ref()
+    }
+
+    /// Whether a passing state of a phase has lasted for a grace, by this operator's clock alone, or has become the failure that follows it.
+    pub fn has_waited(
+        &self,
+        phase: Phase,
+        (passing, failure): (Reason, Reason),
+        grace: Duration,
+        now: Timestamp,
+    ) -> bool {
+        let before = self.status().filter(|before| before.phase == phase);
+        before.is_some_and(|before| match before.reason() {
+            Some(reason) if reason == passing => before.since().is_some_and(|since| older(since, grace, now)),
+            reason => reason == Some(failure),
+        })
     }
 
     /// Of any boot: GPUs and their health are as it says until the next report.

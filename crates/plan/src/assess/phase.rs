@@ -13,7 +13,7 @@ use crate::{
     assess::{
         driver,
         member::Member,
-        pod_failure::{pod_failure, silent_probe},
+        pod_failure::{pod_failure, silent_probe, unmounted},
         validation::ValidationState,
         verdict::{Verdict, gpu_missing, no_pod, runs, stage_pod_failure, starting},
     },
@@ -21,7 +21,7 @@ use crate::{
     desired::{Desired, driver::DriverChoice, toolkit::ToolkitChoice},
     note::Note,
     settings::{REPORT_GRACE, STAGE_GRACE},
-    time::{later, older},
+    time::later,
     world::{ContainerState, World},
 };
 
@@ -31,15 +31,13 @@ pub struct Evidence<'a> {
     /// Why the host's driver does not support the node's GPUs.
     pub host_driver: Option<String>,
     pub against_driver: Option<&'a Note>,
-    /// What the container runtime reports against CDI.
-    pub against_runtime: Option<Verdict>,
     pub broken_stage: Option<&'a Verdict>,
     /// What CUDA programs need and the node does not have.
     pub lacks_for_cuda: Option<Verdict>,
 }
 
 pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Timestamp) -> Verdict {
-    let Evidence { validation, host_driver, against_driver, against_runtime, broken_stage, lacks_for_cuda } = evidence;
+    let Evidence { validation, host_driver, against_driver, broken_stage, lacks_for_cuda } = evidence;
     let node = member.node;
     if node.deleting {
         return Verdict::new(last_phase(member), Reason::NodeDeleting, "the Node is being deleted");
@@ -47,7 +45,7 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
     if !node.ready {
         return Verdict::new(last_phase(member), Reason::NodeNotReady, "the Node is not Ready; check its conditions");
     }
-    if member.is_complete() && member.is_believable() && against_driver.is_none() && against_runtime.is_none() {
+    if member.is_complete() && member.is_believable() && against_driver.is_none() {
         let counts = |broken: &&Verdict| {
             let from = member.status().and_then(|status| broken_stage_counts_from(broken, status));
             from.is_some_and(|from| now >= from)
@@ -65,7 +63,7 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
     }
     match &member.target {
         Desired::Unknown if node.runtime_is_silent() => return silent_runtime(member, now),
-        Desired::Unknown => return without_report(member, now),
+        Desired::Unknown => return without_report(member, world, now),
         Desired::Unsatisfiable(fault) => return driver::of_fault(member, fault, now),
         Desired::Variant(_) => {}
     }
@@ -76,13 +74,16 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
     if let Some(why) = host_driver {
         return Verdict::new(Phase::Driver, Reason::DriverUnsupported, why);
     }
+    // A toolkit that is being installed may have a problem of its own.
+    let (by_toolkit, lacks) = match lacks_for_cuda.filter(|lacks| lacks.phase != Phase::DevicePlugin) {
+        Some(lacks) if lacks.reason == Reason::ToolkitInstalling => (Some(lacks), None),
+        lacks => (None, lacks),
+    };
     driver::judge(member, against_driver, world, now)
         .or_else(|| by_claims(member))
-        // The toolkit that the node has cannot change that; one that is being installed may have a problem of its own.
-        .or_else(|| against_runtime.clone().filter(|verdict| verdict.reason == Reason::CdiDisabled))
-        .or_else(|| lacks_for_cuda.filter(|lacks| lacks.phase == Phase::Driver))
+        .or(lacks)
         .or_else(|| toolkit(member, world, now))
-        .or(against_runtime)
+        .or(by_toolkit)
         .or_else(|| mps(member, world, now))
         .unwrap_or_else(|| device_plugin(member, world, now))
 }
@@ -146,10 +147,11 @@ fn silent_runtime(member: &Member<'_>, now: Timestamp) -> Verdict {
     Verdict::new(last_phase(member), Reason::NodeNotReady, message)
 }
 
-fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
+fn without_report(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
     let failure = member.probe_pod().and_then(|pod| pod_failure(pod, now));
     let (late, since) = if member.report_is_outdated() {
-        (waited_since_boot(member, now), " since the node was booted")
+        let reasons = (Reason::WaitingForReport, Reason::ProbeMissing);
+        (member.has_waited(Phase::Discovery, reasons, REPORT_GRACE, now), " since the node was booted")
     } else {
         (member.report_due().is_none_or(|due| now >= due), "")
     };
@@ -157,16 +159,8 @@ fn without_report(member: &Member<'_>, now: Timestamp) -> Verdict {
         let message = format!("the probe has not yet reported{since}");
         return Verdict::new(Phase::Discovery, Reason::WaitingForReport, message);
     }
+    let failure = failure.or_else(|| unmounted(world, member.probe_pod()?));
     Verdict::new(Phase::Discovery, Reason::ProbeMissing, silent_probe(member.probe_pod(), failure, since))
-}
-
-/// Whether the node's status has been waiting for a report of this boot for [`REPORT_GRACE`], by this operator's clock alone.
-fn waited_since_boot(member: &Member<'_>, now: Timestamp) -> bool {
-    let before = member.status().filter(|before| before.phase == Phase::Discovery);
-    before.is_some_and(|before| match before.reason() {
-        Some(Reason::WaitingForReport) => before.since().is_some_and(|since| older(since, REPORT_GRACE, now)),
-        reason => reason == Some(Reason::ProbeMissing),
-    })
 }
 
 /// Returns `None` for a toolkit that is proven to work.
@@ -190,7 +184,7 @@ fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict
     Some(if installing {
         Verdict::new(phase, Reason::ToolkitInstalling, format!("pod {} is installing the container toolkit", pod.name))
     } else {
-        starting(phase, pod)
+        starting(member, world, phase, pod, now)
     })
 }
 

@@ -65,10 +65,22 @@ pub fn refusal<'w>(world: &'w World, set: &str, is_of_set: impl Fn(&PodFacts) ->
 
 /// Returns `None` for a pod that runs or is still starting.
 pub fn pod_failure(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
+    driver_failure(pod, &[], now)
+}
+
+/// Like [`pod_failure`], for a driver about which the kernel has logged something: only that has the cause if the module was not loaded.
+pub fn driver_failure(pod: &PodFacts, load_errors: &[String], now: Timestamp) -> Option<(Reason, String)> {
     if pod.unschedulable.is_some() {
         return unschedulable(pod, now);
     }
-    pod.init.iter().chain(&pod.containers).find_map(|container| container_failure(pod, container, now))
+    let mut containers = pod.init.iter().chain(&pod.containers);
+    containers.find_map(|container| failure(pod, container, load_errors, now))
+}
+
+/// Returns kubelet's error about the volumes of a pod whose sandbox does not exist: only an Event has it. Many such errors pass.
+pub fn unmounted(world: &World, pod: &PodFacts) -> Option<(Reason, String)> {
+    let refusal = world.refusals.get(&pod.name).filter(|_| pod.sandbox_since.is_none())?;
+    Some((Reason::ContainerCrashed, format!("pod {} cannot start: {}", pod.name, refusal.message)))
 }
 
 /// Returns why a probe does not report. `since` is when it should have reported, such as ` since the node was booted`.
@@ -95,8 +107,17 @@ pub fn unschedulable(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)>
 
 /// Returns `None` for a container that runs or is still starting.
 pub fn container_failure(pod: &PodFacts, container: &ContainerFacts, now: Timestamp) -> Option<(Reason, String)> {
+    failure(pod, container, &[], now)
+}
+
+fn failure(
+    pod: &PodFacts,
+    container: &ContainerFacts,
+    load_errors: &[String],
+    now: Timestamp,
+) -> Option<(Reason, String)> {
     let named = |message: &str| format!("pod {}, container {}: {message}", pod.name, container.name);
-    let crashed = |exit| crashed(pod, container, exit);
+    let crashed = |exit| crashed(pod, container, exit, load_errors);
     match (&container.state, &container.last_failure) {
         (ContainerState::Ended(exit), _) if exit.code != 0 => Some(crashed(exit)),
         (ContainerState::Running(Some(since)), Some(exit)) if !older(since.local(), GRACE, now) => Some(crashed(exit)),
@@ -126,15 +147,29 @@ pub fn container_failure(pod: &PodFacts, container: &ContainerFacts, now: Timest
     }
 }
 
-fn crashed(pod: &PodFacts, container: &ContainerFacts, exit: &Exit) -> (Reason, String) {
+fn crashed(pod: &PodFacts, container: &ContainerFacts, exit: &Exit, load_errors: &[String]) -> (Reason, String) {
     let words = if exit.message.is_empty() { "no message" } else { exit.message.as_str() };
     if let Some((reason, words)) = named_reason(words) {
         return (reason, words.to_owned());
     }
     let named = |line: &str| format!("pod {}, container {}: exit code {}: {line}", pod.name, container.name, exit.code);
-    match cause(words).filter(|_| pod.role == Role::Operand(Stage::Driver)) {
-        Some(Cause { reason, advice, line }) => (reason, format!("{advice} ({})", named(&line))),
-        None => (Reason::ContainerCrashed, named(&error_line(words))),
+    if let Some(Cause { reason, advice, line }) = cause(words).filter(|_| pod.role == Role::Operand(Stage::Driver)) {
+        return (reason, format!("{advice} ({})", named(&line)));
+    }
+    let line = named(&error_line(words));
+    match kernel_cause(load_errors) {
+        Some((reason, Some(advice), sentence)) => (reason, format!("{advice} ({line}; kernel log: {sentence})")),
+        Some((reason, None, sentence)) => (reason, format!("{line}; kernel log: {sentence}")),
+        None => (Reason::ContainerCrashed, line),
+    }
+}
+
+/// Returns why the kernel has not loaded a driver: the reason, how to fix it if that is known, and what it has logged.
+pub fn kernel_cause(load_errors: &[String]) -> Option<(Reason, Option<&'static str>, String)> {
+    let log = load_errors.join("\n");
+    match cause(&log) {
+        Some(Cause { reason, advice, line }) => Some((reason, Some(advice), line)),
+        None => (!log.is_empty()).then(|| (Reason::ContainerCrashed, None, error_line(&log))),
     }
 }
 

@@ -6,11 +6,12 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     assess::{
         member::Member,
-        pod_failure::{self, pod_failure},
+        pod_failure::{self, pod_failure, unmounted},
     },
     container_names::DEVICE_NODES,
     inventory::gpus,
     revision::daemon_set_name,
+    settings::STAGE_GRACE,
     world::{ContainerState, PodFacts, Role, World},
 };
 
@@ -50,7 +51,7 @@ pub fn runs<'w>(member: &Member<'w>, world: &World, stage: Stage, now: Timestamp
     if let Some(verdict) = stage_pod_failure(member, stage, pod, phase, now) {
         return Err(verdict);
     }
-    if pod.running() { Ok(pod) } else { Err(starting(phase, pod)) }
+    if pod.running() { Ok(pod) } else { Err(starting(member, world, phase, pod, now)) }
 }
 
 pub fn gpu_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
@@ -97,8 +98,13 @@ pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) ->
     }
 }
 
-/// Names the current container.
-pub fn starting(phase: Phase, pod: &PodFacts) -> Verdict {
+/// Names the current container, or after a while the volume that kubelet cannot mount.
+pub fn starting(member: &Member<'_>, world: &World, phase: Phase, pod: &PodFacts, now: Timestamp) -> Verdict {
+    if let Some((reason, message)) = unmounted(world, pod)
+        && member.has_waited(phase, (Reason::PodStarting, reason), STAGE_GRACE, now)
+    {
+        return Verdict::new(phase, reason, message);
+    }
     let next = pod
         .init
         .iter()

@@ -96,6 +96,12 @@ struct DriverEntry {
     version: String,
     os: Vec<String>,
     source: String,
+    #[serde(default = "yes")]
+    default: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl Catalogue {
@@ -199,14 +205,14 @@ fn pci_id(text: &str) -> Result<u16, CatalogueError> {
 
 fn releases(entries: Vec<DriverEntry>) -> Result<Vec<Release>, CatalogueError> {
     let mut releases = BTreeMap::new();
-    for DriverEntry { version, os, source } in entries {
+    for DriverEntry { version, os, source, default } in entries {
         let Some(numbers) = parsed(&version).filter(|numbers| numbers.parts() > 1) else {
             return Err(illegal("a full driver version", &version));
         };
         if let Some(nothing) = os.iter().find(|os| !model::is_label_value(os)) {
             return Err(illegal("the name of an operating system in image tags", nothing));
         }
-        let release = Release { version: version.clone(), numbers: numbers.clone(), os, source };
+        let release = Release { version: version.clone(), numbers: numbers.clone(), os, source, is_default: default };
         insert_once(&mut releases, numbers, release, "driver", &version)?;
     }
     Ok(releases.into_values().collect())

@@ -91,7 +91,7 @@ impl fmt::Display for BranchRange {
     }
 }
 
-/// A driver version that is recommended, and what its images were built for.
+/// A driver version of which images are known, and what they were built for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
     pub version: String,
@@ -102,6 +102,8 @@ pub struct Release {
     pub os: Vec<String>,
     /// The source of this information.
     pub source: String,
+    /// Whether it is recommended: a node can get it without a policy that names it.
+    pub is_default: bool,
 }
 
 /// Defaults for the models of an architecture.

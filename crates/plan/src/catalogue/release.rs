@@ -45,9 +45,14 @@ fn other_versions(versions: &[String]) -> String {
 }
 
 impl Catalogue {
-    /// Returns the recommended versions, oldest first.
+    /// Returns all versions, oldest first.
     pub fn releases(&self) -> impl Iterator<Item = &Release> {
         self.releases.iter()
+    }
+
+    /// Returns the recommended versions that support all the models, newest first.
+    fn recommended(&self, models: &[&Accelerator]) -> impl Iterator<Item = &Release> {
+        self.releases.iter().rev().filter(|release| release.is_default && supports_all(models, release))
     }
 
     /// Returns the newest recommended version that supports all the models and has an image for the operating system.
@@ -84,7 +89,7 @@ impl Catalogue {
 
     /// Newest first.
     fn with_image(&self, models: &[&Accelerator], names: &OsNames) -> impl Iterator<Item = &Release> {
-        self.releases.iter().rev().filter(|r| r.tag_for(names).is_some() && supports_all(models, r))
+        self.recommended(models).filter(|release| release.tag_for(names).is_some())
     }
 
     /// Returns the release whose images stand for those of a version.
@@ -160,13 +165,13 @@ fn listed(models: &[ModelLimit]) -> String {
 }
 
 impl Catalogue {
-    /// Without models, returns the newest version.
+    /// Without models, returns the newest recommended version.
     pub fn default_driver(&self, models: &[&Accelerator]) -> Result<&Release, NoCommonDriver> {
         if let (Some(one), Some(other)) = modules::exclusive(models) {
             let (proprietary_only, open_only) = (one.title(), other.title());
             return Err(NoCommonDriver::Modules(modules::FlavourUnsupported::Mixed { proprietary_only, open_only }));
         }
-        self.releases.iter().rev().find(|release| supports_all(models, release)).ok_or_else(|| {
+        self.recommended(models).next().ok_or_else(|| {
             let limits = models.iter().map(|m| ModelLimit { model: m.title(), driver: m.driver.clone() }).collect();
             let first = models.iter().filter_map(|m| m.driver.first).max().unwrap_or_default();
             let last = models.iter().filter_map(|m| m.driver.last).min().unwrap_or(u16::MAX);

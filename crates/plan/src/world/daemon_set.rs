@@ -65,7 +65,10 @@ fn covers(own: &serde_json::Value, other: &serde_json::Value) -> bool {
 /// The maximum length of a rejection's message that is kept, in bytes.
 const MAX_MESSAGE: usize = 2048;
 
-/// The API server's last rejection of a DaemonSet's pods.
+/// Kubelet's word for volumes that are not mounted in time. Why they are not, an Event of its own says.
+const NOT_IN_TIME: &str = "Unable to attach or mount volumes";
+
+/// The last rejection of a DaemonSet's pods by the API server, or of a pod's volumes by kubelet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {
     pub message: String,
@@ -73,11 +76,15 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Returns the DaemonSet and the rejection of its pods, from a `FailedCreate` Event of the DaemonSet controller.
+    /// Returns the DaemonSet and the rejection of its pods, from a `FailedCreate` Event of the DaemonSet controller, or the pod and the
+    /// rejection of a volume, from a `FailedMount` Event of kubelet.
     pub fn of(event: &Event) -> Option<(String, Self)> {
         let object = &event.involved_object;
-        if object.kind.as_deref() != Some("DaemonSet") || event.reason.as_deref() != Some("FailedCreate") {
-            return None;
+        let says = |words: &str| event.message.as_ref().is_some_and(|message| message.starts_with(words));
+        match (object.kind.as_deref()?, event.reason.as_deref()?) {
+            ("DaemonSet", "FailedCreate") => {}
+            ("Pod", "FailedMount") if !says(NOT_IN_TIME) => {}
+            _ => return None,
         }
         let at = event.last_timestamp.as_ref().map(|time| time.0);
         let at = at.or_else(|| event.event_time.as_ref().map(|time| time.0));
@@ -92,6 +99,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_rejection_is_of_a_daemon_set_or_of_a_volume() {
+        let missing = "MountVolume.SetUp failed for volume \"driver-parameters\" : configmap \"nvidia\" not found";
+        let late = "Unable to attach or mount volumes: unmounted volumes=[dev]: timed out waiting for the condition";
+        for (kind, reason, message, name) in [
+            ("Pod", "FailedMount", missing, Some("x")),
+            ("Pod", "FailedMount", late, None),
+            ("Pod", "FailedCreate", missing, None),
+            ("DaemonSet", "FailedMount", missing, None),
+            ("DaemonSet", "FailedCreate", missing, Some("x")),
+        ] {
+            let about = json!({"kind": kind, "name": "x"});
+            let event = json!({"metadata": {}, "involvedObject": about, "reason": reason, "message": message});
+            let found = Refusal::of(&serde_json::from_value(event).unwrap());
+            assert_eq!(found.as_ref().map(|(name, _)| name.as_str()), name, "{kind} {reason} {message}");
+        }
+    }
 
     #[test]
     fn texts_of_a_rejection_are_bounded() {

@@ -5,9 +5,10 @@ use crate::{
     sources::node,
 };
 use gpu_operator_crd::{GpuNodeStatus, Phase, policy::Stage, reason::Reason};
+use gpu_operator_plan::world::{PodFacts, Refusal, Role};
 
-const UBUNTU: (&str, &str) = ("ubuntu", "24.04");
-const RUN_FILE: &str = "{defaults: {driver: {source: RunFile, sha256: a1, version: 580.173.02, image: {repository: own/run-file, tag: a}}}}";
+pub(crate) const UBUNTU: (&str, &str) = ("ubuntu", "24.04");
+pub(crate) const RUN_FILE: &str = "{defaults: {driver: {source: RunFile, sha256: a1, version: 580.173.02, image: {repository: own/run-file, tag: a}}}}";
 
 /// Returns the state of a node whose driver container ends with this log.
 fn ends_with(log: &str, spec: &str) -> GpuNodeStatus {
@@ -221,4 +222,54 @@ fn a_bound_gpu_does_not_explain_an_image_that_fails() {
     sim.faults.insert("a".into(), Faults { missing_images, ..Faults::default() });
     sim.run(60);
     assert_eq!(sim.status("a").reason(), Some(Reason::DriverImageNotFound), "{}", sim.status("a").message);
+}
+
+/// The pod of a stage of node `a`.
+fn pod_of(sim: &mut Sim, stage: Stage) -> &mut PodFacts {
+    sim.pods.values_mut().find(|pod| pod.role == Role::Operand(stage)).expect("a pod")
+}
+
+#[test]
+fn a_volume_that_kubelet_cannot_mount_is_shown() {
+    let words = "MountVolume.SetUp failed for volume \"module-parameters\" : configmap \"nvidia\" not found";
+    for stage in [Stage::Driver, Stage::Toolkit] {
+        let mut sim = node("{}", UBUNTU, &[]);
+        if stage == Stage::Toolkit {
+            sim.host_driver("a", "580.173.02", true);
+        }
+        sim.faults.insert("a".into(), Faults { slow: 10_000, ..Faults::default() });
+        sim.run(10);
+        let pod = pod_of(&mut sim, stage);
+        pod.sandbox_since = None;
+        let name = pod.name.clone();
+        sim.refusals.insert("another-pod".into(), Refusal { message: "of another pod".into(), at: None });
+        sim.run(90);
+        assert_eq!(sim.status("a").reason(), Some(Reason::PodStarting), "{}", sim.status("a").message);
+        sim.refusals.insert(name.clone(), Refusal { message: words.into(), at: None });
+        sim.run(5);
+        let status = sim.status("a");
+        let shown = status.message.contains(words) && status.message.contains(&name);
+        assert!(status.reason() == Some(Reason::ContainerCrashed) && shown, "{:?} {}", status.reason(), status.message);
+        // The Event outlives its cause.
+        let now = sim.now;
+        pod_of(&mut sim, stage).sandbox_since = Some(now.into());
+        sim.run(5);
+        assert_eq!(sim.status("a").reason(), Some(Reason::PodStarting), "{}", sim.status("a").message);
+    }
+}
+
+#[test]
+fn a_mount_error_of_the_first_minute_is_no_failure() {
+    let mut sim = node("{}", UBUNTU, &[]);
+    sim.faults.insert("a".into(), Faults { slow: 10_000, ..Faults::default() });
+    sim.run(10);
+    let pod = pod_of(&mut sim, Stage::Driver);
+    pod.sandbox_since = None;
+    let refusal = Refusal { message: "failed to sync configmap cache".into(), at: None };
+    let name = pod.name.clone();
+    sim.refusals.insert(name, refusal);
+    sim.run(30);
+    assert_eq!(sim.status("a").reason(), Some(Reason::PodStarting), "{}", sim.status("a").message);
+    sim.run(60);
+    assert_eq!(sim.status("a").reason(), Some(Reason::ContainerCrashed), "{}", sim.status("a").message);
 }

@@ -212,6 +212,22 @@ fn a_node_on_which_cuda_does_not_start_is_not_ready() {
 }
 
 #[test]
+fn a_host_may_create_the_nodes_late_in_its_boot() {
+    let mut sim = on_host("{}");
+    sim.report("a").driver.installed[0].missing_devices = vec!["nvidia-uvm".into()];
+    sim.run(30);
+    let (phase, reason, message) = reached(&sim);
+    assert_eq!((phase, reason), (Phase::Driver, Reason::DriverInstalling), "{message}");
+    assert!(message.contains("lacks nvidia-uvm") && sim.condition("all", "Stalled").0 == "False", "{message}");
+    let mut late = sim.clone();
+    late.report("a").driver.installed[0].missing_devices.clear();
+    late.run(5);
+    assert!(is_ready(&late), "{:?}", reached(&late));
+    sim.run(60);
+    assert_eq!(reached(&sim).1, Reason::DeviceNodesMissing);
+}
+
+#[test]
 fn nvidias_runtime_creates_the_nodes_itself() {
     let mut sim = on_host("{defaults: {toolkit: {injection: Runtime}}}");
     assert!(is_ready(&sim), "{:?}", reached(&sim));

@@ -24,6 +24,7 @@ mod host_drivers;
 mod host_runtime;
 mod image_list;
 mod install;
+mod kernel_log;
 mod labels;
 mod law;
 mod leaving;

@@ -1,6 +1,6 @@
 //! The models that the operator knows, and the drivers that it recommends for them, from the catalogue of the plan.
 
-use std::collections::BTreeMap;
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use anyhow::{Context, Result};
 use gpu_operator_plan::catalogue::{Accelerator, BranchRange, Catalogue, ModuleSupport, PciDevice};
@@ -54,14 +54,19 @@ fn releases(page: &mut Page, catalogue: &Catalogue, notes: &mut Notes) {
     page.heading(2, "Recommended drivers");
     page.block(
         "The version, the highest CUDA version that it supports, and the systems that NVIDIA built its image for. The newest version that supports\n\
-         all GPUs of a node and has an image for its system is installed; the lists below show it by model and system. On other systems the\n\
-         node reports `NoDriverImageForOS`.",
+         all GPUs of a node and has an image for its system is installed, but no *optional* one, which a node gets only if its policy names it;\n\
+         the lists below show it by model and system. On other systems the node reports `NoDriverImageForOS`.",
     );
     page.list(catalogue.releases().map(|release| {
         let cuda = catalogue.cuda_of(&release.version).unwrap_or("unknown");
         let cuda = format!("CUDA {cuda} {}", notes.mark(&format!("CUDA versions: {}", catalogue.cuda_believed())));
         let systems = systems(&release.os.iter().map(String::as_str).collect::<Vec<_>>());
-        format!("`{}`: {cuda}; {systems} {}", release.version, notes.mark(&format!("images: {}", release.source)))
+        let optional = if release.is_default { "" } else { " (optional)" };
+        format!(
+            "`{}`{optional}: {cuda}; {systems} {}",
+            release.version,
+            notes.mark(&format!("images: {}", release.source))
+        )
     }));
 }
 
@@ -121,10 +126,12 @@ fn by_architecture(catalogue: &Catalogue, desktop: bool) -> Vec<(String, Vec<&Ac
     all
 }
 
-/// Returns a model that has the same unverified facts as most of the models.
+/// Returns a model with the limits of the architecture, which a model's own only narrow; of several, one that has the same unverified facts
+/// as most of the models.
 fn usual<'a>(models: &[&'a Accelerator]) -> Option<&'a Accelerator> {
     let alike = |model: &Accelerator| models.iter().filter(|other| other.believed == model.believed).count();
-    models.iter().rev().max_by_key(|model| alike(model)).copied()
+    let limits = |model: &Accelerator| Reverse((model.driver.first, model.driver.first_version.is_some()));
+    models.iter().rev().max_by_key(|model| (limits(model), alike(model))).copied()
 }
 
 /// Returns what holds for a model: its driver branches, kernel modules and recommended drivers.

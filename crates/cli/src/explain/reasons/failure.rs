@@ -346,8 +346,8 @@ pub const CHECKSUM_MISMATCH: Entry = Entry {
 pub const DRIVER_UNSUPPORTED: Entry = Entry {
     list: List::Failure,
     condition: "",
-    meaning: "The driver version in the policy does not support the node's model. The node is left unchanged.",
-    action: "Set the branch in the message, or remove `version` to get a supported one. Nodes with models that no \
+    meaning: "The driver's version, or its flavour of kernel modules, does not support the node's model.",
+    action: "Set the branch or flavour in the message, or remove `version` to get a supported one. Nodes with models that no \
               single driver supports need a driver that does.",
 };
 

@@ -41,10 +41,16 @@ const SWITCH: &str = "nvidia-nvswitch";
 const FATAL: &str = "Fatal";
 /// Both flavours of the module log this once they are loaded.
 const LOADED: &str = "loading NVIDIA UNIX";
+/// Both flavours of the module log this before all else when they are loaded.
+const STARTING: &str = "nvidia-nvlink: Nvlink Core is being initialized";
 const MAX_TEXT: usize = 200;
+/// For a sentence of several lines, which the driver logs as one record.
+const MAX_SENTENCE: usize = 300;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
+    /// The driver is being loaded: earlier messages are about an earlier attempt.
+    Starting,
     /// The driver was loaded: earlier messages are about an earlier start.
     Loaded,
     Xid {
@@ -61,6 +67,10 @@ pub enum Message {
         sxid: u16,
         text: String,
     },
+    /// Anything else of the driver: a sentence on one line. While no driver is loaded, it is about a driver that cannot be.
+    OfDriver(String),
+    /// A module, which may be the driver, or a driver for a GPU that the kernel rejects.
+    Rejected(String),
 }
 
 impl Message {
@@ -72,14 +82,39 @@ impl Message {
             let is_fatal = text.split([',', ' ']).next() == Some(FATAL);
             return is_fatal.then_some(Self::SwitchError { address, sxid, text });
         }
-        let text = message.strip_prefix(DRIVER)?;
+        if message.starts_with(STARTING) {
+            return Some(Self::Starting);
+        }
+        let Some(text) = message.strip_prefix(DRIVER) else {
+            return is_rejection(message).then(|| Self::Rejected(sentence(message)));
+        };
         if text.starts_with(LOADED) {
             return Some(Self::Loaded);
         }
-        let (address, instance, xid, text) = error(text, "Xid (")?;
-        let text = if instance.is_empty() { text } else { plain(&format!("{instance}, {text}")) };
+        let Some((address, instance, xid, text)) = error(text, "Xid (") else {
+            return Some(Self::OfDriver(sentence(message)));
+        };
+        let text = if instance.is_empty() { text } else { plain(&format!("{instance}, {text}"), MAX_TEXT) };
         Some(Self::Xid { address, xid, text })
     }
+}
+
+/// Of an unsigned module, the kernel does not log the name. A module that taints the kernel is loaded.
+fn is_rejection(message: &str) -> bool {
+    let of_any = message.starts_with("Loading of ") && message.ends_with(" is rejected")
+        || message.starts_with("Lockdown: ") && message.contains("module loading is restricted");
+    let of_module = message.starts_with("nvidia: ") && !message.contains("taint");
+    let of_device = message.starts_with("nvidia ") && message.contains("probe with driver nvidia failed");
+    of_any || of_module || of_device
+}
+
+/// Joins the lines of a record, in which /dev/kmsg escapes control characters. The driver prefixes each line.
+fn sentence(message: &str) -> String {
+    let text = message.replace("\\x09", " ").replace("\\x0a", "\n");
+    let lines = text.lines().map(|line| line.trim_start().trim_start_matches(DRIVER.trim_end()).trim());
+    let words = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    let prefix = if message.starts_with(DRIVER) { DRIVER } else { "" };
+    plain(&format!("{prefix}{words}"), MAX_SENTENCE)
 }
 
 /// Parses `BEGIN PLACE[ MIG INSTANCE]): NUMBER[, TEXT]`. Returns the address, the MIG instance, the number and the text.
@@ -88,7 +123,7 @@ fn error<'a>(text: &'a str, begin: &str) -> Option<(String, &'a str, u16, String
     // GPU-I:05, or GPU-I:05 GPU-CI:01.
     let (place, instance) = place.split_once(' ').unwrap_or((place, ""));
     let number = rest.split(|character: char| !character.is_ascii_digit()).next()?;
-    let text = plain(rest[number.len()..].trim_start_matches([',', ' ']));
+    let text = plain(rest[number.len()..].trim_start_matches([',', ' ']), MAX_TEXT);
     Some((address(place.strip_prefix("PCI:").unwrap_or(place))?, instance, number.parse().ok()?, text))
 }
 
@@ -97,8 +132,8 @@ fn address(place: &str) -> Option<String> {
     if place.contains('.') { pci::normalise(place) } else { pci::normalise(&format!("{place}.0")) }
 }
 
-fn plain(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).take(MAX_TEXT).collect::<String>().trim().to_owned()
+fn plain(text: &str, characters: usize) -> String {
+    text.chars().filter(|character| !character.is_control()).take(characters).collect::<String>().trim().to_owned()
 }
 
 #[cfg(test)]
@@ -153,7 +188,7 @@ mod tests {
     fn xid(message: &str) -> Option<(String, u16, String)> {
         match Message::parse(message)? {
             Message::Xid { address, xid, text } => Some((address, xid, text)),
-            Message::Loaded | Message::SwitchError { .. } => None,
+            _ => None,
         }
     }
 
@@ -248,9 +283,23 @@ mod tests {
     fn other_messages_are_ignored() {
         for message in [
             "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error",
+            "usb 1-1: NVRM: Xid (PCI:0000:01:00): 79, written by a device",
+            "nvidia: loading out-of-tree module taints kernel.",
+            "nvidia: module verification failed: signature and/or required key missing - tainting kernel",
+            "nvidia 0000:01:00.0: enabling device (0000 -> 0003)",
+            "nvidia-uvm: Loaded the UVM driver, major device number 510.",
+            "Loading iSCSI transport class v2.0-870.",
+            "",
+        ] {
+            assert_eq!(Message::parse(message), None, "{message}");
+        }
+    }
+
+    #[test]
+    fn what_resembles_an_xid_is_none() {
+        for message in [
             "NVRM: GPU at PCI:0000:01:00: GPU-0d1e",
             "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.",
-            "usb 1-1: NVRM: Xid (PCI:0000:01:00): 79, written by a device",
             "NVRM: Xid (PCI:0000:01:00) 79",
             "NVRM: Xid (PCI:0000:01:00): seventy-nine",
             "NVRM: Xid (PCI:0000:01:00): 70000, too large",
@@ -258,10 +307,64 @@ mod tests {
             "NVRM: Xid (PCI:0000:01:00): ",
             "NVRM: Xid (",
             "NVRM: ",
-            "",
         ] {
-            assert_eq!(Message::parse(message), None, "{message}");
+            assert!(matches!(Message::parse(message), Some(Message::OfDriver(_))), "{message}");
         }
+    }
+
+    #[test]
+    fn an_xid_is_parsed_in_every_shape_of_the_driver() {
+        for place in ["", " GPU-I:05", " GPU-I:05 GPU-CI:01"] {
+            for process in ["", "pid=7194, name=python3, ", "pid='<unknown>', name=<unknown>, ", "pid=1, name=a): 1, "]
+            {
+                for root_cause in ["", " caused by previous Xid 149"] {
+                    let rest = format!("{process}Ch 00000001{root_cause}");
+                    let text = if place.is_empty() { rest.clone() } else { format!("{}, {rest}", place.trim()) };
+                    let message = format!("NVRM: Xid (PCI:0000:dc:00{place}): 45, {rest}");
+                    assert_eq!(xid(&message), Some(("0000:dc:00.0".to_owned(), 45, text)), "{message}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_driver_that_is_not_loaded_has_sentences_on_one_line() {
+        for (message, sentence) in [
+            ("NVRM: GPU 0000:01:00.0 is already bound to NovaCore.", ""),
+            (
+                "NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:2b85)\\x0aNVRM: installed in this system requires use of the NVIDIA open kernel modules.",
+                "NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:2b85) installed in this system requires use of the NVIDIA open kernel modules.",
+            ),
+            (
+                "NVRM: The NVIDIA Tesla V100-SXM2-32GB GPU installed in this system is\\x0aNVRM:  supported through the NVIDIA 580.xx Legacy drivers. Please\\x0aNVRM:  visit http://www.nvidia.com/object/unix.html for more\\x0aNVRM:  information.  The 595.91.07 NVIDIA driver will ignore\\x0aNVRM:  this GPU.  Continuing probe...",
+                "NVRM: The NVIDIA Tesla V100-SXM2-32GB GPU installed in this system is supported through the NVIDIA 580.xx Legacy drivers. Please visit http://www.nvidia.com/object/unix.html for more information.  The 595.91.07 NVIDIA driver will ignore this GPU.  Continuing probe...",
+            ),
+            (
+                "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\\x0aNVRM: BAR0 is 0M @ 0x0 (PCI:0000:01:00.0)",
+                "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid: BAR0 is 0M @ 0x0 (PCI:0000:01:00.0)",
+            ),
+            (
+                "NVRM: This can occur when another driver was loaded and \\x0aNVRM: obtained",
+                "NVRM: This can occur when another driver was loaded and obtained",
+            ),
+        ] {
+            let sentence = if sentence.is_empty() { message } else { sentence };
+            assert_eq!(Message::parse(message), Some(Message::OfDriver(sentence.to_owned())));
+        }
+        for message in [
+            "Loading of unsigned module is rejected",
+            "Loading of module with unavailable key is rejected",
+            "Lockdown: modprobe: unsigned module loading is restricted; see man kernel_lockdown.7",
+            "nvidia: disagrees about version of symbol module_layout",
+            "nvidia: probe of 0000:01:00.0 failed with error -1",
+            "nvidia 0000:01:00.0: probe with driver nvidia failed with error -1",
+        ] {
+            assert_eq!(Message::parse(message), Some(Message::Rejected(message.to_owned())));
+        }
+        assert_eq!(
+            Message::parse("nvidia-nvlink: Nvlink Core is being initialized, major device number 237"),
+            Some(Message::Starting)
+        );
     }
 
     #[test]
@@ -287,6 +390,9 @@ mod tests {
             let (_, number, text) = xid(&format!("NVRM: Xid (PCI:0000:01:00): 79, {rest}")).unwrap();
             prop_assert_eq!(number, 79);
             prop_assert!(text.chars().count() <= 200 && !text.chars().any(char::is_control), "{}", text);
+            if let Some(Message::OfDriver(text)) = Message::parse(&format!("NVRM: {rest}\\x0a{any}")) {
+                prop_assert!(text.chars().count() <= 300 && !text.chars().any(char::is_control), "{}", text);
+            }
         }
     }
 }

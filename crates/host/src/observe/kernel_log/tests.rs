@@ -146,6 +146,39 @@ async fn fatal_errors_of_switches_are_taken_apart_from_xids() {
 }
 
 #[tokio::test]
+async fn the_sentences_of_the_last_attempt_stay_until_the_driver_is_loaded() {
+    let starting = "6,77,1,-;nvidia-nvlink: Nvlink Core is being initialized, major device number 237\n";
+    let bound = "GPU 0000:01:00.0 is already bound to NovaCore.";
+    let mut written = Written::file();
+    // Of another attempt, and of another program.
+    written.append(&(record(1, "failed to map registers!") + starting + &record(2, bound)));
+    written.append("14,78,2000000,-;NVRM: written by a program\n");
+    let mut log = written.open();
+    log.read_all().await;
+    assert_eq!(log.load_errors(), [format!("NVRM: {bound}")]);
+    // Once more, with an XID, which is none of them.
+    written.append(&(starting.to_owned() + &record(3, bound) + &xid(4, 79) + &record(4, "No NVIDIA devices probed.")));
+    log.read_all().await;
+    let both = [format!("NVRM: {bound}"), "NVRM: No NVIDIA devices probed.".to_owned()];
+    assert_eq!(log.load_errors(), both);
+    assert_eq!(taken(&mut log).len(), 1);
+    assert_eq!(log.load_errors(), both, "reported until the next attempt");
+    written.append(&(starting.to_owned() + &record(5, "loading NVIDIA UNIX x86_64 Kernel Module  580.173.02")));
+    written.append(&record(6, "Persistence mode is deprecated and will be removed in a future release."));
+    log.read_all().await;
+    assert_eq!(log.load_errors(), [""; 0]);
+    // A module that the kernel rejects logs nothing itself.
+    written.append("5,79,7000000,-;Loading of unsigned module is rejected\n");
+    log.read_all().await;
+    assert_eq!(log.load_errors(), ["Loading of unsigned module is rejected"]);
+    for number in 0..20 {
+        written.append(&(format!("4,80,8000000,-;nvidia: Unknown symbol s{number} (err -2)\n")));
+    }
+    log.read_all().await;
+    assert_eq!(log.load_errors().len(), MAX_SENTENCES);
+}
+
+#[tokio::test]
 async fn a_line_that_arrives_in_parts_is_one_line() {
     let mut written = Written::pipe();
     let mut log = written.open();

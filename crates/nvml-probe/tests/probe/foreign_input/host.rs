@@ -132,6 +132,7 @@ proptest! {
             boot_id: os::boot_id(&host).unwrap_or_default(),
             loaded: Some(String::from_utf8_lossy(&name).into_owned()),
             waits: Some(String::from_utf8_lossy(&release).into_owned()),
+            load_errors: Vec::new(),
             ..Facts::default()
         });
     }

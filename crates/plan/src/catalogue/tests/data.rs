@@ -113,10 +113,15 @@ fn what_is_unverified_stays_marked() {
     assert!(believed("nvidia-b100").contains("TS4"), "{}", believed("nvidia-b100"));
     assert!(believed("nvidia-b100").contains("570"), "the architecture's doubt stands beside the model's");
     assert!(believed("nvidia-rtx-2080-ti").contains("another card"));
-    assert!(believed("nvidia-tesla-p100").contains("580"));
+    assert!(believed("nvidia-tesla-m60").contains("580"));
+    for name in ["nvidia-b300", "nvidia-gb300", "nvidia-gb10"] {
+        assert!(believed(name).contains("580"), "{name}: {}", believed(name));
+    }
     assert!(believed("nvidia-gh200").contains("535"));
     assert_eq!(believed("nvidia-b200"), "", "its first version is documented");
-    assert_eq!(believed("nvidia-tesla-k80"), "");
+    for name in ["nvidia-tesla-k80", "nvidia-tesla-p100", "nvidia-tesla-v100"] {
+        assert_eq!(believed(name), "");
+    }
     assert!(catalogue.releases().all(|release| release.source.ends_with("built, not looked up in a registry")));
 }
 

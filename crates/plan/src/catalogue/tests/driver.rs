@@ -43,7 +43,8 @@ fn every_model_has_a_default_driver_and_flavour() {
             ModuleSupport::OpenOnly => assert_eq!(flavour, Flavour::Open, "{}", model.name),
             ModuleSupport::Either => assert_eq!(flavour, Flavour::Open, "{}: newest branch", model.name),
         }
-        for newer in catalogue.releases().filter(|newer| newer.numbers.major() > release.numbers.major()) {
+        let newer = |newer: &&Release| newer.is_default && newer.numbers.major() > release.numbers.major();
+        for newer in catalogue.releases().filter(newer) {
             assert!(catalogue.supports(model, &newer.version).is_err(), "{} could have {}", model.name, newer.version);
         }
     }
@@ -80,6 +81,38 @@ fn the_default_driver_is_the_newest_that_all_models_support() {
 }
 
 #[test]
+fn a_version_that_is_no_default_is_only_for_policies_that_name_it() {
+    assert_eq!(supports("nvidia-h100-80gb", "610.57.04"), Ok(()));
+    assert_eq!(flavour("nvidia-gb300", "610.57.04", KernelModule::Auto), Ok(Flavour::Open));
+    assert_eq!(os("610.57.04", "ubuntu", "26.04").as_deref(), Ok("ubuntu26.04"));
+    assert_eq!(os("610.80.01", "rhel", "10.1").as_deref(), Ok("rhel10"), "a later version of the branch");
+    assert!(os("610.57.04", "ubuntu", "20.04").unwrap_err().contains("write driver.version: 570.172.08"));
+    assert_eq!(catalogue().cuda_of("610.57.04"), Some("13.3"));
+    // Cards that a later branch dropped.
+    for (name, last) in [("nvidia-tesla-k80", 470), ("nvidia-tesla-m60", 580), ("nvidia-tesla-v100", 580)] {
+        assert!(supports(name, "610.57.04").unwrap_err().contains(&format!("up to branch {last}")), "{name}");
+    }
+    // No node gets it unasked: neither the newest card on the newest system nor a node without known GPUs.
+    for names in [&["nvidia-gb300"][..], &["nvidia-gb10"], &[]] {
+        assert_eq!(default_on(names, "ubuntu", "26.04").as_deref(), Ok("595.91.07-ubuntu26.04 open"), "{names:?}");
+    }
+}
+
+#[test]
+fn the_newest_cards_need_a_later_branch_than_their_architecture() {
+    for name in ["nvidia-b300", "nvidia-gb300", "nvidia-gb10"] {
+        assert!(supports(name, "575.57.08").unwrap_err().contains("from branch 580 on"), "{name}");
+        assert_eq!(supports(name, "580.173.02"), Ok(()), "{name}");
+        assert!(
+            flavour(name, "580.173.02", KernelModule::Proprietary).unwrap_err().contains("open kernel modules only")
+        );
+    }
+    // One of the same architecture that does not.
+    assert_eq!(supports("nvidia-rtx-pro-5000", "570.172.08"), Ok(()));
+    assert_eq!(default_on(&["nvidia-gb10"], "ubuntu", "20.04").ok(), None);
+}
+
+#[test]
 fn any_two_models_get_a_common_driver_or_an_error() {
     let catalogue = catalogue();
     // Of the models of which the same holds, one stands for all.
@@ -95,7 +128,8 @@ fn any_two_models_get_a_common_driver_or_an_error() {
     for (one, other) in kinds.iter().flat_map(|one| kinds.iter().map(move |other| (*one, *other))) {
         let pair = [one, other];
         let runs = |release: &&Release| {
-            pair.iter().all(|m| catalogue.supports(m, &release.version).is_ok())
+            release.is_default
+                && pair.iter().all(|m| catalogue.supports(m, &release.version).is_ok())
                 && common_module_flavour(&pair, &release.version, KernelModule::Auto).is_ok()
         };
         let expected = catalogue.releases().filter(runs).last();
@@ -242,6 +276,7 @@ fn every_model_and_system_gets_its_default_or_a_solution() {
         ("nvidia-tesla-t4", "rocky", "8.10", Ok("595.91.07-rocky8 open")),
         ("nvidia-tesla-t4", "ol", "9.4", Err("no known image for ol9.4")),
         ("nvidia-tesla-t4", "ubuntu", "18.04", Err("no known image for ubuntu18.04")),
+        ("nvidia-tesla-v100", "ubuntu", "24.04", Ok("580.173.02-ubuntu24.04 proprietary")),
         ("nvidia-tesla-v100", "ubuntu", "20.04", Ok("570.172.08-ubuntu20.04 proprietary")),
         ("nvidia-tesla-p100", "ubuntu", "26.04", Err("driver 580.173.02 has no known image for ubuntu26.04")),
         ("nvidia-tesla-p100", "rocky", "10.0", Ok("580.173.02-rocky10 proprietary")),
