@@ -30,7 +30,8 @@ pub enum Reason {
     GpusPassedThrough,
     /// The node is ready at its current revision; its update to a new revision is pending.
     RolloutPending,
-    /// A third-party device plugin advertises the node's GPUs; the operator installs none.
+    /// A third-party device plugin advertises the node's GPUs; the operator installs none. Until the GPUs have been allocatable for two
+    /// minutes, they may be those of a plugin that is gone.
     ForeignDevicePlugin,
     /// A third party provides more of the node's GPU stack than the device plugin; the operator does not install those
     /// components.
@@ -311,9 +312,9 @@ impl Reason {
     }
 
     /// Returns whether the progress deadline of the node is suspended: it is unavailable, excluded from readiness, or
-    /// waiting for other nodes.
+    /// waiting for other nodes or a short fixed time.
     pub fn stops_the_clock(self) -> bool {
-        self.is_away() || self.counts_apart() || self == Self::RuntimeTurnPending
+        self.is_away() || self.counts_apart() || matches!(self, Self::RuntimeTurnPending | Self::ForeignDevicePlugin)
     }
 
     /// Returns whether the reason is a warning about a node that works.

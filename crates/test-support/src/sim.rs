@@ -68,6 +68,8 @@ pub struct Sim {
     pub deleted_sets: BTreeSet<String>,
     /// The resource name under which third-party device plugins offer GPUs.
     pub foreign_resource: String,
+    /// The units that device plugins offer that no DaemonSet of a known name has placed. Where one is, kubelet has registered it last.
+    pub unnamed_plugins: BTreeMap<NodeName, u32>,
     /// Third-party DaemonSets, by namespace and name.
     pub foreign_sets: BTreeMap<String, DaemonSet>,
     /// Third-party pods, as the API server stores them.
@@ -136,6 +138,7 @@ impl Sim {
             sets: BTreeMap::new(),
             deleted_sets: BTreeSet::new(),
             foreign_resource: gpu_operator_crd::keys::GPU_RESOURCE.into(),
+            unnamed_plugins: BTreeMap::new(),
             foreign_sets: BTreeMap::new(),
             foreign_pods: Vec::new(),
             pods: BTreeMap::new(),

@@ -47,6 +47,9 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
     if !node.ready {
         return Verdict::new(last_phase(member), Reason::NodeNotReady, "the Node is not Ready; check its conditions");
     }
+    if let Some(verdict) = unproven_plugin(member) {
+        return verdict;
+    }
     if member.is_complete() && member.is_believable() && against_driver.is_none() && against_runtime.is_none() {
         let counts = |broken: &&Verdict| {
             let from = member.status().and_then(|status| broken_stage_counts_from(broken, status));
@@ -93,7 +96,8 @@ const NRI_IS_IDLE: &str = "pods that request GPUs get them as CDI devices, as wi
 
 fn allocatable(member: &Member<'_>) -> String {
     let (units, gpus) = (member.allocatable(), member.expected.unwrap_or_default());
-    let whole = member.expected_units() == member.expected;
+    // A third-party plugin may offer each GPU to several pods.
+    let whole = member.expected_units() == member.expected && units <= gpus;
     let resources = match (whole, units, gpus) {
         (true, 1, _) => "1 GPU is allocatable".to_owned(),
         (true, ..) => format!("{units} GPUs are allocatable"),
@@ -124,6 +128,20 @@ fn of_host_runtime(member: &Member<'_>, HostRuntime { file, handler, .. }: &Host
     format!(
         "runtime {handler} of the host is no longer in {file}; restore it, or set foreignStack: TakeOver so that this operator installs its own"
     )
+}
+
+/// While it may be the node's former plugin whose GPUs are still allocatable.
+fn unproven_plugin(member: &Member<'_>) -> Option<Verdict> {
+    let is_unproven = member.report.is_some() && member.external.is_unproven();
+    is_unproven.then(|| {
+        let message = format!(
+            "{} {} are allocatable, but no device plugin of this operator runs on this node; if that lasts for two minutes, a third-party one serves the node, and this operator installs none beside it ({})",
+            member.allocatable(),
+            member.requestable_name(),
+            member.external.candidates()
+        );
+        Verdict::new(Phase::DevicePlugin, Reason::ForeignDevicePlugin, message)
+    })
 }
 
 /// A node that is NotReady or being deleted keeps its phase.

@@ -58,6 +58,7 @@ mod stray_labels;
 mod toolkit;
 mod trust;
 mod truth;
+mod unnamed_plugin;
 mod unreadable;
 mod updates;
 mod validation;
