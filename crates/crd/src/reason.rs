@@ -162,6 +162,8 @@ pub enum Reason {
     PodUnschedulable,
     /// The API server rejects the operand's pods.
     PodsForbidden,
+    /// More GPUs are allocatable than the node has, although the operator's device plugin serves it: another plugin offers them as well.
+    TooManyGpus,
     /// Fewer GPUs than expected are on the PCI bus.
     GpuMissing,
     /// A GPU must not be used, as judged by the probe.
@@ -287,6 +289,7 @@ impl Reason {
                 | Self::DevicePluginUnsupported
                 | Self::PodUnschedulable
                 | Self::PodsForbidden
+                | Self::TooManyGpus
                 | Self::GpuMissing
                 | Self::GpuUnhealthy
                 | Self::ValidationFailed

@@ -3,7 +3,7 @@
 
 use gpu_operator_crd::{
     GpuNodeStatus, NodeConditionType, Phase, keys,
-    policy::Stage,
+    policy::{MigStrategy, Stage},
     reason::Reason,
     report::{HostRuntime, NvmlState},
 };
@@ -18,7 +18,7 @@ use crate::{
         verdict::{Verdict, gpu_missing, no_pod, runs, stage_pod_failure, starting},
     },
     container_names::INSTALL_TOOLKIT,
-    desired::{Desired, driver::DriverChoice, toolkit::ToolkitChoice},
+    desired::{Desired, driver::DriverChoice, expected_resources::ExpectedResources, toolkit::ToolkitChoice},
     note::Note,
     settings::{REPORT_GRACE, STAGE_GRACE},
     time::{later, older},
@@ -317,7 +317,29 @@ const NEEDED: [Stage; 2] = [Stage::Toolkit, Stage::Mps];
 pub fn broken_stage(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
     member.report?;
     let needed = || NEEDED.into_iter().filter(|stage| member.have.get(*stage).is_some());
-    driver::replaced_on_host(member).or_else(|| needed().find_map(|stage| runs(member, world, stage, now).err()))
+    driver::replaced_on_host(member)
+        .or_else(|| needed().find_map(|stage| runs(member, world, stage, now).err()))
+        .or_else(|| too_many_gpus(member))
+}
+
+/// For more allocatable GPUs than this operator's plugin can offer: kubelet lists those of the plugin that has registered last. A pool's
+/// number of GPUs is a minimum. While MIG devices are not known, their number is no measure.
+fn too_many_gpus(member: &Member<'_>) -> Option<Verdict> {
+    let plugin = member.pod(Stage::DevicePlugin).filter(|pod| pod.running() && member.rollout().is_none())?;
+    let (report, layout) = (member.report?, &member.resource_layout);
+    if layout.mig != MigStrategy::None && report.nvml.state != NvmlState::Answering {
+        return None;
+    }
+    let gpus = member.expected?.max(member.on_bus());
+    let whole = ExpectedResources::of(gpus, 0, Some(report), layout);
+    let (name, there, whole) = whole.exceeded(&member.node.allocatable)?;
+    let message = format!(
+        "{there} {name} are allocatable, but the node's GPUs make {whole}: another device plugin serves this node beside pod {} ({}); remove one of the two, or write devicePlugin.flavor: External; if there is no other one, delete pod {} to register its GPUs again",
+        plugin.name,
+        member.external.candidates(),
+        plugin.name
+    );
+    Some(Verdict::new(Phase::DevicePlugin, Reason::TooManyGpus, message))
 }
 
 /// Returns when a broken stage, which may only be restarting, counts against Ready. It is recorded in the stage's condition, so the time is

@@ -127,3 +127,32 @@ fn a_plugin_that_the_policy_expects_may_offer_more() {
     assert_eq!((phase, reason), (Phase::Ready, Reason::AllGpusAllocatable), "{message}");
     assert!(message.contains("32 units of 8 GPUs are allocatable"), "{message}");
 }
+
+#[test]
+fn more_gpus_than_the_node_has_are_not_ready_after_a_minute() {
+    let sliced = "{defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 4}}}}}";
+    for (policy, units, whole) in [("{}", 80, 8), (sliced, 40, 32)] {
+        let mut sim = Sim::settled_fleet(policy, &["a"]);
+        plugin_pod(&mut sim, "a", "kube-system/hami-device-plugin");
+        sim.unnamed_plugins.insert("a".into(), units);
+        sim.steps(55);
+        assert_eq!(state(&sim).0, Phase::Ready, "it may be a restart");
+        sim.steps(15);
+        let (phase, reason, message) = state(&sim);
+        assert_eq!((phase, reason, stages(&sim)), (Phase::DevicePlugin, Reason::TooManyGpus, 3), "{message}");
+        let words = format!("{units} nvidia.com/gpu are allocatable, but the node's GPUs make {whole}");
+        assert!(message.contains(&words) && message.contains("kube-system/hami-device-plugin"), "{message}");
+        assert_eq!(sim.condition("all", "Ready").0, "False");
+        sim.unnamed_plugins.clear();
+        sim.settle();
+        assert_eq!(state(&sim).1, Reason::AllGpusAllocatable);
+    }
+}
+
+#[test]
+fn a_pools_number_of_gpus_and_other_resources_are_no_limit() {
+    let mut sim = Sim::settled_fleet("{pools: [{name: p, gpusPerNode: 6}]}", &["a"]);
+    sim.node_mut("a").allocatable = [("nvidia.com/gpu", 8), ("nvidia.com/hostdev", 99)].into_iter().collect();
+    sim.steps(90);
+    assert_eq!((state(&sim).0, sim.status("a").gpus.summary.as_str()), (Phase::Ready, "8/6"));
+}

@@ -129,6 +129,15 @@ pub const PODS_FORBIDDEN: Entry = Entry {
               names the policy that rejects the pods.",
 };
 
+pub const TOO_MANY_GPUS: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "For more than a minute, more GPUs have been allocatable than the node has, although this operator's device \
+               plugin serves it: another plugin registers the same resource, and pods may get a GPU that others use.",
+    action: "Remove one of the plugins: the message lists the DaemonSets with a device plugin on the node. To keep the \
+              other one, write `devicePlugin.flavor: External`.",
+};
+
 pub const GPU_MISSING: Entry = Entry {
     list: List::Failure,
     condition: "",

@@ -62,6 +62,7 @@ pub const SCENARIOS: &[Scenario] = &[
             .then(add_leaving_plugin)
     }),
     (Reason::ForeignDevicePlugin, GpuNode("third-party"), || beside_a_static_plugin("{}")),
+    (Reason::TooManyGpus, A, || ready().then(|sim| sim.unnamed_plugins = [("a".into(), 80)].into()).run_for(100)),
     (Reason::ForeignDevicePlugin, A, || served(80, &["kube-system/hami-device-plugin"], "{}").run_for(20)),
     (Reason::ForeignDevicePlugin, A, || {
         served(80, &["kube-system/hami-device-plugin"], "{}").run_for(20).then(|sim| sim.sleep(120))
