@@ -18,7 +18,7 @@ use crate::{
     note::{Note, listed},
     settings::PLUGIN_GRACE,
     time::older,
-    world::{ForeignPart, NodeFacts, Role},
+    world::{ForeignPart, GPU_DRIVER, NodeFacts, Role},
 };
 
 /// The name of a device plugin that is known only by what it does, in a GpuNode's status.
@@ -57,6 +57,8 @@ enum Kind {
     Pod,
     /// A device plugin that neither this operator nor a known DaemonSet has placed.
     Unnamed,
+    /// A DRA driver that is known only by its slices of GPUs.
+    DraDriver,
 }
 
 impl std::fmt::Display for ThirdParty {
@@ -65,6 +67,7 @@ impl std::fmt::Display for ThirdParty {
             Kind::DaemonSet => write!(f, "DaemonSet {}", self.set),
             Kind::Pod => write!(f, "pod {}", self.set),
             Kind::Unnamed => f.write_str(&self.set),
+            Kind::DraDriver => write!(f, "DRA driver {}", self.set),
         }
     }
 }
@@ -119,6 +122,14 @@ impl ExternalStack {
                 }
             }
         }
+        let by_slices = || ThirdParty {
+            set: GPU_DRIVER.to_owned(),
+            kind: Kind::DraDriver,
+            removal_command: Some("remove it from the node".to_owned()),
+            beside_managed: false,
+            by_claims: true,
+        };
+        let dra = dra.or_else(|| stacks.has_slices(&node.name).then(by_slices));
         foreign.add_pod(stacks, node, have);
         // With `External` a device plugin exists even if no DaemonSet is found.
         let is_external = policy.1 == Some(PluginFlavor::External);
@@ -129,7 +140,7 @@ impl ExternalStack {
         if let Some(dra) = dra {
             let plugin = Stage::DevicePlugin;
             if is_external || have.get(plugin).is_some() || foreign.stages.contains_key(&plugin) {
-                foreign.rival = Some(dra.set);
+                foreign.rival = Some(dra.to_string());
             } else {
                 foreign.stages.insert(plugin, dra);
             }
@@ -140,7 +151,11 @@ impl ExternalStack {
             if let Some((stage, by_claims)) = stage {
                 let gone = || ThirdParty {
                     set: set.clone(),
-                    kind: if set.contains('/') { Kind::DaemonSet } else { Kind::Unnamed },
+                    kind: match (set.contains('/'), by_claims) {
+                        (true, _) => Kind::DaemonSet,
+                        (false, true) => Kind::DraDriver,
+                        (false, false) => Kind::Unnamed,
+                    },
                     removal_command: None,
                     beside_managed: false,
                     by_claims,
@@ -243,9 +258,9 @@ impl ExternalStack {
             );
             Note::new(Reason::StackConflict, message)
         });
-        let rival = self.rival.iter().map(|set| {
+        let rival = self.rival.iter().map(|driver| {
             let message = format!(
-                "DaemonSet {set} is a DRA driver on this node: the DRA driver and the device plugin do not coordinate and may allocate the same GPU; keep one of them off the node"
+                "{driver} allocates this node's GPUs to resource claims: the DRA driver and the device plugin do not coordinate and may allocate the same GPU; keep one of them off the node"
             );
             Note::new(Reason::StackConflict, message)
         });

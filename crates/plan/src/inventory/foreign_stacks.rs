@@ -16,6 +16,8 @@ const TRUSTED: &str = "kube-system";
 pub struct ForeignStacks<'w> {
     pub world: &'w World,
     sets: BTreeMap<&'w str, &'w ForeignSet>,
+    /// The nodes whose GPUs are in slices of a DRA driver.
+    sliced: BTreeSet<&'w NodeName>,
 }
 
 impl<'w> ForeignStacks<'w> {
@@ -43,7 +45,8 @@ impl<'w> ForeignStacks<'w> {
             !is_own && (namespace == TRUSTED || is_proven)
         };
         let sets = world.foreign_sets.iter().filter(|(key, set)| counts(key, set));
-        Self { world, sets: sets.map(|(key, set)| (key.as_str(), set.as_ref())).collect() }
+        let sliced = world.gpu_slices.values().map(|slice| &slice.node).collect();
+        Self { world, sliced, sets: sets.map(|(key, set)| (key.as_str(), set.as_ref())).collect() }
     }
 
     pub fn sets(&self) -> impl Iterator<Item = (&'w str, &'w ForeignSet)> {
@@ -53,6 +56,11 @@ impl<'w> ForeignStacks<'w> {
     /// Returns the first driver pod on a node that belongs to no DaemonSet.
     pub fn driver_pod(&self, node: &NodeName) -> Option<&'w ForeignPod> {
         self.pods_on(node).find(|pod| pod.set.is_none())
+    }
+
+    /// Whether a DRA driver allocates a node's GPUs.
+    pub fn has_slices(&self, node: &NodeName) -> bool {
+        self.sliced.contains(node)
     }
 
     /// Returns the DaemonSets with a device plugin on a node, of GPUs or of anything else, as `namespace/name`.

@@ -1,6 +1,7 @@
-//! Device plugins of GPUs that this operator has not placed and that no name identifies: they are recognized by what they do.
+//! Device plugins and DRA drivers that this operator has not placed and that no name identifies: they are recognized by what they do.
 
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
+use gpu_operator_plan::world::GpuSlice;
 
 use crate::sim::{Faults, Sim};
 
@@ -155,4 +156,37 @@ fn a_pools_number_of_gpus_and_other_resources_are_no_limit() {
     sim.node_mut("a").allocatable = [("nvidia.com/gpu", 8), ("nvidia.com/hostdev", 99)].into_iter().collect();
     sim.steps(90);
     assert_eq!((state(&sim).0, sim.status("a").gpus.summary.as_str()), (Phase::Ready, "8/6"));
+}
+
+/// Adds a slice of a node's GPUs.
+fn slice(sim: &mut Sim, node: &str) {
+    sim.gpu_slices.insert(format!("{node}-gpu.nvidia.com-x"), GpuSlice { node: node.into() });
+}
+
+#[test]
+fn a_dra_driver_is_known_by_its_slices() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("plain", "2330", 8);
+    slice(&mut sim, "a");
+    sim.apply_policy("all", "{}");
+    sim.settle();
+    let (phase, reason, message) = state(&sim);
+    assert_eq!((phase, reason, stages(&sim)), (Phase::DevicePlugin, Reason::ForeignDraDriver, 1), "{message}");
+    assert!(message.contains("DRA driver gpu.nvidia.com allocates the node's GPUs"), "{message}");
+    assert_eq!(sim.status("a").foreign[keys::DRA_DRIVER], "gpu.nvidia.com");
+    assert_eq!(sim.status("plain").reason(), Some(Reason::AllGpusAllocatable));
+    assert!(sim.world().gpu_requests().claims);
+    // Kubelet deletes the slices of its node when it starts.
+    sim.gpu_slices.clear();
+    sim.run(40);
+    assert_eq!((state(&sim).1, stages(&sim)), (Reason::WaitingForAllocatable, 1));
+    assert!(state(&sim).2.contains("foreignStack: TakeOver"), "{}", state(&sim).2);
+    sim.apply_policy("all", TAKE_OVER);
+    sim.settle();
+    assert_eq!((state(&sim).1, stages(&sim)), (Reason::AllGpusAllocatable, 3));
+    // It returns beside the plugin.
+    slice(&mut sim, "a");
+    sim.settle();
+    let (phase, reason, message) = state(&sim);
+    assert_eq!((phase, reason, stages(&sim)), (Phase::Ready, Reason::StackConflict, 3), "{message}");
+    assert!(message.contains("DRA driver gpu.nvidia.com allocates this node's GPUs"), "{message}");
 }
