@@ -116,7 +116,7 @@ pub enum Reason {
     ChecksumMismatch,
     /// A driver is installed on the host, but its kernel module is not loaded.
     DriverNotLoaded,
-    /// No driver is installed on a node of a pool with source Preinstalled.
+    /// No driver is installed on a node of a pool with source Preinstalled, or on a node with virtual GPUs, which need a guest driver.
     DriverNotInstalled,
     /// A kernel module is loaded that the operator did not install, and its libraries were not found.
     DriverLibraryNotFound,

@@ -60,6 +60,7 @@ mod trust;
 mod truth;
 mod unnamed_plugin;
 mod unreadable;
+mod unsupported;
 mod updates;
 mod validation;
 mod validation_of_upgrades;
