@@ -1,4 +1,4 @@
-//! Machines without a GPU that a data centre driver supports: guests with virtual GPUs.
+//! Machines without a GPU that a data centre driver supports: guests with virtual GPUs, and Jetsons.
 
 use gpu_operator_crd::{Phase, keys, reason::Reason, report::VirtualGpus};
 
@@ -50,4 +50,22 @@ fn the_source_of_a_guest_driver_is_the_users_choice() {
     sim.report("a").vgpu = Some(VirtualGpus::default());
     sim.settle();
     assert!(sim.node("a").labels.contains_key(keys::DRIVER), "its GPU is not virtual");
+}
+
+#[test]
+fn a_policy_whose_only_nodes_are_jetsons_names_one() {
+    let selector = "{nodeSelector: {matchLabels: {gpu: \"yes\"}}}";
+    for (kernel, gpu, is_named) in
+        [("5.15.148-tegra", "yes", true), ("6.8.12-tegra", "no", false), ("6.8.0-45-generic", "yes", false)]
+    {
+        let mut sim = Sim::new();
+        sim.join_plain("edge");
+        sim.node_mut("edge").kernel = kernel.into();
+        sim.label("edge", "gpu", Some(gpu));
+        sim.apply_policy("all", selector);
+        sim.settle();
+        assert_eq!(sim.condition("all", "Ready"), ("False".to_owned(), "NoMatchingNodes".to_owned()));
+        let message = sim.message("all", "Ready");
+        assert_eq!(message.contains("node edge is a Jetson"), is_named, "{kernel} {gpu}: {message}");
+    }
 }
