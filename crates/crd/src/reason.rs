@@ -30,7 +30,8 @@ pub enum Reason {
     GpusPassedThrough,
     /// The node is ready at its current revision; its update to a new revision is pending.
     RolloutPending,
-    /// A third-party device plugin advertises the node's GPUs; the operator installs none.
+    /// A third-party device plugin advertises the node's GPUs; the operator installs none. Until the GPUs have been allocatable for two
+    /// minutes, they may be those of a plugin that is gone.
     ForeignDevicePlugin,
     /// A third party provides more of the node's GPU stack than the device plugin; the operator does not install those
     /// components.
@@ -115,7 +116,7 @@ pub enum Reason {
     ChecksumMismatch,
     /// A driver is installed on the host, but its kernel module is not loaded.
     DriverNotLoaded,
-    /// No driver is installed on a node of a pool with source Preinstalled.
+    /// No driver is installed on a node of a pool with source Preinstalled, or on a node with virtual GPUs, which need a guest driver.
     DriverNotInstalled,
     /// A kernel module is loaded that the operator did not install, and its libraries were not found.
     DriverLibraryNotFound,
@@ -163,6 +164,8 @@ pub enum Reason {
     PodUnschedulable,
     /// The API server rejects the operand's pods.
     PodsForbidden,
+    /// More GPUs are allocatable than the node has, although the operator's device plugin serves it: another plugin offers them as well.
+    TooManyGpus,
     /// Fewer GPUs than expected are on the PCI bus.
     GpuMissing,
     /// A GPU must not be used, as judged by the probe.
@@ -289,6 +292,7 @@ impl Reason {
                 | Self::DevicePluginUnsupported
                 | Self::PodUnschedulable
                 | Self::PodsForbidden
+                | Self::TooManyGpus
                 | Self::GpuMissing
                 | Self::GpuUnhealthy
                 | Self::ValidationFailed
@@ -314,9 +318,9 @@ impl Reason {
     }
 
     /// Returns whether the progress deadline of the node is suspended: it is unavailable, excluded from readiness, or
-    /// waiting for other nodes.
+    /// waiting for other nodes or a short fixed time.
     pub fn stops_the_clock(self) -> bool {
-        self.is_away() || self.counts_apart() || self == Self::RuntimeTurnPending
+        self.is_away() || self.counts_apart() || matches!(self, Self::RuntimeTurnPending | Self::ForeignDevicePlugin)
     }
 
     /// Returns whether the reason is a warning about a node that works.

@@ -11,9 +11,10 @@ mod mirrors;
 use std::sync::Arc;
 
 use event_watch::watch_events;
-use follow::{any, follow};
+use follow::{any, follow, if_served};
 use futures::future::BoxFuture;
 use gpu_operator_crd::keys;
+use gpu_operator_plan::world::GPU_DRIVER;
 use kube::{Api, Client, runtime::watcher};
 use tokio::sync::Notify;
 
@@ -35,6 +36,7 @@ pub fn follow_all(
     // one page at a time, except this operator's, of which each change would be sent and parsed twice. Nothing is kept of those
     // that are no evidence of a GPU stack.
     let not_ended = any().fields("status.phase!=Succeeded,status.phase!=Failed").labels(&format!("!{}", keys::STAGE));
+    let of_gpus = any().fields(&format!("spec.driver={GPU_DRIVER}"));
     let client = || client.clone();
     let events = |fields| watch_events(Api::namespaced(client(), namespace), fields);
     let refused = events("involvedObject.kind=DaemonSet,reason=FailedCreate");
@@ -48,6 +50,7 @@ pub fn follow_all(
         follow(watcher(Api::all(client()), not_ended), mirrors, |mirrors| &mirrors.foreign_pods, wake),
         follow(watcher(Api::namespaced(client(), namespace), any()), mirrors, |mirrors| &mirrors.pods, wake),
         follow(watcher(Api::all(client()), any()), mirrors, |mirrors| &mirrors.runtime_classes, wake),
+        follow(if_served(watcher(Api::all(client()), of_gpus)), mirrors, |mirrors| &mirrors.gpu_slices, wake),
         follow(refused, mirrors, |mirrors| &mirrors.refusals, wake),
         follow(unmounted, mirrors, |mirrors| &mirrors.unmounted, wake),
     ]

@@ -19,6 +19,7 @@ use gpu_operator_crd::{
     gpunode::StageRevisions,
     policy::{Pool, Stage},
 };
+use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     catalogue::Catalogue,
@@ -26,21 +27,22 @@ use crate::{
         driver::Subject,
         variant::{Variant, Variants},
     },
-    inventory::{
-        Fleet, GovernedNode, KnownNode,
-        external_stack::{ExternalStack, ForeignStacks},
-    },
+    inventory::{Fleet, GovernedNode, KnownNode, external_stack::ExternalStack, foreign_stacks::ForeignStacks},
     note::Fault,
     revision,
     world::{ResourceLayout, World},
 };
 
 /// `namespace` is that of this operator.
-pub fn resolve<'w>(fleet: Fleet<'w, GovernedNode<'w>>, namespace: &str) -> (Fleet<'w, DesiredNode<'w>>, Variants<'w>) {
+pub fn resolve<'w>(
+    fleet: Fleet<'w, GovernedNode<'w>>,
+    namespace: &str,
+    now: Timestamp,
+) -> (Fleet<'w, DesiredNode<'w>>, Variants<'w>) {
     let Fleet { world, catalogue, governed, unmanaged } = fleet;
     let mut variants = Variants::default();
     let stacks = ForeignStacks::of(world, namespace);
-    let resolve = |node| resolve_node(node, catalogue, world, &stacks, &mut variants);
+    let resolve = |node| resolve_node(node, catalogue, &stacks, &mut variants, now);
     let governed = governed.into_iter().map(resolve).collect();
     (Fleet { world, catalogue, governed, unmanaged }, variants)
 }
@@ -98,16 +100,16 @@ impl<'w> Deref for DesiredNode<'w> {
 fn resolve_node<'w>(
     governed: GovernedNode<'w>,
     catalogue: &'w Catalogue,
-    world: &'w World,
-    stacks: &ForeignStacks<'_>,
+    stacks: &ForeignStacks<'w>,
     variants: &mut Variants<'w>,
+    now: Timestamp,
 ) -> DesiredNode<'w> {
     let GovernedNode { policy, ref pool, ref discovery, .. } = governed;
     let KnownNode { node, gpu_node, report, ref have, .. } = *governed;
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
     let foreign_policy =
         (effective_spec::foreign_stack(policy, pool.named), effective_spec::device_plugin(policy, pool.named).flavor);
-    let external = ExternalStack::of(stacks, node, have, report, status, foreign_policy);
+    let external = ExternalStack::of(stacks, &governed, foreign_policy, now);
     let disables_cdi = container_runtime::disables_cdi(node, have, report, status);
     // The desired state depends on the container runtime, whose version is unknown while it is down.
     let known = status.zip(report).filter(|_| !node.runtime_is_silent());
@@ -127,7 +129,7 @@ fn resolve_node<'w>(
         }
     });
     let expected = discovery.expected.in_pool(pool.named);
-    let resource_layout = resource_layout(world, policy, pool.named, have);
+    let resource_layout = resource_layout(stacks.world, policy, pool.named, have);
     DesiredNode { governed, external, target, expected, disables_cdi, resource_layout }
 }
 

@@ -1,6 +1,7 @@
 //! The inventory: every node with its GPUs and the policy that governs it.
 
 pub mod external_stack;
+pub mod foreign_stacks;
 pub mod gpus;
 pub mod label_hints;
 pub mod membership;

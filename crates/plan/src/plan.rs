@@ -21,7 +21,7 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
     let world = &*records::with_confirmed_taints(world);
     let models = membership::added_models(catalogue, world);
     let fleet = inventory::take(models.catalogue(), world);
-    let (fleet, variants) = desired::resolve(fleet, &settings.namespace);
+    let (fleet, variants) = desired::resolve(fleet, &settings.namespace, now);
     let assessed = assess::assess(fleet, variants, now);
     let rollout = rollout::decide(&assessed, settings.evicts_pods, now);
     output::assemble(settings, &assessed, &rollout, &models.conflicts, now)

@@ -28,6 +28,9 @@ pub const ROOT_GRACE: Duration = Duration::from_mins(5);
 pub const GRACE: Duration = Duration::from_secs(20);
 /// How long a stage of a ready node may be broken before the node is no longer ready: restarting a pod takes seconds.
 pub const STAGE_GRACE: Duration = Duration::from_mins(1);
+/// How long GPUs must be allocatable without a device plugin of this operator to be those of another one: kubelet withdraws the GPUs of a
+/// plugin that is gone within seconds.
+pub const PLUGIN_GRACE: Duration = Duration::from_mins(2);
 /// How long an NVLink fabric may take to come up after the node's boot.
 pub const FABRIC_GRACE: Duration = Duration::from_mins(10);
 /// How long a node may take to report before its reason is `ProbeMissing`.

@@ -5,6 +5,7 @@ mod daemon_set;
 mod foreign;
 mod foreign_pod;
 mod gpu_pods;
+mod gpu_slice;
 mod node;
 mod observed_time;
 mod obstacles;
@@ -27,6 +28,7 @@ pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
 pub use gpu_pods::{Bystander, GpuPod, GpuPods, GpuRequests, PodOwner, serves_gpus, uses_gpu, without_details};
+pub use gpu_slice::{GPU_DRIVER, GpuSlice, ResourceSlice};
 pub use node::{NodeFacts, NodeLabels, TrimmedNode};
 pub use node::{OwnCondition, OwnConditions};
 pub use observed_time::ObservedTime;
@@ -55,6 +57,8 @@ pub struct World {
     pub foreign_sets: BTreeMap<String, Arc<ForeignSet>>,
     /// Third-party pods that are evidence of a GPU stack on their node, by node, namespace and name.
     pub foreign_pods: BTreeMap<String, Arc<ForeignPod>>,
+    /// The slices of GPUs that DRA drivers allocate, by name.
+    pub gpu_slices: BTreeMap<String, Arc<GpuSlice>>,
     /// Pods of this operator's DaemonSets and of the probe, and validation pods.
     pub pods: BTreeMap<String, Arc<PodFacts>>,
     /// The API server's last rejection of a DaemonSet's pods, by DaemonSet, and kubelet's of a pod's volumes, by pod.
@@ -97,7 +101,8 @@ impl World {
         // Pods outlive the policy and the DRA driver by which they got their GPUs.
         let statuses = || self.gpu_nodes.values().filter_map(|gpu_node| gpu_node.status.as_ref());
         let resources = named.chain(statuses().flat_map(|status| status.past_resource_names.clone())).collect();
-        let claims = self.foreign_sets.values().any(|set| set.part == ForeignPart::Dra)
+        let claims = !self.gpu_slices.is_empty()
+            || self.foreign_sets.values().any(|set| set.part == ForeignPart::Dra)
             || statuses().any(|status| status.foreign.contains_key(keys::DRA_DRIVER));
         GpuRequests { resources, claims }
     }

@@ -31,8 +31,8 @@ use gpu_operator_plan::{
     output::write::Write,
     settings::Settings,
     world::{
-        DaemonSetFacts, ForeignPod, ForeignSet, GpuPod, NodeFacts, NodeLabels, OtherSchema, PodFacts, Refusal, Role,
-        RuntimeClassFacts, TrimmedPod, World,
+        DaemonSetFacts, ForeignPod, ForeignSet, GpuPod, GpuSlice, NodeFacts, NodeLabels, OtherSchema, PodFacts,
+        Refusal, Role, RuntimeClassFacts, TrimmedPod, World,
     },
 };
 use k8s_openapi::{
@@ -68,6 +68,10 @@ pub struct Sim {
     pub deleted_sets: BTreeSet<String>,
     /// The resource name under which third-party device plugins offer GPUs.
     pub foreign_resource: String,
+    /// The units that device plugins offer that no DaemonSet of a known name has placed. Where one is, kubelet has registered it last.
+    pub unnamed_plugins: BTreeMap<NodeName, u32>,
+    /// The slices of DRA drivers, by name.
+    pub gpu_slices: BTreeMap<String, GpuSlice>,
     /// Third-party DaemonSets, by namespace and name.
     pub foreign_sets: BTreeMap<String, DaemonSet>,
     /// Third-party pods, as the API server stores them.
@@ -136,6 +140,8 @@ impl Sim {
             sets: BTreeMap::new(),
             deleted_sets: BTreeSet::new(),
             foreign_resource: gpu_operator_crd::keys::GPU_RESOURCE.into(),
+            unnamed_plugins: BTreeMap::new(),
+            gpu_slices: BTreeMap::new(),
             foreign_sets: BTreeMap::new(),
             foreign_pods: Vec::new(),
             pods: BTreeMap::new(),
@@ -248,6 +254,7 @@ impl Sim {
                 .iter()
                 .filter_map(|pod| Some((ForeignPod::key(pod)?, Arc::new(ForeignPod::of(pod)?))))
                 .collect(),
+            gpu_slices: arcs(&self.gpu_slices),
             pods: arcs(&self.pods),
             runtime_classes: arcs(&self.runtime_classes),
             refusals: arcs(&self.refusals),

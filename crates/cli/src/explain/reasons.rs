@@ -127,6 +127,7 @@ fn of_status(reason: Reason) -> &'static [Entry] {
         Reason::DevicePluginUnsupported => &[failure::DEVICE_PLUGIN_UNSUPPORTED],
         Reason::PodUnschedulable => &[failure::POD_UNSCHEDULABLE],
         Reason::PodsForbidden => &[failure::PODS_FORBIDDEN],
+        Reason::TooManyGpus => &[failure::TOO_MANY_GPUS],
         Reason::GpuMissing => &[failure::GPU_MISSING],
         Reason::GpuUnhealthy => &[failure::GPU_UNHEALTHY],
         Reason::ValidationFailed => &[failure::VALIDATION_FAILED],

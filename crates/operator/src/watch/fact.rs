@@ -5,8 +5,8 @@ use std::{fmt::Debug, sync::Arc};
 use gpu_operator_common::mirror::Mirror;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
 use gpu_operator_plan::world::{
-    ContainerState, DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, ObservedTime, PodFacts, Refusal,
-    RuntimeClassFacts, TrimmedNode, TrimmedPod,
+    ContainerState, DaemonSetFacts, ForeignPod, ForeignSet, GpuSlice, NodeFacts, ObservedTime, PodFacts, Refusal,
+    ResourceSlice, RuntimeClassFacts, TrimmedNode, TrimmedPod,
 };
 use k8s_openapi::{
     api::{
@@ -33,6 +33,8 @@ const MAX_PODS: usize = 2000;
 const MAX_FOREIGN_SETS: usize = 5000;
 /// The maximum number of pods that are evidence of one: four on each of 5,000 nodes, the maximum of Kubernetes.
 const MAX_FOREIGN_PODS: usize = 20_000;
+/// The maximum number of slices of GPUs: four on each of 5,000 nodes. One is enough to know a node's DRA driver.
+const MAX_GPU_SLICES: usize = 20_000;
 const MAX_REFUSALS: usize = 2000;
 
 /// What an object says about the entry of this name: its facts, or that there are none. `None` if it concerns no entry.
@@ -159,6 +161,17 @@ impl Fact for ForeignPod {
 
     fn read(pod: TrimmedPod) -> Reading<Self> {
         Some((Self::key(&pod)?, Self::of(&pod)))
+    }
+}
+
+impl Fact for GpuSlice {
+    type Object = ResourceSlice;
+    type Name = String;
+    const MOST: usize = MAX_GPU_SLICES;
+    const MAX_ELEMENTS: usize = MAX_ELEMENTS;
+
+    fn read(slice: ResourceSlice) -> Reading<Self> {
+        Some((slice.name_any(), Self::of(&slice)))
     }
 }
 

@@ -3,7 +3,11 @@
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
-use futures::{Stream, StreamExt, future::BoxFuture, stream::BoxStream};
+use futures::{
+    Stream, StreamExt,
+    future::{BoxFuture, ready},
+    stream::{self, BoxStream},
+};
 use gpu_operator_common::mirror::Mirror;
 use kube::{
     Api, Client, Resource,
@@ -45,6 +49,30 @@ impl Iterator for Pauses {
 
 impl Backoff for Pauses {
     fn reset(&mut self) {}
+}
+
+/// Ends a watch of a kind that the API server does not serve, as if there were no objects. Whether it serves the kind changes only with its
+/// version, and is read again when the operator starts.
+pub fn if_served<E: Send + 'static>(
+    events: impl Stream<Item = watcher::Result<watcher::Event<E>>>,
+) -> impl Stream<Item = watcher::Result<watcher::Event<E>>> {
+    use watcher::Event::{Init, InitDone};
+    let unserved = |event: &watcher::Result<_>| match event {
+        Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) => status.is_not_found(),
+        _ => false,
+    };
+    let events = events.scan(false, move |has_ended, event| {
+        let next = if *has_ended {
+            None
+        } else if unserved(&event) {
+            *has_ended = true;
+            Some(vec![Ok(Init), Ok(InitDone)])
+        } else {
+            Some(vec![event])
+        };
+        ready(next)
+    });
+    events.flat_map(stream::iter)
 }
 
 /// Keeps one mirror up to date and wakes the loop when a fact in it changes.
@@ -136,7 +164,7 @@ where
         Err(_) => None,
     };
     let objects = watch_object(Api::<K>::all(client.clone()), name).backoff(Pauses::default());
-    objects.map(known).filter_map(std::future::ready).boxed()
+    objects.map(known).filter_map(ready).boxed()
 }
 
 /// Returns whether the API server does not serve the kind, or denies the request.
@@ -191,7 +219,7 @@ mod tests {
         ] {
             let (mirrors, wake) = (Arc::<Mirrors>::default(), Arc::<Notify>::default());
             let events = [Init, InitDone].into_iter().chain(events).map(Ok);
-            follow(futures::stream::iter(events), &mirrors, |mirrors| &mirrors.pods, &wake).await;
+            follow(stream::iter(events), &mirrors, |mirrors| &mirrors.pods, &wake).await;
             assert_eq!(mirrors.pods.read().get("p").is_some(), known);
         }
     }

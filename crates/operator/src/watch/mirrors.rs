@@ -14,7 +14,7 @@ use gpu_operator_plan::{
     revision,
     rollout::ledger,
     world::{
-        DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, OtherSchema, PodFacts, Refusal, RuntimeClassFacts,
+        DaemonSetFacts, ForeignPod, ForeignSet, GpuSlice, NodeFacts, OtherSchema, PodFacts, Refusal, RuntimeClassFacts,
         TrimmedNode, World,
     },
 };
@@ -86,6 +86,8 @@ pub struct Mirrors {
     /// Rejections of volumes.
     pub(super) unmounted: Shared<Refusal>,
     pub(super) runtime_classes: Shared<RuntimeClassFacts>,
+    /// The slices of DRA drivers that allocate GPUs.
+    pub(super) gpu_slices: Shared<GpuSlice>,
     schemas: Schemas,
     /// Pending pods of all namespaces that involve GPUs, used only by diagnosis.
     pub(super) pending: Shared<PendingPod>,
@@ -118,6 +120,7 @@ impl Mirrors {
             ("Pod", self.pods.read().synced() && self.foreign_pods.read().synced()),
             ("Event", self.refusals.read().synced() && self.unmounted.read().synced()),
             ("RuntimeClass", self.runtime_classes.read().synced()),
+            ("ResourceSlice", self.gpu_slices.read().synced()),
             ("CustomResourceDefinition", self.schemas.answered()),
         ];
         synced.into_iter().filter(|(_, synced)| !synced).map(|(kind, _)| kind).collect()
@@ -181,6 +184,7 @@ impl Mirrors {
             pods: self.pods.read().facts()?,
             refusals,
             runtime_classes: self.runtime_classes.read().facts()?,
+            gpu_slices: self.gpu_slices.read().facts()?,
             other_schema: self.schemas.other(),
             ..World::default()
         })

@@ -7,6 +7,7 @@ use std::{
 
 use axum::http::StatusCode;
 use gpu_operator_crd::keys;
+use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
@@ -54,7 +55,34 @@ async fn an_installation_begins_each_watch_once() {
     cluster.run_for(4 * MINUTE).await;
     assert!(cluster.is_ready(), "{}", cluster.policy());
     let watches: Vec<_> = cluster.api.take().into_iter().filter(Made::is_watch).map(|made| made.path).collect();
-    assert_eq!(watches.len(), 12, "{watches:#?}");
+    assert_eq!(watches.len(), 13, "{watches:#?}");
+}
+
+/// The slices of DRA drivers, which not every API server serves.
+const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+
+#[tokio::test(start_paused = true)]
+async fn slices_are_watched_where_the_api_server_serves_them() {
+    for (is_served, reason) in [(true, "ForeignDraDriver"), (false, "AllGpusAllocatable")] {
+        let (cluster, sim) = Cluster::new(1);
+        for (driver, node) in [("gpu.nvidia.com", "n000"), ("compute-domain.nvidia.com", "n001")] {
+            cluster.api.write("kubelet", &format!("{SLICES}/{node}-{driver}"), |slice| {
+                *slice = json!({"spec": {"driver": driver, "nodeName": node, "devices": [{"name": "gpu-0"}]}});
+            });
+        }
+        if !is_served {
+            let missing = |made: &Made| made.path == SLICES;
+            cluster
+                .api
+                .fail(move |made| if missing(made) { Fault::Refused(StatusCode::NOT_FOUND) } else { Fault::None });
+        }
+        cluster.start_operator(&sim);
+        cluster.run_surroundings(sim);
+        cluster.run_for(30 * MINUTE).await;
+        assert_eq!(cluster.condition(&format!("{GPU_NODES}/n000"), "Ready").1, reason);
+        let requests = cluster.api.take().into_iter().filter(|made| made.path == SLICES).count();
+        assert_eq!(requests > 1, is_served, "{requests} requests");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 
 use gpu_operator_crd::{
     GpuNodeStatus, NodeConditionType, Phase, keys,
-    policy::Stage,
+    policy::{MigStrategy, Stage},
     reason::Reason,
     report::{HostRuntime, NvmlState},
 };
@@ -18,7 +18,7 @@ use crate::{
         verdict::{Verdict, gpu_missing, no_pod, runs, stage_pod_failure, starting},
     },
     container_names::INSTALL_TOOLKIT,
-    desired::{Desired, driver::DriverChoice, toolkit::ToolkitChoice},
+    desired::{Desired, driver::DriverChoice, expected_resources::ExpectedResources, toolkit::ToolkitChoice},
     note::Note,
     settings::{REPORT_GRACE, STAGE_GRACE},
     time::later,
@@ -44,6 +44,9 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
     }
     if !node.ready {
         return Verdict::new(last_phase(member), Reason::NodeNotReady, "the Node is not Ready; check its conditions");
+    }
+    if let Some(verdict) = unproven_plugin(member) {
+        return verdict;
     }
     if member.is_complete() && member.is_believable() && against_driver.is_none() {
         let counts = |broken: &&Verdict| {
@@ -94,7 +97,8 @@ const NRI_IS_IDLE: &str = "pods that request GPUs get them as CDI devices, as wi
 
 fn allocatable(member: &Member<'_>) -> String {
     let (units, gpus) = (member.allocatable(), member.expected.unwrap_or_default());
-    let whole = member.expected_units() == member.expected;
+    // A third-party plugin may offer each GPU to several pods.
+    let whole = member.expected_units() == member.expected && units <= gpus;
     let resources = match (whole, units, gpus) {
         (true, 1, _) => "1 GPU is allocatable".to_owned(),
         (true, ..) => format!("{units} GPUs are allocatable"),
@@ -125,6 +129,20 @@ fn of_host_runtime(member: &Member<'_>, HostRuntime { file, handler, .. }: &Host
     format!(
         "runtime {handler} of the host is no longer in {file}; restore it, or set foreignStack: TakeOver so that this operator installs its own"
     )
+}
+
+/// While it may be the node's former plugin whose GPUs are still allocatable.
+fn unproven_plugin(member: &Member<'_>) -> Option<Verdict> {
+    let is_unproven = member.report.is_some() && member.external.is_unproven();
+    is_unproven.then(|| {
+        let message = format!(
+            "{} {} are allocatable, but no device plugin of this operator runs on this node; if that lasts for two minutes, a third-party one serves the node, and this operator installs none beside it ({})",
+            member.allocatable(),
+            member.requestable_name(),
+            member.external.candidates()
+        );
+        Verdict::new(Phase::DevicePlugin, Reason::ForeignDevicePlugin, message)
+    })
 }
 
 /// A node that is NotReady or being deleted keeps its phase.
@@ -293,7 +311,29 @@ const NEEDED: [Stage; 2] = [Stage::Toolkit, Stage::Mps];
 pub fn broken_stage(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
     member.report?;
     let needed = || NEEDED.into_iter().filter(|stage| member.have.get(*stage).is_some());
-    driver::replaced_on_host(member).or_else(|| needed().find_map(|stage| runs(member, world, stage, now).err()))
+    driver::replaced_on_host(member)
+        .or_else(|| needed().find_map(|stage| runs(member, world, stage, now).err()))
+        .or_else(|| too_many_gpus(member))
+}
+
+/// For more allocatable GPUs than this operator's plugin can offer: kubelet lists those of the plugin that has registered last. A pool's
+/// number of GPUs is a minimum. While MIG devices are not known, their number is no measure.
+fn too_many_gpus(member: &Member<'_>) -> Option<Verdict> {
+    let plugin = member.pod(Stage::DevicePlugin).filter(|pod| pod.running() && member.rollout().is_none())?;
+    let (report, layout) = (member.report?, &member.resource_layout);
+    if layout.mig != MigStrategy::None && report.nvml.state != NvmlState::Answering {
+        return None;
+    }
+    let gpus = member.expected?.max(member.on_bus());
+    let whole = ExpectedResources::of(gpus, 0, Some(report), layout);
+    let (name, there, whole) = whole.exceeded(&member.node.allocatable)?;
+    let message = format!(
+        "{there} {name} are allocatable, but the node's GPUs make {whole}: another device plugin serves this node beside pod {} ({}); remove one of the two, or write devicePlugin.flavor: External; if there is no other one, delete pod {} to register its GPUs again",
+        plugin.name,
+        member.external.candidates(),
+        plugin.name
+    );
+    Some(Verdict::new(Phase::DevicePlugin, Reason::TooManyGpus, message))
 }
 
 /// Returns when a broken stage, which may only be restarting, counts against Ready. It is recorded in the stage's condition, so the time is

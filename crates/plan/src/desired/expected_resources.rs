@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
+use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
     health::HealthState,
     keys,
@@ -9,7 +10,7 @@ use gpu_operator_crd::{
     report::{Gpu, MigDevices, Report},
 };
 
-use crate::world::{ResourceLayout, Resources};
+use crate::world::{ResourceLayout, Resources, is_gpu};
 
 /// The MIG profiles that NVIDIA's plugin shares. Its configuration has no patterns, and ignores names that a node lacks. (Of A30, A100,
 /// H100, H200, B200, GB200 and RTX PRO 6000; partly unverified. Other profiles are neither shared nor expected to be.)
@@ -74,6 +75,13 @@ impl ExpectedResources {
             .iter()
             .map(|(name, usable)| (name.as_ref(), there.amount(name), *usable))
             .find(|(_, there, usable)| there < usable)
+    }
+
+    /// Returns the first of NVIDIA's GPU resources above its amount: name, actual and expected amount.
+    pub fn exceeded<'r>(&self, there: &'r Resources) -> Option<(&'r str, u32, u32)> {
+        let amount = |name: &str| self.whole.get(name).copied().unwrap_or_default();
+        let gpus = there.names().map(Interned::as_str).filter(|name| is_gpu(name));
+        gpus.map(|name| (name, there.amount(name), amount(name))).find(|(_, there, whole)| there > whole)
     }
 
     /// Empty if they are whole GPUs only.
@@ -225,6 +233,11 @@ mod tests {
         );
         assert_eq!(expected_resources.lacks(&Resources::from(4)), Some(("nvidia.com/gpu.shared", 0, 4)));
         assert_eq!(expected_resources.lacks(&Resources::from_iter([("nvidia.com/gpu.shared", 4)])), None);
+        assert_eq!(expected_resources.exceeded(&Resources::from_iter([("nvidia.com/gpu.shared", 4)])), None);
+        for (name, whole) in [("nvidia.com/gpu.shared", 4), ("nvidia.com/gpu", 0), ("nvidia.com/mig-1g.5gb", 0)] {
+            let there = Resources::from_iter([("example.com/gpu", 99), (name, 5)]);
+            assert_eq!(expected_resources.exceeded(&there), Some((name, 5, whole)));
+        }
         assert_eq!(expected_resources.units(), 4);
         assert_eq!(expected_resources.named(), BTreeMap::from([("nvidia.com/gpu.shared".to_owned(), 4)]));
         assert!(ExpectedResources::of(2, 0, None, &ResourceLayout::default()).named().is_empty());

@@ -93,7 +93,7 @@ impl Course<'_> {
     fn round(&self) -> Round {
         let models = membership::added_models(self.inputs.catalogue, &self.world);
         let fleet = inventory::take(models.catalogue(), &self.world);
-        let (fleet, variants) = desired::resolve(fleet, &self.inputs.settings.namespace);
+        let (fleet, variants) = desired::resolve(fleet, &self.inputs.settings.namespace, self.now);
         let mut fleet = assess::assess(fleet, variants, self.now);
         let members = fleet.policies.values_mut().flat_map(|policy| policy.pools.values_mut().flatten());
         for assessed in members.filter(|assessed| self.arrived.contains(&assessed.member.node.name)) {

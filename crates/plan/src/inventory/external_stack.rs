@@ -1,12 +1,9 @@
 //! Coexistence with third-party GPU stacks: they are reported and left unchanged, and nothing is installed beside them.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
-    GpuNodeStatus, NodeName,
+    GpuNodeStatus,
     gpunode::StageRevisions,
     keys,
     policy::{ForeignStack, PluginFlavor, Stage},
@@ -14,10 +11,18 @@ use gpu_operator_crd::{
     report::{HostRuntime, Report},
 };
 
+use k8s_openapi::jiff::Timestamp;
+
 use crate::{
-    note::Note,
-    world::{ForeignPart, ForeignPod, ForeignSet, NodeFacts, World},
+    inventory::{KnownNode, foreign_stacks::ForeignStacks},
+    note::{Note, listed},
+    settings::PLUGIN_GRACE,
+    time::older,
+    world::{ForeignPart, GPU_DRIVER, NodeFacts, Role},
 };
+
+/// The name of a device plugin that is known only by what it does, in a GpuNode's status.
+const UNNAMED: &str = "a third-party device plugin";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExternalStack {
@@ -27,11 +32,15 @@ pub struct ExternalStack {
     /// NVIDIA's runtimes that are configured on the host and left unchanged.
     runtimes: Vec<HostRuntime>,
     take_over: bool,
+    /// Whether an unnamed device plugin counts as serving the node: its GPUs have been allocatable for [`PLUGIN_GRACE`].
+    is_proven: bool,
+    /// The DaemonSets of the node's device plugins, of GPUs or of anything else.
+    device_plugins: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThirdParty {
-    /// The DaemonSet, or else the pod, as namespace/name.
+    /// The DaemonSet, or else the pod, as namespace/name, or [`UNNAMED`].
     pub set: String,
     kind: Kind,
     /// How to remove it from the node; `None` if it is gone.
@@ -46,15 +55,20 @@ pub struct ThirdParty {
 enum Kind {
     DaemonSet,
     Pod,
+    /// A device plugin that neither this operator nor a known DaemonSet has placed.
+    Unnamed,
+    /// A DRA driver that is known only by its slices of GPUs.
+    DraDriver,
 }
 
 impl std::fmt::Display for ThirdParty {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kind = match self.kind {
-            Kind::DaemonSet => "DaemonSet",
-            Kind::Pod => "pod",
-        };
-        write!(f, "{kind} {}", self.set)
+        match self.kind {
+            Kind::DaemonSet => write!(f, "DaemonSet {}", self.set),
+            Kind::Pod => write!(f, "pod {}", self.set),
+            Kind::Unnamed => f.write_str(&self.set),
+            Kind::DraDriver => write!(f, "DRA driver {}", self.set),
+        }
     }
 }
 
@@ -78,16 +92,16 @@ fn runtimes(report: Option<&Report>, status: Option<&GpuNodeStatus>) -> Vec<Host
 }
 
 impl ExternalStack {
-    /// `have` are this operator's stages on the node. `status` stores earlier findings: DaemonSets disappear while they are upgraded, and
-    /// nothing may be installed in between. `policy` is whether to take over, and the flavor of the device plugin.
+    /// The GpuNode's status stores earlier findings: DaemonSets disappear while they are upgraded, and nothing may be installed in between.
+    /// `policy` is whether to take over, and the flavor of the device plugin.
     pub fn of(
         stacks: &ForeignStacks<'_>,
-        node: &NodeFacts,
-        have: &StageRevisions,
-        report: Option<&Report>,
-        status: Option<&GpuNodeStatus>,
+        known: &KnownNode<'_>,
         policy: (ForeignStack, Option<PluginFlavor>),
+        now: Timestamp,
     ) -> Self {
+        let KnownNode { node, gpu_node, report, ref have, .. } = *known;
+        let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
         let take_over = policy.0 == ForeignStack::TakeOver;
         let runtimes = if take_over || have.toolkit.is_some() { Vec::new() } else { runtimes(report, status) };
         let mut foreign = Self { runtimes, take_over, ..Self::default() };
@@ -108,13 +122,25 @@ impl ExternalStack {
                 }
             }
         }
+        let by_slices = || ThirdParty {
+            set: GPU_DRIVER.to_owned(),
+            kind: Kind::DraDriver,
+            removal_command: Some("remove it from the node".to_owned()),
+            beside_managed: false,
+            by_claims: true,
+        };
+        let dra = dra.or_else(|| stacks.has_slices(&node.name).then(by_slices));
         foreign.add_pod(stacks, node, have);
+        // With `External` a device plugin exists even if no DaemonSet is found.
+        let is_external = policy.1 == Some(PluginFlavor::External);
+        if !is_external {
+            foreign.add_unnamed_plugin(known, now);
+        }
+        foreign.device_plugins = stacks.device_plugins(&node.name).into_iter().collect();
         if let Some(dra) = dra {
             let plugin = Stage::DevicePlugin;
-            // With `External` a device plugin exists even if no DaemonSet is found.
-            let is_external = policy.1 == Some(PluginFlavor::External);
             if is_external || have.get(plugin).is_some() || foreign.stages.contains_key(&plugin) {
-                foreign.rival = Some(dra.set);
+                foreign.rival = Some(dra.to_string());
             } else {
                 foreign.stages.insert(plugin, dra);
             }
@@ -125,7 +151,11 @@ impl ExternalStack {
             if let Some((stage, by_claims)) = stage {
                 let gone = || ThirdParty {
                     set: set.clone(),
-                    kind: Kind::DaemonSet,
+                    kind: match (set.contains('/'), by_claims) {
+                        (true, _) => Kind::DaemonSet,
+                        (false, true) => Kind::DraDriver,
+                        (false, false) => Kind::Unnamed,
+                    },
                     removal_command: None,
                     beside_managed: false,
                     by_claims,
@@ -153,6 +183,47 @@ impl ExternalStack {
         }
     }
 
+    /// Adds a device plugin by what it does: GPUs are allocatable, and no plugin of this operator is on the node. Who placed it is not
+    /// decisive: a DaemonSet of any name, or a service of the machine's image. Allocatable counts, because kubelet keeps the capacity of a
+    /// plugin that is gone for minutes, and it must last, because kubelet takes seconds to withdraw it.
+    fn add_unnamed_plugin(&mut self, known: &KnownNode<'_>, now: Timestamp) {
+        let plugin = Stage::DevicePlugin;
+        let status = known.gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
+        let before = status.and_then(|status| status.foreign.get(plugin.as_str()));
+        let is_own = known.have.get(plugin).is_some() || known.pods.iter().any(|pod| pod.role == Role::Operand(plugin));
+        // A DaemonSet that is missing for a moment keeps its name.
+        let is_named = self.stages.contains_key(&plugin) || !self.take_over && before.is_some_and(|set| set != UNNAMED);
+        if is_own || is_named || known.node.allocatable.total() == 0 {
+            return;
+        }
+        let awaited = status.filter(|status| status.reason() == Some(Reason::ForeignDevicePlugin));
+        let lasts = awaited.and_then(GpuNodeStatus::since).is_some_and(|since| older(since, PLUGIN_GRACE, now));
+        self.is_proven = lasts || before.is_some();
+        let owner = ThirdParty {
+            set: UNNAMED.to_owned(),
+            kind: Kind::Unnamed,
+            removal_command: Some("remove it from the node".to_owned()),
+            beside_managed: false,
+            by_claims: false,
+        };
+        self.stages.insert(plugin, owner);
+    }
+
+    /// Whether GPUs of another device plugin than this operator's are allocatable, but maybe only for a moment.
+    pub fn is_unproven(&self) -> bool {
+        let owner = self.stages.get(&Stage::DevicePlugin);
+        !self.is_proven && owner.is_some_and(|owner| owner.kind == Kind::Unnamed && owner.removal_command.is_some())
+    }
+
+    /// Returns the DaemonSets that may have placed another device plugin of GPUs, for messages.
+    pub fn candidates(&self) -> String {
+        match self.device_plugins.as_slice() {
+            [] => "no DaemonSet has a device plugin on this node".to_owned(),
+            [one] => format!("DaemonSet {one} has a device plugin on this node"),
+            several => format!("DaemonSets with a device plugin on this node: {}", listed(several)),
+        }
+    }
+
     /// None if the policy takes over, or if this operator's toolkit was installed first.
     pub fn runtimes(&self) -> &[HostRuntime] {
         &self.runtimes
@@ -172,7 +243,8 @@ impl ExternalStack {
     pub fn remembered(&self) -> BTreeMap<String, String> {
         let owners = Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.third_party(stage)?)));
         // A DaemonSet is recreated by an upgrade; a deleted pod is not.
-        let owners = owners.filter(|(_, owner)| owner.kind == Kind::DaemonSet);
+        let owners =
+            owners.filter(|(_, owner)| owner.kind != Kind::Pod && !(owner.kind == Kind::Unnamed && self.is_unproven()));
         let name = |stage: Stage, owner: &ThirdParty| if owner.by_claims { keys::DRA_DRIVER } else { stage.as_str() };
         owners.map(|(stage, owner)| (name(stage, owner).to_owned(), owner.set.clone())).collect()
     }
@@ -186,9 +258,9 @@ impl ExternalStack {
             );
             Note::new(Reason::StackConflict, message)
         });
-        let rival = self.rival.iter().map(|set| {
+        let rival = self.rival.iter().map(|driver| {
             let message = format!(
-                "DaemonSet {set} is a DRA driver on this node: the DRA driver and the device plugin do not coordinate and may allocate the same GPU; keep one of them off the node"
+                "{driver} allocates this node's GPUs to resource claims: the DRA driver and the device plugin do not coordinate and may allocate the same GPU; keep one of them off the node"
             );
             Note::new(Reason::StackConflict, message)
         });
@@ -206,16 +278,19 @@ impl ExternalStack {
                 "{owner} installs an NVIDIA driver on this node and belongs to no DaemonSet, so this operator installs nothing here; {removal_command} to let this operator install the node's GPU stack"
             )
         });
-        let of_sets = owners.iter().filter(|(_, owner)| owner.kind == Kind::DaemonSet);
+        let of_sets = owners.iter().filter(|(_, owner)| owner.kind != Kind::Pod);
         let notes = of_sets.map(|(stage, owner)| match &owner.removal_command {
             Some(removal_command) if self.take_over => {
                 format!("this operator takes over the {} once {owner} is gone from the node: {removal_command}", stage.title())
             }
+            Some(_) if owner.kind == Kind::Unnamed => format!(
+                "{owner} serves this node, so this operator installs none beside it ({})",
+                self.candidates()
+            ),
             Some(_) => format!("the {} is managed by {owner} and left unchanged", stage.title()),
             None => format!(
-                "the {} was managed by DaemonSet {}, which is gone; write foreignStack: TakeOver to let this operator install its own",
+                "the {} was managed by {owner}, which is gone; write foreignStack: TakeOver to let this operator install its own",
                 stage.title(),
-                owner.set
             ),
         });
         let message = notes.chain(pod).collect::<Vec<_>>().join("; ");
@@ -243,65 +318,11 @@ impl ExternalStack {
             Some(removal_command) if owner.kind == Kind::Pod => format!(
                 "{owner} installs an NVIDIA driver on this node, so this operator installs nothing here; {removal_command} to let this operator install the node's GPU stack"
             ),
+            Some(_) if owner.kind == Kind::Unnamed => format!("{owner} serves this node ({})", self.candidates()),
             Some(_) => format!("{owner} serves this node; check the DaemonSet's pod on this node"),
             None => format!(
-                "DaemonSet {} served this node and is gone; restore the DaemonSet, or write foreignStack: TakeOver to let this operator install its own",
-                owner.set
+                "{owner} served this node and is gone; restore it, or write foreignStack: TakeOver to let this operator install its own"
             ),
         })
-    }
-}
-
-// The third-party GPU stacks that count. A user of one namespace must not be able to stop this operator on the cluster's nodes, so
-// names and labels prove nothing outside `kube-system`. The proof is a pod with access to the host: a privileged container with a
-// directory of the host or, for device plugins and DRA drivers, a mount of kubelet's sockets. Pod Security rejects both in tenants'
-// namespaces. The pod need not run: it will once its image is pulled.
-
-/// The namespace whose objects are trusted: only administrators of the cluster may create any there.
-const TRUSTED: &str = "kube-system";
-
-#[derive(Debug)]
-pub struct ForeignStacks<'w> {
-    sets: BTreeMap<&'w str, &'w ForeignSet>,
-    pods: &'w BTreeMap<String, Arc<ForeignPod>>,
-}
-
-impl<'w> ForeignStacks<'w> {
-    /// `own` is this operator's namespace.
-    pub fn of(world: &'w World, own: &str) -> Self {
-        // A pod on one node is evidence for all nodes of its DaemonSet: on a new node its next pod may not be there yet.
-        let mut proven: HashMap<(&str, &str), bool> = HashMap::new();
-        for pod in world.foreign_pods.values() {
-            if let Some(set) = &pod.set {
-                *proven.entry((&pod.namespace, set)).or_default() |= pod.is_privileged;
-            }
-        }
-        // While the pods of a DaemonSet are recreated, it counts where it has been found before.
-        let statuses = world.gpu_nodes.values().filter_map(|gpu_node| gpu_node.status.as_ref());
-        for key in statuses.flat_map(|status| status.foreign.values()).filter_map(|set| set.split_once('/')) {
-            proven.insert(key, true);
-        }
-        let counts = |key: &str, set: &ForeignSet| {
-            let (namespace, name) = key.split_once('/').unwrap_or_default();
-            let is_own = set.is_labelled && namespace == own;
-            let is_proven = proven.get(&(namespace, name)).is_some_and(|is_privileged| match set.part {
-                ForeignPart::Stage(Stage::DevicePlugin) | ForeignPart::Dra => true,
-                ForeignPart::Stage(_) => *is_privileged,
-            });
-            !is_own && (namespace == TRUSTED || is_proven)
-        };
-        let sets = world.foreign_sets.iter().filter(|(key, set)| counts(key, set));
-        Self { sets: sets.map(|(key, set)| (key.as_str(), set.as_ref())).collect(), pods: &world.foreign_pods }
-    }
-
-    pub fn sets(&self) -> impl Iterator<Item = (&'w str, &'w ForeignSet)> {
-        self.sets.iter().map(|(key, set)| (*key, *set))
-    }
-
-    /// Returns the first driver pod on a node that belongs to no DaemonSet.
-    pub fn driver_pod(&self, node: &NodeName) -> Option<&'w ForeignPod> {
-        let prefix = ForeignPod::prefix(node);
-        let of_node = self.pods.range(prefix.clone()..).take_while(move |(key, _)| key.starts_with(&prefix));
-        of_node.map(|(_, pod)| pod.as_ref()).find(|pod| pod.set.is_none())
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ConditionType, PoolName, keys,
+    ClusterGpuPolicy, ConditionType, NodeName, PoolName, keys,
     policy_status::{Attention, GpuTotals, NodeCounts, Overlap, PoolStatus},
     reason::Reason,
 };
@@ -37,6 +37,8 @@ pub struct Trouble<'a> {
     pub invalid: Option<&'a str>,
     /// A write that the API server rejects or another manager reverts.
     pub held_write: Option<&'a HeldWrite>,
+    /// A Jetson that the policy selects.
+    pub jetson: Option<&'a NodeName>,
     /// Without the chart's agents no node is known.
     pub agent_refusal: Option<AgentRefusal<'a>>,
     /// If that lasts.
@@ -147,7 +149,15 @@ impl Verdicts<'_> {
             );
         }
         match self.counts.opted_out {
-            0 => "no node with an NVIDIA GPU matches the policy".to_owned(),
+            0 => {
+                let jetson = |node: &NodeName| {
+                    format!(
+                        "; node {node} is a Jetson, which this operator does not support: its GPU is not on the PCI bus"
+                    )
+                };
+                let jetson = self.trouble.jetson.map(jetson).unwrap_or_default();
+                format!("no node with an NVIDIA GPU matches the policy{jetson}")
+            }
             out => format!("{} excluded by label {}", matching(out), keys::MANAGED),
         }
     }

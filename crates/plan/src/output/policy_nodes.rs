@@ -8,6 +8,7 @@ use super::policy_conditions;
 use crate::{
     assess::{AssessedFleet, PolicyMembers, pod_failure},
     inventory::{
+        UnmanagedNode,
         membership::{self, name_of},
         records,
     },
@@ -96,6 +97,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         pool_problems: &pool_problems,
         invalid: invalid.as_deref(),
         held_write,
+        jetson: if counted.is_empty() { first_jetson(policy, &fleet.unmanaged) } else { None },
         agent_refusal: pod_failure::agent_refusal(world),
         other_schema: other_schema.filter(|other| now >= other.reported_from()),
     };
@@ -118,6 +120,12 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     }
     plan.halted.insert(name.clone(), halted.into_keys().collect());
     plan.statuses.insert(name, status);
+}
+
+/// Returns the first Jetson that a policy selects.
+fn first_jetson<'f>(policy: &ClusterGpuPolicy, unmanaged: &'f [UnmanagedNode<'_>]) -> Option<&'f NodeName> {
+    let nodes = unmanaged.iter().map(|unmanaged| unmanaged.node);
+    nodes.filter(|node| node.is_jetson()).find(|node| membership::governs(policy, node)).map(|node| &node.name)
 }
 
 pub fn ledger_write(policy: &ClusterGpuPolicy, content: &Content) -> Write {

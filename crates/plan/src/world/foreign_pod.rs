@@ -17,7 +17,8 @@ const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "nvidia-driver")
 /// Directories where a driver container mounts its root so that the host sees it.
 const DRIVER_FOLDERS: [&str; 2] = ["/run/nvidia", "/run/nvidia/driver"];
 /// Kubelet's directories of the sockets of device plugins and DRA drivers.
-const SOCKET_FOLDERS: [&str; 2] = ["/device-plugins", "/plugins_registry"];
+const SOCKET_FOLDERS: [&str; 2] = [DEVICE_PLUGINS, "/plugins_registry"];
+const DEVICE_PLUGINS: &str = "/device-plugins";
 
 /// A Pod with only the fields that are needed here, because all pods of the cluster are watched.
 pub type TrimmedPod = Partial<Pod, TrimmedSpec, IgnoredAny>;
@@ -55,6 +56,8 @@ pub struct ForeignPod {
     pub set: Option<String>,
     /// Whether a privileged container of it mounts a directory of the host.
     pub is_privileged: bool,
+    /// Whether it belongs to a device plugin, of GPUs or of anything else: it mounts kubelet's directory of their sockets.
+    pub is_device_plugin: bool,
 }
 
 impl ForeignPod {
@@ -74,8 +77,9 @@ impl ForeignPod {
         // No object has a longer name.
         let set = set.map(|owner| clipped(&owner.name, MAX_NAME).to_owned());
         let is_privileged = spec.mounts(true).any(|(path, _)| path.is_some());
+        let is_device_plugin = spec.mounts_any(&[DEVICE_PLUGINS]);
         let is_evidence = if let Some(set) = &set {
-            (is_privileged || spec.serves_kubelet()) && mentions_nvidia(pod, set)
+            is_device_plugin || (is_privileged || spec.mounts_any(&SOCKET_FOLDERS)) && mentions_nvidia(pod, set)
         } else {
             let is_labelled = pod.labels().get(COMPONENT.0).is_some_and(|component| component == COMPONENT.1);
             let mut mounts = spec.mounts(true);
@@ -86,6 +90,7 @@ impl ForeignPod {
             name: pod.name_any(),
             set,
             is_privileged,
+            is_device_plugin,
         })
     }
 
@@ -113,14 +118,14 @@ impl TrimmedSpec {
         mounts.map(|mount| (host_folder(&self.volumes, &mount.name), mount))
     }
 
-    /// Returns whether a container mounts kubelet's directory of sockets. NVIDIA's device plugin does so without privileges.
-    fn serves_kubelet(&self) -> bool {
-        let is_sockets = |path: &str| SOCKET_FOLDERS.iter().any(|folder| path.ends_with(folder));
-        self.mounts(false).any(|(path, _)| path.is_some_and(is_sockets))
+    /// Returns whether a container mounts one of kubelet's directories of sockets. NVIDIA's device plugin does so without privileges.
+    fn mounts_any(&self, folders: &[&str]) -> bool {
+        let is_one = |path: &str| folders.iter().any(|folder| path.ends_with(folder));
+        self.mounts(false).any(|(path, _)| path.is_some_and(is_one))
     }
 }
 
-/// Whether a DaemonSet's pod names NVIDIA, as every pod of a GPU stack does. This keeps other pods out of memory; it proves nothing.
+/// Whether a DaemonSet's pod names NVIDIA, as pods of a GPU stack do. This keeps other pods out of memory; it proves nothing.
 fn mentions_nvidia(pod: &TrimmedPod, set: &str) -> bool {
     let TrimmedSpec { node_selector, volumes, .. } = &pod.spec;
     let paths = volumes.iter().filter_map(|volume| Some(volume.host_path.as_ref()?.path.as_str()));
@@ -208,6 +213,8 @@ mod tests {
             (nvidias, "/ None", PRIVILEGED, Some(true)),
             ("{}", "/run/nvidia Bidirectional", PRIVILEGED, Some(true)),
             (nvidias, "/var/lib/kubelet/device-plugins None", "{}", Some(false)),
+            ("{app: hami}", "/var/lib/kubelet/device-plugins None", "{}", Some(false)),
+            ("{app: rdma}", "/var/lib/kubelet/plugins_registry None", "{}", None),
             (nvidias, "/var/lib/kubelet/plugins_registry/ None", "{}", Some(false)),
             (nvidias, "/var/lib/kubelet None", "{}", None),
             ("{app: cilium}", "/ None", PRIVILEGED, None),

@@ -139,6 +139,11 @@ impl NodeFacts {
             && !self.taints.iter().any(|taint| taint.key.as_str() == VIRTUAL_TAINT)
     }
 
+    /// Whether it is a Jetson, whose GPU is not on the PCI bus, by the suffix of NVIDIA's kernels for Tegra.
+    pub fn is_jetson(&self) -> bool {
+        self.kernel.as_str().ends_with("-tegra")
+    }
+
     pub fn of(node: &TrimmedNode) -> Self {
         let TrimmedStatus { conditions, capacity, allocatable, node_info, runtime_handlers } = &node.status;
         let allocatable = Resources::of(allocatable);

@@ -192,7 +192,8 @@ impl Sim {
         let offered = template_of_plugin.map(|template| offered(template, &self.machines[node], seen));
         let third_party =
             || self.foreign_plugin_serves(node).then(|| Resources::from_iter([(self.foreign_resource.as_str(), seen)]));
-        let offered = offered.or_else(third_party);
+        let unnamed = self.unnamed_plugins.get(node).map(|units| Resources::from(*units));
+        let offered = unnamed.or(offered).or_else(third_party);
         if faults.late_kubelet {
             return;
         }

@@ -8,8 +8,8 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod},
 };
 use kube::{
-    Api,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    Api, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -82,6 +82,51 @@ fn a_third_party_plugin_stays_until_its_node_is_taken_over() {
         .await?;
         for name in [name, "of-nvidias-operator", "nvidia-dra-driver-gpu-kubelet-plugin"] {
             sets.delete(name, &DeleteParams::default()).await?;
+        }
+        s.end().await
+    });
+}
+
+#[test]
+fn a_plugin_and_a_dra_driver_that_no_daemon_set_has_are_known() {
+    test(|f| async move {
+        let a100 = |name: &str| with_driver(node(name, A100, 8, ("ubuntu", "22.04")), "580.173.02");
+        f.fleet.join([a100("auto-mode"), a100("sliced"), a100("bare")]).await?;
+        let client = f.cluster.client();
+        // As kubelet publishes the GPUs of a plugin that the machine's image starts as a service.
+        let gpus =
+            json!({"status": {"allocatable": {keys::GPU_RESOURCE: "16"}, "capacity": {keys::GPU_RESOURCE: "16"}}});
+        let nodes = Api::<Node>::all(client.clone());
+        nodes.patch_status("auto-mode", &PatchParams::default(), &Patch::Merge(gpus)).await?;
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("resource.k8s.io", "v1", "ResourceSlice"));
+        let slices = Api::<DynamicObject>::all_with(client, &kind);
+        let slice = |driver: &str, on: &str| {
+            let name = format!("{on}-{driver}");
+            let pool = json!({"name": on, "generation": 1, "resourceSliceCount": 1});
+            let spec = json!({"driver": driver, "nodeName": on, "pool": pool, "devices": [{"name": "gpu-0"}]});
+            DynamicObject::new(&name, &kind).data(json!({"spec": spec}))
+        };
+        let both = [slice("gpu.nvidia.com", "sliced"), slice("compute-domain.nvidia.com", "bare")];
+        for slice in &both {
+            slices.create(&PostParams::default(), slice).await?;
+        }
+        let s = System { f };
+        s.apply("beside-other-stacks").await?;
+        s.f.until_reason("auto-mode", Reason::ForeignDevicePlugin).await?;
+        s.f.until_reason("sliced", Reason::ForeignDraDriver).await?;
+        s.f.until_reason("bare", Reason::AllGpusAllocatable).await?;
+        s.until_ready("auto-mode").await?;
+        s.has_stages(&[(Stage::Toolkit, 1), (Stage::DevicePlugin, 1)]).await?;
+        let status = s.f.gpu_nodes().get("auto-mode").await?.status.unwrap_or_default();
+        ensure!(status.gpus.summary == "16/8", "{:?}", status.gpus);
+        ensure!(status.reason() == Some(Reason::ForeignDevicePlugin), "{:?}: {}", status.reason(), status.message);
+        let status = s.f.gpu_nodes().get("sliced").await?.status.unwrap_or_default();
+        ensure!(status.message.contains("DRA driver gpu.nvidia.com"), "{}", status.message);
+        for node in ["auto-mode", "sliced"] {
+            ensure!(s.label(node, keys::DEVICE_PLUGIN).await?.is_none(), "the operator's plugin is placed on {node}");
+        }
+        for slice in &both {
+            slices.delete(&slice.name_any(), &DeleteParams::default()).await?;
         }
         s.end().await
     });

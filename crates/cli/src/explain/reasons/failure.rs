@@ -129,6 +129,15 @@ pub const PODS_FORBIDDEN: Entry = Entry {
               names the policy that rejects the pods.",
 };
 
+pub const TOO_MANY_GPUS: Entry = Entry {
+    list: List::Failure,
+    condition: "",
+    meaning: "For more than a minute, more GPUs have been allocatable than the node has, although this operator's device \
+               plugin serves it: another plugin registers the same resource, and pods may get a GPU that others use.",
+    action: "Remove one of the plugins: the message lists the DaemonSets with a device plugin on the node. To keep the \
+              other one, write `devicePlugin.flavor: External`.",
+};
+
 pub const GPU_MISSING: Entry = Entry {
     list: List::Failure,
     condition: "",
@@ -220,8 +229,10 @@ pub const DRIVER_NOT_LOADED: Entry = Entry {
 pub const DRIVER_NOT_INSTALLED: Entry = Entry {
     list: List::Failure,
     condition: "",
-    meaning: "The pool's source is `Preinstalled`, and the host has no driver.",
-    action: "Install one on the host, or set `source: Auto` or `Container`.",
+    meaning: "The host has no driver, and the pool's source is `Preinstalled`, or the GPUs are virtual GPUs of a hypervisor: \
+               these need NVIDIA's vGPU guest driver of the hypervisor's branch, which the message names.",
+    action: "Install one on the host, or set `source: Auto` or `Container`; for virtual GPUs, `Container` or `RunFile` \
+              with the image or the URL of the guest driver.",
 };
 
 pub const DRIVER_LIBRARY_NOT_FOUND: Entry = Entry {

@@ -13,8 +13,8 @@ pub const ALL_GPUS_ALLOCATABLE: Entry = Entry {
 pub const FOREIGN_DEVICE_PLUGIN: Entry = Entry {
     list: List::Normal,
     condition: "",
-    meaning: "A third-party device plugin serves the node: the message names its DaemonSet. This operator's plugin is \
-               not placed; the node is ready by its allocatable GPUs.",
+    meaning: "A third-party device plugin serves the node, so none is placed: the node is ready by its allocatable GPUs. \
+               If no name identifies it, the node waits in phase `DevicePlugin` until they have been allocatable for two minutes.",
     action: "Nothing, or take it over: [Coexistence with other GPU stacks](../guides/coexistence.md).",
 };
 

@@ -4,7 +4,7 @@ use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
     policy::{Driver, DriverSource, KernelModule},
     reason::Reason,
-    report::{CONTAINER_ROOT, GKE_ROOT, InstalledDriver, Report},
+    report::{CONTAINER_ROOT, GKE_ROOT, InstalledDriver, Report, VirtualGpus},
 };
 
 use crate::{
@@ -103,6 +103,23 @@ fn not_installed() -> Fault {
     Fault { reason: Reason::DriverNotInstalled, message }
 }
 
+/// Virtual GPUs need the guest driver of their hypervisor's release, which NVIDIA does not publish: the data centre driver rejects them.
+fn of_guest(VirtualGpus { host_driver_version, host_driver_branch, .. }: &VirtualGpus) -> Fault {
+    let number = |branch: &String| branch.trim_start_matches('r').split('_').next().unwrap_or_default().to_owned();
+    let of_version = |version: &String| version.split('.').next().unwrap_or_default().to_owned();
+    let branch = host_driver_branch.as_ref().map(number).or(host_driver_version.as_ref().map(of_version));
+    let host = match (host_driver_version, host_driver_branch) {
+        (Some(version), Some(branch)) => format!("whose driver is {version} ({branch})"),
+        (Some(driver), None) | (None, Some(driver)) => format!("whose driver is {driver}"),
+        (None, None) => "whose driver they do not report".to_owned(),
+    };
+    let wanted = branch.map_or_else(|| "of its release".to_owned(), |branch| format!("of branch {branch}"));
+    let message = format!(
+        "the node's GPUs are virtual GPUs of a hypervisor {host}: they need NVIDIA's vGPU guest driver {wanted}, and no data centre driver works; install the guest driver in the machine's image, or write driver.source: Container with driver.image, or RunFile with driver.url, of the guest driver"
+    );
+    Fault { reason: Reason::DriverNotInstalled, message }
+}
+
 fn unsupported(error: &dyn std::error::Error) -> Fault {
     Fault { reason: Reason::DriverUnsupported, message: error.to_string() }
 }
@@ -163,7 +180,8 @@ fn installer_image(source: DriverSource, driver: &Driver) -> Result<(), Fault> {
     Err(Fault { reason: Reason::NoDriverImageForOS, message })
 }
 
-/// Prefers a loaded driver that works, then a driver that GKE is about to install, then the installer for the system.
+/// Prefers a loaded driver that works, then a driver that GKE is about to install, then the installer for the system. For virtual GPUs there
+/// is no such installer.
 fn auto(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     let google = on.google();
     let own_root = if google.is_some() { GKE_ROOT } else { CONTAINER_ROOT };
@@ -176,6 +194,7 @@ fn auto(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
     match (preinstalled(on, foreign), on.unexplained()) {
         (Some(choice), _) => Ok(choice),
         (None, Some(loaded)) => Err(library_not_found(loaded)),
+        (None, None) if let Some(guest) = on.report.vgpu.as_ref().filter(|vgpu| vgpu.present) => Err(of_guest(guest)),
         (None, None) => from(google.unwrap_or(DriverSource::Container), driver, on, None),
     }
 }

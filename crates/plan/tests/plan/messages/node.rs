@@ -6,6 +6,7 @@ use crate::{
     repairs::{contested, take_label},
     robust::{NEW, OLD, add_leaving_plugin, busy, step_until_released, updating_fleet},
     sim::{Faults, Program, Sim},
+    unnamed_plugin::served,
     validation::node,
 };
 use gpu_operator_crd::{keys, reason::Reason};
@@ -61,6 +62,11 @@ pub const SCENARIOS: &[Scenario] = &[
             .then(add_leaving_plugin)
     }),
     (Reason::ForeignDevicePlugin, GpuNode("third-party"), || beside_a_static_plugin("{}")),
+    (Reason::TooManyGpus, A, || ready().then(|sim| sim.unnamed_plugins = [("a".into(), 80)].into()).run_for(100)),
+    (Reason::ForeignDevicePlugin, A, || served(80, &["kube-system/hami-device-plugin"], "{}").run_for(20)),
+    (Reason::ForeignDevicePlugin, A, || {
+        served(80, &["kube-system/hami-device-plugin"], "{}").run_for(20).then(|sim| sim.sleep(120))
+    }),
     (Reason::ForeignStack, A, || {
         node("{}", Faults::default()).then(|sim| {
             nvidias_operator(sim);
