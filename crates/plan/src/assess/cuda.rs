@@ -2,8 +2,6 @@
 //! unified memory, and a container runtime that supports CDI. Without them, kubelet starts pods whose programs fail, or no pods. For
 //! everything else, CUDA's own initialisation on the node is the evidence.
 
-use std::time::Duration;
-
 use gpu_operator_crd::{
     Phase,
     health::CauseKind,
@@ -14,7 +12,10 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    assess::{member::Member, verdict::Verdict},
+    assess::{
+        member::{Member, Wait},
+        verdict::Verdict,
+    },
     catalogue::{Catalogue, branch_of},
     desired::{container_runtime, driver::DriverChoice},
     settings::{FABRIC_GRACE, STAGE_GRACE},
@@ -53,13 +54,14 @@ fn fabric(
     let message = no_fabric_manager(member, catalogue, report, loaded)
         .or_else(|| not_joined(member, report))
         .or_else(|| not_ready(report))?;
-    Some(after(member, (Reason::FabricStarting, Reason::FabricNotReady), FABRIC_GRACE, message, now))
+    let wait = Wait { passing: Reason::FabricStarting, failure: Reason::FabricNotReady, grace: FABRIC_GRACE };
+    Some(after(wait, member, message, now))
 }
 
 /// Returns a verdict that is a failure only after a grace.
-fn after(member: &Member<'_>, reasons: (Reason, Reason), grace: Duration, message: String, now: Timestamp) -> Verdict {
-    let waited = member.has_waited(Phase::Driver, reasons, grace, now);
-    Verdict::new(Phase::Driver, if waited { reasons.1 } else { reasons.0 }, message)
+fn after(wait: Wait, member: &Member<'_>, message: String, now: Timestamp) -> Verdict {
+    let waited = member.has_waited(Phase::Driver, wait, now);
+    Verdict::new(Phase::Driver, if waited { wait.failure } else { wait.passing }, message)
 }
 
 /// A100 and earlier GPUs do not report that they have not joined a fabric.
@@ -139,8 +141,8 @@ fn unified_memory(member: &Member<'_>, report: &Report, loaded: &str, now: Times
         let message = format!(
             "/dev of the node lacks {missing}, without which CUDA programs fail; run nvidia-modprobe -u -c 0 on the node now and at every boot (the udev rules of some packages do it if a file in /etc/modules-load.d lists nvidia-uvm)"
         );
-        let reasons = (Reason::DriverInstalling, Reason::DeviceNodesMissing);
-        return Some(after(member, reasons, STAGE_GRACE, message, now));
+        let (passing, failure) = (Reason::DriverInstalling, Reason::DeviceNodesMissing);
+        return Some(after(Wait { passing, failure, grace: STAGE_GRACE }, member, message, now));
     }
     let unlisted = of_memory(&found.unlisted_devices)?;
     let pod = member.pod(Stage::DevicePlugin)?;

@@ -13,7 +13,7 @@ use crate::{
     assess::{
         bound_gpus,
         holders::Holders,
-        member::Member,
+        member::{Member, Wait},
         pod_failure::{driver_failure, kernel_cause},
         verdict::{Verdict, no_pod, starting},
     },
@@ -31,8 +31,8 @@ use crate::{
 /// A loaded module without libraries may belong to an installer that is about to install them, so it counts as a fault only after
 /// [`GRACE`].
 pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
-    let reasons = (Reason::DriverInstalling, fault.reason);
-    let waited = || member.has_waited(Phase::Driver, reasons, GRACE, now);
+    let wait = Wait { passing: Reason::DriverInstalling, failure: fault.reason, grace: GRACE };
+    let waited = || member.has_waited(Phase::Driver, wait, now);
     if fault.reason != Reason::DriverLibraryNotFound || waited() {
         return Verdict::new(Phase::Driver, fault.reason, fault.message.clone());
     }

@@ -27,6 +27,14 @@ use crate::{
     world::{ContainerFacts, GpuPods, ObservedTime, PodFacts, Role, TaintFact, World, is_gpu},
 };
 
+/// A passing state of a phase, and the failure that it becomes after a grace.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    pub passing: Reason,
+    pub failure: Reason,
+    pub grace: Duration,
+}
+
 #[derive(Debug)]
 pub struct Member<'w> {
     desired: DesiredNode<'w>,
@@ -81,13 +89,8 @@ impl<'w> Member<'w> {
     }
 
     /// Whether a passing state of a phase has lasted for a grace, by this operator's clock alone, or has become the failure that follows it.
-    pub fn has_waited(
-        &self,
-        phase: Phase,
-        (passing, failure): (Reason, Reason),
-        grace: Duration,
-        now: Timestamp,
-    ) -> bool {
+    pub fn has_waited(&self, phase: Phase, wait: Wait, now: Timestamp) -> bool {
+        let Wait { passing, failure, grace } = wait;
         let before = self.status().filter(|before| before.phase == phase);
         before.is_some_and(|before| match before.reason() {
             Some(reason) if reason == passing => before.since().is_some_and(|since| older(since, grace, now)),

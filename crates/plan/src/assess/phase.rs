@@ -12,7 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     assess::{
         driver,
-        member::Member,
+        member::{Member, Wait},
         pod_failure::{pod_failure, silent_probe, unmounted},
         validation::ValidationState,
         verdict::{Verdict, gpu_missing, no_pod, runs, stage_pod_failure, starting},
@@ -168,8 +168,8 @@ fn silent_runtime(member: &Member<'_>, now: Timestamp) -> Verdict {
 fn without_report(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
     let failure = member.probe_pod().and_then(|pod| pod_failure(pod, now));
     let (late, since) = if member.report_is_outdated() {
-        let reasons = (Reason::WaitingForReport, Reason::ProbeMissing);
-        (member.has_waited(Phase::Discovery, reasons, REPORT_GRACE, now), " since the node was booted")
+        let wait = Wait { passing: Reason::WaitingForReport, failure: Reason::ProbeMissing, grace: REPORT_GRACE };
+        (member.has_waited(Phase::Discovery, wait, now), " since the node was booted")
     } else {
         (member.report_due().is_none_or(|due| now >= due), "")
     };

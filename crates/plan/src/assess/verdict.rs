@@ -5,7 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{
-        member::Member,
+        member::{Member, Wait},
         pod_failure::{self, pod_failure, unmounted},
     },
     container_names::DEVICE_NODES,
@@ -101,7 +101,7 @@ pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) ->
 /// Names the current container, or after a while the volume that kubelet cannot mount.
 pub fn starting(member: &Member<'_>, world: &World, phase: Phase, pod: &PodFacts, now: Timestamp) -> Verdict {
     if let Some((reason, message)) = unmounted(world, pod)
-        && member.has_waited(phase, (Reason::PodStarting, reason), STAGE_GRACE, now)
+        && member.has_waited(phase, Wait { passing: Reason::PodStarting, failure: reason, grace: STAGE_GRACE }, now)
     {
         return Verdict::new(phase, reason, message);
     }

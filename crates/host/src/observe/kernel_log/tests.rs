@@ -146,7 +146,7 @@ async fn fatal_errors_of_switches_are_taken_apart_from_xids() {
 }
 
 #[tokio::test]
-async fn the_sentences_of_the_last_attempt_stay_until_the_driver_is_loaded() {
+async fn sentences_of_the_last_attempt_stay_until_a_load() {
     let starting = "6,77,1,-;nvidia-nvlink: Nvlink Core is being initialized, major device number 237\n";
     let bound = "GPU 0000:01:00.0 is already bound to NovaCore.";
     let mut written = Written::file();

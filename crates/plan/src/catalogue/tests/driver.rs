@@ -81,7 +81,7 @@ fn the_default_driver_is_the_newest_that_all_models_support() {
 }
 
 #[test]
-fn a_version_that_is_no_default_is_only_for_policies_that_name_it() {
+fn a_version_that_is_no_default_must_be_named() {
     assert_eq!(supports("nvidia-h100-80gb", "610.57.04"), Ok(()));
     assert_eq!(flavour("nvidia-gb300", "610.57.04", KernelModule::Auto), Ok(Flavour::Open));
     assert_eq!(os("610.57.04", "ubuntu", "26.04").as_deref(), Ok("ubuntu26.04"));
