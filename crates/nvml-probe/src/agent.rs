@@ -84,6 +84,8 @@ pub struct Agent {
     /// `None` until the GpuNode has been read, because it may hold the health from before this process started.
     health: Option<NodeHealth>,
     last: Option<LastQuery>,
+    /// It changes only with a boot.
+    selinux: Option<bool>,
     loaded_runtimes: Vec<LoadedRuntime>,
 }
 
@@ -123,6 +125,7 @@ impl Agent {
             deduplicator,
             health: None,
             last: None,
+            selinux: None,
             loaded_runtimes: Vec::new(),
         }
     }
@@ -131,6 +134,7 @@ impl Agent {
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = std::pin::pin!(shutdown);
         self.log = open_log(&self.settings);
+        self.selinux = facts::selinux(&self.settings.host);
         loop {
             let mut gpu_node = self.gpu_node.clone();
             let requests = gpu_node.borrow_and_update().requests();
@@ -159,7 +163,7 @@ impl Agent {
         let mut report = match outcome {
             Ok(report) => {
                 self.loaded_runtimes = facts::loaded_runtimes(&self.settings.host, &self.loaded_runtimes).await;
-                let report = Report { loaded_runtimes: self.loaded_runtimes.clone(), ..report };
+                let report = Report { selinux: self.selinux, loaded_runtimes: self.loaded_runtimes.clone(), ..report };
                 with_gpu_pods(report, self.gpu_pods(&gpu_node, requests).await)
             }
             Err(error) => return sleep(self.failed("cannot read the host", &error)).await,

@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{
-        driver,
+        cuda, driver,
         member::Member,
         pod_failure::{pod_failure, silent_probe},
         validation::ValidationState,
@@ -299,7 +299,9 @@ const NEEDED: [Stage; 2] = [Stage::Toolkit, Stage::Mps];
 pub fn broken_stage(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
     member.report?;
     let needed = || NEEDED.into_iter().filter(|stage| member.have.get(*stage).is_some());
-    driver::replaced_on_host(member).or_else(|| needed().find_map(|stage| runs(member, world, stage, now).err()))
+    driver::replaced_on_host(member)
+        .or_else(|| needed().find_map(|stage| runs(member, world, stage, now).err()))
+        .or_else(|| cuda::other_default(member))
 }
 
 /// Returns when a broken stage, which may only be restarting, counts against Ready. It is recorded in the stage's condition, so the time is
