@@ -58,7 +58,8 @@ pub enum Reason {
     ToolkitInstalling,
     /// The restart of the container runtime is pending: runtimes are restarted on one node of a pool at a time.
     RuntimeTurnPending,
-    /// NVIDIA's runtime was removed from the container runtime's configuration and is being added again.
+    /// NVIDIA's runtime was removed from the container runtime's configuration and is being added again, or is no longer its
+    /// default.
     RuntimeConfigDrifted,
     /// The device plugin is running; kubelet has not published its GPUs yet.
     WaitingForAllocatable,

@@ -25,6 +25,10 @@ pub const GKE_ROOT: &str = "/home/kubernetes/bin/nvidia";
 /// The directories that the probe searches for a driver, in order of preference, in addition to
 /// `GpuNode.spec.driverRoot`. A driver that the operator installed takes precedence over the host's own.
 pub const DRIVER_ROOTS: [&str; 3] = [CONTAINER_ROOT, HOST_ROOT, GKE_ROOT];
+/// The directories for the toolkit, in order of preference. `/usr/local` is read-only on some systems, and `/opt` too on
+/// Container-Optimized OS, where also most of `/var` and `/home` is not executable.
+pub const TOOLKIT_FOLDERS: [&str; 5] =
+    ["/usr/local/nvidia", "/opt/nvidia", "/var/lib/nvidia", GKE_ROOT, "/var/lib/google/nvidia"];
 
 /// The probe's observations of a node. The report is written only when one of them changes.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
@@ -41,6 +45,17 @@ pub struct Report {
     /// The host's operating system, from `/etc/os-release`.
     #[serde(default)]
     pub os: OsRelease,
+    /// Whether SELinux is enabled with a policy that has the type `spc_t`, so that containers need it to use files of the
+    /// host. Absent if the policy could not be read.
+    #[serde(rename = "seLinux", default, skip_serializing_if = "Option::is_none")]
+    pub selinux: Option<bool>,
+    /// The directory for the toolkit: the first of `/usr/local/nvidia`, `/opt/nvidia`, `/var/lib/nvidia`,
+    /// `/home/kubernetes/bin/nvidia` and `/var/lib/google/nvidia` that is on a file system that is mounted writable and
+    /// executable, or of these the one in which the toolkit is installed. Absent if there is none, or if the mounts could not
+    /// be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub toolkit_folder: Option<String>,
     /// The machine's product name from its firmware (DMI), such as `PowerEdge R750`. Absent if the firmware reports
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,9 +97,9 @@ pub struct Report {
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub runtimes: Vec<HostRuntime>,
-    /// The configuration that container runtimes have loaded, as they report it themselves. Only containerd does.
+    /// The configuration that container runtimes have loaded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 4))]
+    #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub loaded_runtimes: Vec<LoadedRuntime>,
 }

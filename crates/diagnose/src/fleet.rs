@@ -12,7 +12,7 @@ use gpu_operator_crd::{
 use gpu_operator_plan::{
     desired::{
         effective_spec,
-        toolkit::{self, ToolkitChoice},
+        toolkit::{self, OnHost, ToolkitChoice},
     },
     inventory::records,
     world::{NodeFacts, Placement, World, is_gpu},
@@ -127,8 +127,8 @@ impl<'w> Host<'w> {
         } else {
             // The label reflects the choice for the current policy and node, unless one of them has just changed.
             self.node.labels.get(keys::TOOLKIT).filter(|revision| !revision.is_empty())?;
-            toolkit::choose(&self.toolkit()?, self.node, self.status().is_some_and(|status| status.cdi_disabled), &[])
-                .ok()?
+            let disables_cdi = self.status().is_some_and(|status| status.cdi_disabled);
+            toolkit::choose(&self.toolkit()?, self.node, OnHost { disables_cdi, ..OnHost::default() }).ok()?
         };
         choice.class_to_name().map(str::to_owned)
     }

@@ -1,6 +1,7 @@
 //! Facts of the host, without NVML.
 
 pub mod cdi;
+pub mod containerd;
 pub mod device_nodes;
 pub mod dockerd;
 pub mod driver;
@@ -11,4 +12,6 @@ pub mod os;
 pub mod pci;
 pub mod pod_resources;
 pub mod processes;
+pub mod selinux;
+pub mod toolkit_folder;
 pub mod vgpu;

@@ -86,6 +86,8 @@ pub struct Agent {
     /// `None` until the GpuNode has been read, because it may hold the health from before this process started.
     health: Option<NodeHealth>,
     last: Option<LastQuery>,
+    /// It changes only with a boot.
+    selinux: Option<bool>,
     loaded_runtimes: Vec<LoadedRuntime>,
     cuda: CudaCheck,
 }
@@ -126,6 +128,7 @@ impl Agent {
             deduplicator,
             health: None,
             last: None,
+            selinux: None,
             loaded_runtimes: Vec::new(),
             cuda: CudaCheck::default(),
         }
@@ -135,6 +138,7 @@ impl Agent {
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = std::pin::pin!(shutdown);
         self.log = open_log(&self.settings);
+        self.selinux = facts::selinux(&self.settings.host);
         loop {
             let mut gpu_node = self.gpu_node.clone();
             let requests = gpu_node.borrow_and_update().requests();
@@ -164,7 +168,7 @@ impl Agent {
         let mut report = match outcome {
             Ok(report) => {
                 self.loaded_runtimes = facts::loaded_runtimes(&self.settings.host, &self.loaded_runtimes).await;
-                let report = Report { loaded_runtimes: self.loaded_runtimes.clone(), ..report };
+                let report = Report { selinux: self.selinux, loaded_runtimes: self.loaded_runtimes.clone(), ..report };
                 let report = with_cuda_error(self.cuda.error(&report), report);
                 with_gpu_pods(report, self.gpu_pods(&gpu_node, requests).await)
             }

@@ -45,9 +45,9 @@ pub struct Toolkit {
     /// set the default themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_as_default: Option<bool>,
-    /// The directory on the host in which the toolkit is installed, as subdirectory `toolkit`. Set it on hosts where
-    /// the default is not writable. Defaults to `/usr/local/nvidia`, and to `/home/kubernetes/bin/nvidia` on nodes with
-    /// a driver in that directory.
+    /// The directory on the host in which the toolkit is installed, as subdirectory `toolkit`. Defaults to
+    /// `/home/kubernetes/bin/nvidia` on nodes with a driver in that directory, and otherwise to the directory in
+    /// `status.report.toolkitFolder` of the `GpuNode`, which is `/usr/local/nvidia` where that is writable and executable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<HostFolder>")]
     pub install_dir: Option<String>,

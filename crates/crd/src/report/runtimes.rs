@@ -23,7 +23,8 @@ pub struct HostRuntime {
     pub default: bool,
 }
 
-/// The configuration that a container runtime has loaded, from the `Status` of the Container Runtime Interface.
+/// The configuration that a container runtime has loaded. containerd and Docker report it themselves; that of CRI-O is from
+/// its files.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct LoadedRuntime {
@@ -31,7 +32,16 @@ pub struct LoadedRuntime {
     #[schemars(length(max = 256))]
     #[serde(default)]
     pub socket: String,
-    /// Whether containers can get CDI devices (`enable_cdi`). Absent if the runtime does not report it.
+    /// The configuration file that the command line of containerd or Docker names. Absent if it names none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub config: Option<String>,
+    /// The runtime of containers without a RuntimeClass, such as `runc`. Absent if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub default_runtime: Option<String>,
+    /// Whether containers can get CDI devices: `enable_cdi` of containerd, and whether CRI-O has any `cdi_spec_dirs`. Absent if
+    /// the runtime does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cdi: Option<bool>,
     /// The directories from which it reads CDI specifications (`cdi_spec_dirs`).

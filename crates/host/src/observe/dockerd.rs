@@ -1,14 +1,23 @@
-//! Docker's daemon: its process, and the runtimes on its command line, which its configuration file does not show.
+//! Docker's daemon: the runtimes on its command line, which its configuration file does not show, and its own answer.
 
-use crate::{observe::processes, root::HostRoot};
+use std::{collections::BTreeMap, error::Error, io, path::Path, time::Duration};
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::{Request, body::Bytes, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use tokio::{net::UnixStream, task::JoinSet, time::timeout};
+
+use super::processes;
+use crate::root::HostRoot;
 
 const NAME: &str = "dockerd";
 /// Without all of these a host has no Docker, and its processes are not listed.
 const OF_DOCKER: [&str; 3] = ["/etc/docker", "/run/docker.sock", "/usr/bin/dockerd"];
-/// The most that is read of a command line.
-pub const MAX_COMMAND_LINE: u64 = 64 * 1024;
 /// The most runtimes that are read from one.
 const MAX_RUNTIMES: usize = 64;
+/// The largest response, in bytes. Docker's information takes some kilobytes.
+const MAX_RESPONSE: usize = 1 << 20;
 
 /// The flags of `dockerd` that configure runtimes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,42 +31,26 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Parses a command line as in `/proc/PID/cmdline`: a flag's value follows `=`, or is the next argument.
+    /// Parses a command line as in `/proc/PID/cmdline`.
     pub fn parse(command_line: &[u8]) -> Self {
-        let text = String::from_utf8_lossy(command_line);
-        // The first argument is the program, and each is ended by a zero byte.
-        let text = text.strip_suffix('\0').unwrap_or(&text);
-        let mut arguments = text.split('\0').skip(1).take_while(|argument| *argument != "--");
         let mut flags = Self::default();
-        while let Some(argument) = arguments.next() {
-            let (flag, value) = argument.split_once('=').map_or((argument, None), |(flag, value)| (flag, Some(value)));
-            if !["--add-runtime", "--default-runtime", "--config-file"].contains(&flag) {
-                continue;
-            }
-            let Some(value) = value.or_else(|| arguments.next()) else { break };
+        for (flag, value) in processes::flags(command_line, &["add-runtime", "default-runtime", "config-file"]) {
             match flag {
-                "--default-runtime" => flags.default = Some(value.to_owned()),
-                "--config-file" => flags.config_file = Some(value.to_owned()),
-                _ => flags.runtimes.extend(runtime(value)),
+                "default-runtime" => flags.default = Some(value),
+                "config-file" => flags.config_file = Some(value),
+                _ => flags.runtimes.extend(runtime(&value)),
             }
         }
         flags.runtimes.truncate(MAX_RUNTIMES);
         flags
     }
 
-    /// Returns the flags of the host's daemon; none if it does not run. A container's process of that name is not it: the host's first process
-    /// has started the host's, as root.
-    pub fn of_host(host: &HostRoot) -> Self {
+    /// Returns the flags of the host's daemon, if it runs.
+    pub fn of_host(host: &HostRoot) -> Option<Self> {
         if !OF_DOCKER.iter().any(|path| host.metadata(path).is_ok()) {
-            return Self::default();
+            return None;
         }
-        let all = processes::pids(host).into_iter().flatten();
-        let daemon = all.filter(|pid| is_daemon(host, *pid)).find_map(|pid| {
-            let command_line = host.bytes(format!("/proc/{pid}/cmdline"), MAX_COMMAND_LINE);
-            // One that is ending has none.
-            command_line.ok().filter(|line| !line.is_empty())
-        });
-        daemon.map(|line| Self::parse(&line)).unwrap_or_default()
+        processes::daemons(host, NAME, |_| false).next().map(|line| Self::parse(&line))
     }
 }
 
@@ -67,14 +60,43 @@ fn runtime(value: &str) -> Option<(String, String)> {
     Some((name.trim().to_lowercase(), program.trim().to_owned()))
 }
 
-fn is_daemon(host: &HostRoot, pid: u32) -> bool {
-    let read = |file: &str| host.read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    if read("comm") != NAME {
-        return false;
+/// What Docker has loaded.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Info {
+    pub default_runtime: String,
+    #[serde(default)]
+    pub runtimes: BTreeMap<String, Program>,
+    #[serde(default)]
+    pub server_version: String,
+}
+
+/// The program of a runtime.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Program {
+    #[serde(default)]
+    pub path: String,
+}
+
+/// Asks the Docker of a socket. The daemon of a socket that systemd serves is started by that: ask only one that runs.
+pub async fn info(socket: &Path, deadline: Duration) -> Result<Info, Box<dyn Error + Send + Sync>> {
+    let answer = timeout(deadline, ask(socket)).await;
+    let answer = answer.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
+    Ok(serde_json::from_slice(&answer)?)
+}
+
+async fn ask(socket: &Path) -> Result<Bytes, Box<dyn Error + Send + Sync>> {
+    let stream = UnixStream::connect(socket).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // The task ends with this set, even if the request is cancelled.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(connection);
+    let request = Request::get("/info").header("host", "docker").body(Empty::<Bytes>::new())?;
+    let response = sender.send_request(request).await?;
+    if !response.status().is_success() {
+        return Err(format!("status {}", response.status()).into());
     }
-    let status = read("status");
-    let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)?.split_whitespace().next());
-    field("PPid:") == Some("1") && field("Uid:") == Some("0")
+    Ok(Limited::new(response.into_body(), MAX_RESPONSE).collect().await?.to_bytes())
 }
 
 #[cfg(test)]
@@ -144,7 +166,7 @@ mod tests {
                 fs::write(path, text).unwrap();
             }
             let found = Flags::of_host(&HostRoot::new(root.path()));
-            assert_eq!(found, flags(&[], is_found.then_some("nvidia")), "{path} {name} {parent} {user}");
+            assert_eq!(found, is_found.then(|| flags(&[], Some("nvidia"))), "{path} {name} {parent} {user}");
         }
     }
 }

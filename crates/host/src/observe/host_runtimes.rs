@@ -8,7 +8,12 @@ use gpu_operator_crd::report::HostRuntime;
 use serde_json::Value as Json;
 use toml_edit::{Document, Item, Table};
 
-use crate::{observe::dockerd::Flags, root::HostRoot};
+use super::{
+    containerd::{self, SOCKETS},
+    dockerd::Flags,
+    processes,
+};
+use crate::root::HostRoot;
 
 const DOCKER: &str = "/etc/docker/daemon.json";
 /// The main configuration files of containerd as installed by packages, k3s and RKE2. `MicroK8s` configures a runtime
@@ -20,6 +25,7 @@ const CONTAINERD: [&str; 3] = [
 ];
 /// CRI-O's main configuration file, and the drop-in folder that it reads on its own.
 const CRIO: (&str, &str) = ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d");
+pub(super) const CRIO_SOCKET: &str = "/var/run/crio/crio.sock";
 /// The prefix of the names of NVIDIA's runtimes.
 const PROGRAM: &str = "nvidia-container-runtime";
 /// The folder into which containers install the toolkit, at any location.
@@ -39,18 +45,20 @@ struct ConfiguredRuntime {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct RuntimeConfig {
+pub(super) struct RuntimeConfig {
     runtimes: Vec<ConfiguredRuntime>,
-    default: Option<String>,
+    pub default: Option<String>,
+    pub cdi_spec_dirs: Option<Vec<String>>,
 }
 
 /// Returns the host's NVIDIA runtimes, each with the main file of the container runtime that configures it. Files that
 /// cannot be read are skipped.
 pub fn runtimes(host: &HostRoot) -> Vec<HostRuntime> {
-    let flags = Flags::of_host(host);
+    let flags = Flags::of_host(host).unwrap_or_default();
     let file = flags.config_file.as_deref().unwrap_or(DOCKER);
     let docker = [(file, docker(&host.read(file).unwrap_or_default(), &flags))];
-    let containerd = CONTAINERD.into_iter().map(|file| (file, containerd(host, file)));
+    let files = containerd_files(host);
+    let containerd = files.iter().map(|file| (file.as_str(), containerd(host, file)));
     let crio = [(CRIO.0, crio(host))];
     let all = docker.into_iter().chain(containerd).chain(crio);
     all.flat_map(|(file, configured)| host_runtimes(host, file, &configured)).take(MAX_RUNTIMES).collect()
@@ -98,7 +106,19 @@ fn docker(text: &str, flags: &Flags) -> RuntimeConfig {
             .map(|(name, program)| ConfiguredRuntime { name: name.clone(), program: program.to_owned() })
             .collect(),
         default: whole["default-runtime"].as_str().map(str::to_owned).or_else(|| flags.default.clone()),
+        cdi_spec_dirs: None,
     }
+}
+
+/// Returns containerd's main files: for each socket the one with which the daemon was started, and otherwise the usual ones.
+fn containerd_files(host: &HostRoot) -> Vec<String> {
+    let started = containerd::started(host);
+    let files = |socket: &str, usual: &[&str]| match started.iter().find(|started| started.socket == socket) {
+        Some(started) => vec![started.config.clone()],
+        None => usual.iter().map(|file| (*file).to_owned()).collect(),
+    };
+    let (of_packages, of_distributions) = CONTAINERD.split_at(1);
+    [files(SOCKETS[0], of_packages), files(SOCKETS[1], of_distributions)].concat()
 }
 
 fn containerd(host: &HostRoot, file: &str) -> RuntimeConfig {
@@ -140,8 +160,13 @@ fn imported(host: &HostRoot, file: &str, import: &str) -> Vec<String> {
     }
 }
 
-fn crio(host: &HostRoot) -> RuntimeConfig {
-    let (main, folder) = CRIO;
+/// Returns the configuration in CRI-O's files.
+pub(super) fn crio(host: &HostRoot) -> RuntimeConfig {
+    let runs = host.metadata(CRIO_SOCKET).is_ok();
+    let line = runs.then(|| processes::daemons(host, "crio", |_| false).next()).flatten().unwrap_or_default();
+    let flags = processes::flags(&line, &["config", "c", "config-dir", "d"]);
+    let main = processes::last(&flags, &["config", "c"]).unwrap_or(CRIO.0);
+    let folder = processes::last(&flags, &["config-dir", "d"]).unwrap_or(CRIO.1);
     let mut configured = RuntimeConfig::default();
     let dropped_in = host.names(folder).unwrap_or_default().into_iter().map(|name| format!("{folder}/{name}"));
     for path in [main.to_owned()].into_iter().chain(dropped_in) {
@@ -168,6 +193,11 @@ impl RuntimeConfig {
             match item {
                 Item::Value(value) if ["default_runtime_name", "default_runtime"].contains(&key) => {
                     self.default = value.as_str().map(str::to_owned).or(self.default.take());
+                }
+                Item::Value(value) if key == "cdi_spec_dirs" => {
+                    let dirs =
+                        value.as_array().map(|dirs| dirs.iter().filter_map(|dir| dir.as_str().map(str::to_owned)));
+                    self.cdi_spec_dirs = dirs.map(Iterator::collect).or(self.cdi_spec_dirs.take());
                 }
                 Item::Table(runtimes) if key == "runtimes" => {
                     for (name, runtime) in runtimes {
@@ -284,6 +314,31 @@ mod tests {
             let all = found(&[(CONTAINERD[0], main), more, dropped_in], &[OF_PACKAGE]);
             assert_eq!(all, if there { one(CONTAINERD[0], "nvidia", true) } else { vec![] }, "{main}");
         }
+    }
+
+    #[test]
+    fn the_file_that_containerd_was_started_with_counts() {
+        let text = format!(
+            "[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.nvidia.options]\nBinaryName = '{OF_PACKAGE}'\n"
+        );
+        let on = |line: &str, file: &str| {
+            let line = line.replace(' ', "\0");
+            let process = [("/proc/7/comm", "containerd"), ("/proc/7/cmdline", line.as_str())];
+            let status = [("/proc/7/status", "PPid:\t1\nUid:\t0\t0\t0\t0\n")];
+            found(&[&process[..], &status, &[(file, text.as_str())]].concat(), &[OF_PACKAGE])
+        };
+        let (other, k3s) = ("/etc/cri/containerd.toml", "/data/k3s/agent/etc/containerd/config.toml");
+        assert_eq!(on(&format!("containerd --config {other}"), other), one(other, "nvidia", false));
+        assert!(on(&format!("containerd --config {other}"), CONTAINERD[0]).is_empty(), "it is not read");
+        assert!(on("containerd", other).is_empty());
+        assert_eq!(on("containerd", CONTAINERD[0]), one(CONTAINERD[0], "nvidia", false));
+        let of_k3s = format!("containerd -c {k3s} -a /run/k3s/containerd/containerd.sock");
+        assert_eq!(on(&of_k3s, k3s), one(k3s, "nvidia", false));
+        assert_eq!(on(&of_k3s, CONTAINERD[0]), one(CONTAINERD[0], "nvidia", false), "that of another containerd");
+        // Talos runs a second one, for itself.
+        let of_system =
+            "containerd --address /system/run/containerd/containerd.sock --config /etc/containerd/system.toml";
+        assert!(on(of_system, "/etc/containerd/system.toml").is_empty());
     }
 
     #[test]

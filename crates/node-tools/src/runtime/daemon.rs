@@ -12,7 +12,7 @@ use std::{
 
 use gpu_host::{
     grpc::{self, GrpcError},
-    observe::dockerd::MAX_COMMAND_LINE,
+    observe::processes::MAX_COMMAND_LINE,
 };
 use nix::{
     sys::signal::{Signal, kill},

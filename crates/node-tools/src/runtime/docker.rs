@@ -5,18 +5,11 @@
 //! container can be created until Docker is restarted. It drops a default only for another one that the file names.
 
 use std::{
-    collections::BTreeMap,
-    io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use gpu_host::observe::dockerd::Flags;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::{Request, body::Bytes, client::conn::http1};
-use hyper_util::rt::TokioIo;
-use serde::Deserialize;
-use tokio::{net::UnixStream, task::JoinSet, time::timeout};
+use gpu_host::observe::dockerd::{self, Flags, Info};
 
 use super::{
     daemon::{Daemon, DaemonError, Runtime},
@@ -25,9 +18,6 @@ use super::{
     restart::{WaitLimits, poll, wait_until_answering},
     state::{self, StateError},
 };
-
-/// The largest response, in bytes. Docker's information takes some kilobytes.
-const MAX_RESPONSE: usize = 1 << 20;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -76,38 +66,20 @@ fn remove(flags: &[String]) -> String {
     format!("remove {them} from dockerd's unit (systemctl cat docker) and restart Docker")
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Info {
-    default_runtime: String,
-    #[serde(default)]
-    runtimes: BTreeMap<String, LoadedRuntime>,
-    #[serde(default)]
-    server_version: String,
+/// Returns the default runtime, if it is this installation's. Docker keeps it as the default even if it has dropped the runtime itself.
+fn default_of<'i>(info: &'i Info, entries: &NvidiaEntries) -> Option<&'i str> {
+    let is_own = match info.runtimes.get(&info.default_runtime) {
+        Some(runtime) => entries.is_program(&runtime.path),
+        None => entries.is_name(&info.default_runtime),
+    };
+    is_own.then_some(&info.default_runtime)
 }
 
-#[derive(Deserialize)]
-struct LoadedRuntime {
-    #[serde(default)]
-    path: String,
-}
-
-impl Info {
-    /// Returns the default runtime, if it is this installation's. Docker keeps it as the default even if it has dropped the runtime itself.
-    fn default_of(&self, entries: &NvidiaEntries) -> Option<&str> {
-        let is_own = match self.runtimes.get(&self.default_runtime) {
-            Some(runtime) => entries.is_program(&runtime.path),
-            None => entries.is_name(&self.default_runtime),
-        };
-        is_own.then_some(&self.default_runtime)
-    }
-
-    fn merges_runtimes(&self) -> bool {
-        let mut parts = self.server_version.split('.').map(str::parse);
-        match (parts.next(), parts.next()) {
-            (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= MERGES_RUNTIMES,
-            _ => false,
-        }
+fn merges_runtimes(info: &Info) -> bool {
+    let mut parts = info.server_version.split('.').map(str::parse);
+    match (parts.next(), parts.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= MERGES_RUNTIMES,
+        _ => false,
     }
 }
 
@@ -139,7 +111,7 @@ pub async fn check_flags(daemon: &Daemon, wanted: Wanted<'_>, limits: WaitLimits
 
 /// Returns the flags with which Docker does not load NVIDIA's runtime from its file.
 fn hindering(flags: &Flags, info: &Info, handler: &str, default: bool) -> Vec<String> {
-    let runtimes = (!info.merges_runtimes()).then(|| runtime_flags(flags)).into_iter().flatten();
+    let runtimes = (!merges_runtimes(info)).then(|| runtime_flags(flags)).into_iter().flatten();
     // Without NVIDIA's runtime as the default, the flag may still name it. And a reload drops the runtimes of flags: without its default
     // Docker 20.10 ends.
     let hinders =
@@ -187,7 +159,7 @@ pub async fn drop_default(
 ) -> Result<(), DockerError> {
     wait_until_answering(daemon, None, limits).await?;
     let loaded = info(&daemon.socket, limits).await?;
-    let Some(default) = loaded.default_of(entries) else { return Ok(()) };
+    let Some(default) = default_of(&loaded, entries) else { return Ok(()) };
     let found = state::read(file)?;
     let explicit = daemon_json::with_other_default(found.as_deref().unwrap_or_default());
     let Some(explicit) = explicit.map_err(|error| DockerError::Format(file.to_owned(), error))? else { return Ok(()) };
@@ -201,7 +173,7 @@ pub async fn drop_default(
 /// Has Docker read its file again, and waits until the default is another.
 async fn reload_until_dropped(daemon: &Daemon, entries: &NvidiaEntries, limits: WaitLimits) -> Result<(), DockerError> {
     daemon.reload(daemon.process().await?).await?;
-    let dropped = async || match info(&daemon.socket, limits).await?.default_of(entries) {
+    let dropped = async || match default_of(&info(&daemon.socket, limits).await?, entries) {
         None => Ok(()),
         Some(default) => Err(DockerError::Kept(default.to_owned())),
     };
@@ -209,24 +181,8 @@ async fn reload_until_dropped(daemon: &Daemon, entries: &NvidiaEntries, limits: 
 }
 
 async fn info(socket: &Path, limits: WaitLimits) -> Result<Info, DockerError> {
-    let answer = timeout(limits.deadline.min(PATIENCE), ask(socket)).await;
-    let answer = answer.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
-    let parsed = answer.and_then(|text| Ok(serde_json::from_slice(&text)?));
-    parsed.map_err(|error| DockerError::Info(socket.to_owned(), error))
-}
-
-async fn ask(socket: &Path) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
-    let stream = UnixStream::connect(socket).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // The task ends with this set, even if the request is cancelled.
-    let mut tasks = JoinSet::new();
-    tasks.spawn(connection);
-    let request = Request::get("/info").header("host", "docker").body(Empty::<Bytes>::new())?;
-    let response = sender.send_request(request).await?;
-    if !response.status().is_success() {
-        return Err(format!("status {}", response.status()).into());
-    }
-    Ok(Limited::new(response.into_body(), MAX_RESPONSE).collect().await?.to_bytes())
+    let answer = dockerd::info(socket, limits.deadline.min(PATIENCE)).await;
+    answer.map_err(|error| DockerError::Info(socket.to_owned(), error))
 }
 
 #[cfg(test)]

@@ -5,14 +5,15 @@ use std::io;
 use gpu_host::{
     observe::{
         cdi,
+        containerd::{self, SOCKETS},
         device_nodes::{self, HoldersError, holders},
         driver::{self, DriverError, Library},
         host_runtimes,
-        loaded_runtimes::{self, LoadedRuntimeError, SOCKETS},
+        loaded_runtimes::{self, DOCKER_SOCKET, LoadedRuntimeError},
         os,
         pci::{Bus, PciError},
         pod_resources::{self, Assignment, PodResourcesError},
-        processes,
+        processes, selinux, toolkit_folder,
     },
     process::error_chain,
     root::HostRoot,
@@ -73,22 +74,41 @@ pub(super) fn collect(
         installed: libraries.iter().map(|library| installed(host, library, loaded.as_deref())).collect(),
         waits: host.read_if_present(WAITS_FILE).ok().flatten().filter(|text| !text.is_empty()),
         load_errors: load_errors.to_vec(),
+        toolkit_folder: toolkit_folder(host),
         runtimes: host_runtimes::runtimes(host),
         bus,
     })
 }
 
+/// Returns the directory for the toolkit, or `None` if none is suitable or the host's mounts cannot be read.
+fn toolkit_folder(host: &HostRoot) -> Option<&'static str> {
+    let warn = |error: &io::Error| tracing::debug!(%error, "cannot read the host's mounts");
+    toolkit_folder::choose(host).inspect_err(warn).ok().flatten()
+}
+
+/// Returns whether SELinux is enabled, or `None` if its policy cannot be read.
+pub(super) fn selinux(host: &HostRoot) -> Option<bool> {
+    selinux::is_enabled(host).inspect_err(|error| tracing::warn!(%error, "cannot read SELinux's policy")).ok()
+}
+
 /// Asks the node's container runtimes for the configuration that they have loaded. One that does not answer, because it is being
 /// restarted for example, has the configuration of its last answer.
 pub(super) async fn loaded_runtimes(host: &HostRoot, before: &[LoadedRuntime]) -> Vec<LoadedRuntime> {
-    let mut loaded = Vec::new();
-    for socket in SOCKETS {
-        let last = || before.iter().find(|last| last.socket == socket).cloned();
+    let answered = |answer: Result<Option<LoadedRuntime>, LoadedRuntimeError>, socket: &str| {
         let warn = |error: &LoadedRuntimeError| {
             tracing::debug!(error = %error_chain(error), socket, "cannot ask the container runtime for its configuration");
         };
-        loaded.extend(loaded_runtimes::ask(host, socket).await.inspect_err(warn).unwrap_or_else(|_| last()));
+        answer.inspect_err(warn).unwrap_or_else(|_| before.iter().find(|last| last.socket == socket).cloned())
+    };
+    let started = containerd::started(host);
+    let mut loaded = Vec::new();
+    for socket in SOCKETS {
+        let answer = answered(loaded_runtimes::ask(host, socket).await, socket);
+        let config = started.iter().find(|started| started.socket == socket).map(|started| started.config.clone());
+        loaded.extend(answer.map(|answer| LoadedRuntime { config: config.or(answer.config), ..answer }));
     }
+    loaded.extend(answered(loaded_runtimes::ask_docker(host).await, DOCKER_SOCKET));
+    loaded.extend(loaded_runtimes::of_crio(host));
     loaded
 }
 

@@ -38,6 +38,8 @@ pub struct Facts {
     pub waits: Option<String>,
     /// What the kernel has logged about a driver that is not loaded.
     pub load_errors: Vec<String>,
+    /// The directory for the toolkit, if one is suitable.
+    pub toolkit_folder: Option<&'static str>,
     pub runtimes: Vec<HostRuntime>,
     /// Whether a fabric manager runs, if there are bridges and the host's processes can be listed.
     pub fabric_manager: Option<bool>,
@@ -70,6 +72,8 @@ pub fn build_report(facts: &Facts, look: &NvmlStatus, health: &NodeHealth) -> Re
         probe_version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: bounded(&facts.boot_id, MAX_NAME),
         os: OsRelease { id: bounded(&facts.os.id, MAX_NAME), version_id: bounded(&facts.os.version_id, MAX_NAME) },
+        selinux: None,
+        toolkit_folder: facts.toolkit_folder.map(str::to_owned),
         machine: facts.machine.as_deref().map(|name| bounded(name, MAX_MACHINE)),
         gpus: facts.bus.gpus.iter().take(MAX_GPUS).map(|gpu| merge(gpu, &facts.bus, inventory, health)).collect(),
         passed_through: u32::try_from(facts.bus.passed_through.len()).unwrap_or(u32::MAX),

@@ -13,7 +13,7 @@ use std::{
 
 use gpu_host::{
     nvml::supervisor::{ChildCommand, Limits, Supervisor, child_command},
-    observe::{driver::CONTAINER_ROOT, loaded_runtimes::SOCKETS},
+    observe::{containerd::SOCKETS, driver::CONTAINER_ROOT},
 };
 use gpu_operator_crd::report::{Holder, LoadedRuntime, NvmlState, Report};
 use nvml_probe::report::gpu_node::GpuNodeView;
@@ -34,6 +34,7 @@ async fn a_bare_node_is_reported_and_then_its_loaded_driver() {
     assert_eq!(bare.nvml.state, NvmlState::Absent);
     assert_eq!((bare.os.id.as_str(), bare.os.version_id.as_str()), ("ubuntu", "22.04"));
     assert_eq!(bare.boot_id, "11111111-2222-3333-4444-555555555555");
+    assert_eq!(bare.selinux, Some(false));
     host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
     host.load("580.173.02");
     let ready = agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
@@ -252,8 +253,12 @@ async fn the_configuration_that_containerd_has_loaded_is_reported() {
     let host = node();
     let socket = SOCKETS[1];
     let status = |config: &str| Answer::Message(runtime_status(config));
-    let enabled =
-        status(r#"{"enableCDI": true, "cdiSpecDirs": ["/etc/cdi", "/var/run/cdi"], "containerd": {"runtimes": {}}}"#);
+    let enabled = status(
+        r#"{"enableCDI": true, "cdiSpecDirs": ["/etc/cdi", "/var/run/cdi"], "containerd": {"defaultRuntimeName": "runc"}}"#,
+    );
+    host.write("proc/9/comm", "containerd");
+    host.write("proc/9/status", "PPid:\t1\nUid:\t0\t0\t0\t0\n");
+    host.write("proc/9/cmdline", &format!("containerd\0-c\0/data/config.toml\0-a\0{socket}\0"));
     let containerd = Kubelet::serve(&host.path(socket), enabled);
     let agent = Running::start(&host, GpuNodeView::Absent, patient());
     let first = agent.reports(|_| true).await;
@@ -261,6 +266,8 @@ async fn the_configuration_that_containerd_has_loaded_is_reported() {
         socket: socket.to_owned(),
         cdi: Some(true),
         cdi_spec_dirs: vec!["/etc/cdi".to_owned(), "/var/run/cdi".to_owned()],
+        default_runtime: Some("runc".to_owned()),
+        config: Some("/data/config.toml".to_owned()),
     }];
     assert_eq!(first.loaded_runtimes, loaded);
 
@@ -276,7 +283,7 @@ async fn the_configuration_that_containerd_has_loaded_is_reported() {
     let disabled = agent.reports(|report| report.loaded_runtimes != loaded).await;
     assert_eq!(
         disabled.loaded_runtimes,
-        [LoadedRuntime { socket: socket.to_owned(), cdi: Some(false), ..LoadedRuntime::default() }]
+        [LoadedRuntime { cdi: Some(false), cdi_spec_dirs: vec![], default_runtime: None, ..loaded[0].clone() }]
     );
     containerd.answers(status("{}"));
     agent.reports(|report| report.loaded_runtimes.iter().any(|loaded| loaded.cdi.is_none())).await;

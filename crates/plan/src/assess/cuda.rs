@@ -17,7 +17,10 @@ use crate::{
         verdict::Verdict,
     },
     catalogue::{Catalogue, branch_of},
-    desired::{container_runtime, driver::DriverChoice},
+    desired::{
+        container_runtime::{self, Kind, Runtime},
+        driver::DriverChoice,
+    },
     settings::{FABRIC_GRACE, STAGE_GRACE},
 };
 
@@ -158,23 +161,24 @@ fn unified_memory(member: &Member<'_>, report: &Report, loaded: &str, now: Times
 fn runtime(member: &Member<'_>) -> Option<Verdict> {
     let choice = member.toolkit().filter(|choice| choice.is_by_cdi())?;
     let loaded = container_runtime::loaded(member.node, member.report)?;
-    let runtime = &member.node.runtime;
+    let runtime = Runtime::of(&member.node.runtime);
     let is_enabled = loaded.cdi != Some(false);
     let is_read = |dir: &String| [CDI_SPECS, "/run/cdi"].contains(&dir.trim_end_matches('/'));
     if is_enabled && (loaded.cdi_spec_dirs.is_empty() || loaded.cdi_spec_dirs.iter().any(is_read)) {
         return None;
     }
-    let has_loaded = if is_enabled {
-        format!("cdi_spec_dirs = {}", loaded.cdi_spec_dirs.join(", "))
+    // CRI-O has no other key.
+    let by_dirs = is_enabled || runtime.kind == Some(Kind::CriO);
+    let has_loaded = if by_dirs {
+        format!("cdi_spec_dirs = [{}]", loaded.cdi_spec_dirs.join(", "))
     } else {
         "enable_cdi = false".to_owned()
     };
-    let has_latest = member.want().is_some_and(|want| want.toolkit == member.have.toolkit);
     let (reason, remedy) = match choice.setup() {
-        _ if is_enabled => {
+        _ if by_dirs => {
             (Reason::CdiDisabled, format!(": add {CDI_SPECS} to cdi_spec_dirs in its configuration, and restart it"))
         }
-        Some(setup) if has_latest => {
+        Some(setup) if has_latest(member) => {
             let files = setup.files().collect::<Vec<_>>().join(", ");
             (Reason::ToolkitInstalling, format!("; the toolkit enables CDI in {files}, and restarts it"))
         }
@@ -186,4 +190,25 @@ fn runtime(member: &Member<'_>) -> Option<Verdict> {
     };
     let message = format!("{runtime} has loaded {has_loaded}, so no container can have a GPU{remedy}");
     Some(Verdict::new(Phase::Toolkit, reason, message))
+}
+
+fn has_latest(member: &Member<'_>) -> bool {
+    member.want().is_some_and(|want| want.toolkit == member.have.toolkit)
+}
+
+/// Returns that the container runtime has another default than NVIDIA's runtime, which the toolkit has made the default: its configuration has
+/// been changed since.
+pub fn other_default(member: &Member<'_>) -> Option<Verdict> {
+    let setup = member.toolkit()?.setup().filter(|setup| setup.default)?;
+    let loaded = container_runtime::loaded(member.node, member.report)?;
+    let is = loaded.default_runtime.as_ref().filter(|is| **is != setup.handler)?;
+    let pod = member.pod(Stage::Toolkit).filter(|pod| pod.running() && has_latest(member))?;
+    let runtime = Runtime::of(&member.node.runtime);
+    let message = format!(
+        "the default runtime of {runtime} is {is} instead of {}, so pods without a RuntimeClass get no GPU; delete pod {}: the next one configures the default in {} again",
+        setup.handler,
+        pod.name,
+        setup.files().collect::<Vec<_>>().join(", ")
+    );
+    Some(Verdict::new(Phase::Toolkit, Reason::RuntimeConfigDrifted, message))
 }

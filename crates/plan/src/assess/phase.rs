@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{
-        driver,
+        cuda, driver,
         member::{Member, Wait},
         pod_failure::{pod_failure, silent_probe, unmounted},
         validation::ValidationState,
@@ -314,6 +314,7 @@ pub fn broken_stage(member: &Member<'_>, world: &World, now: Timestamp) -> Optio
     driver::replaced_on_host(member)
         .or_else(|| needed().find_map(|stage| runs(member, world, stage, now).err()))
         .or_else(|| too_many_gpus(member))
+        .or_else(|| cuda::other_default(member))
 }
 
 /// For more allocatable GPUs than this operator's plugin can offer: kubelet lists those of the plugin that has registered last. A pool's

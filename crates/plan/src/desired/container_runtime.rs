@@ -111,7 +111,7 @@ pub fn loaded<'r>(node: &NodeFacts, report: Option<&'r Report>) -> Option<&'r Lo
     report?.loaded_runtimes.iter().find(|loaded| loaded.socket == socket)
 }
 
-/// Whether the host's configuration of the container runtime disables CDI, which is enabled by default. Once this operator's toolkit has
+/// Whether the host's configuration of containerd disables CDI, which is enabled by default and the toolkit can enable. Once this operator's toolkit has
 /// enabled it, the runtime does not report that any more: the toolkit of the node and its last status prove it.
 pub fn disables_cdi(
     node: &NodeFacts,
@@ -121,7 +121,8 @@ pub fn disables_cdi(
 ) -> bool {
     let was_disabled = have.toolkit.is_some() && status.is_some_and(|status| status.cdi_disabled);
     let is_disabled = loaded(node, report).is_some_and(|loaded| loaded.cdi == Some(false));
-    Runtime::of(&node.runtime).takes_cdi() && (was_disabled || is_disabled)
+    let runtime = Runtime::of(&node.runtime);
+    runtime.takes_cdi() && runtime.kind != Some(Kind::CriO) && (was_disabled || is_disabled)
 }
 
 /// The socket for NRI plugins, the same for every runtime.
@@ -137,6 +138,22 @@ pub struct Files {
     /// The file with the present configuration, if it is not the main one.
     pub source: Option<&'static str>,
     pub socket: &'static str,
+}
+
+impl Files {
+    /// Returns the main file and the drop-in of a runtime that was started with another main file, beside which its drop-ins are.
+    /// Distributions that generate the file from another one have files of their own.
+    pub fn started_with(&self, file: Option<&str>) -> (Option<String>, Option<String>) {
+        let owned = |path: Option<&str>| path.map(str::to_owned);
+        let usual = self.config.filter(|_| self.source.is_none());
+        let Some((file, usual)) = file.zip(usual) else { return (owned(self.config), owned(self.drop_in)) };
+        let folder = |path: &str| path.rsplit_once('/').map_or(String::new(), |(folder, _)| folder.to_owned());
+        let beside = |drop_in: &str| match drop_in.strip_prefix(&folder(usual)) {
+            Some(rest) => format!("{}{rest}", folder(file)),
+            None => drop_in.to_owned(),
+        };
+        (Some(file.to_owned()), self.drop_in.map(beside))
+    }
 }
 
 /// Returns the distribution in the policy, or else by the node's label or the suffix of its kubelet's version.

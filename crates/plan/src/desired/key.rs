@@ -3,7 +3,7 @@
 use gpu_operator_crd::{
     PolicyName, PoolName,
     policy::{Operand, Stage},
-    report::OsRelease,
+    report::Report,
 };
 use serde::Serialize;
 
@@ -47,8 +47,7 @@ fn without_resources<S: serde::Serializer>(operand: &Operand, serializer: S) -> 
     Operand { resources: None, ..operand.clone() }.serialize(serializer)
 }
 
-/// By `ID` of os-release. Other systems must not get the options: Bottlerocket's policy, for example, does not know the type `spc_t` and
-/// would start no container. SELinux's state is not checked, because it may change without a new pod.
+/// Systems with SELinux, by `ID` of os-release: for reports without that fact.
 const SELINUX: [&str; 7] = ["rhel", "rhcos", "centos", "rocky", "almalinux", "ol", "fedora"];
 
 /// Systems whose packages require a subscription of the host, by `ID`.
@@ -64,13 +63,12 @@ pub struct HostTraits {
 }
 
 impl HostTraits {
-    pub fn of(os: &OsRelease, runtime: &str, driver: &DriverChoice) -> Self {
+    pub fn of(report: &Report, runtime: &str, driver: &DriverChoice) -> Self {
+        let system = report.os.id.as_str();
         let compiles = matches!(driver, DriverChoice::Container { .. });
         Self {
-            selinux: SELINUX.contains(&os.id.as_str()),
-            subscription: compiles
-                && SUBSCRIBED.contains(&os.id.as_str())
-                && Runtime::of(runtime).kind != Some(Kind::CriO),
+            selinux: report.selinux.unwrap_or_else(|| SELINUX.contains(&system)),
+            subscription: compiles && SUBSCRIBED.contains(&system) && Runtime::of(runtime).kind != Some(Kind::CriO),
         }
     }
 
@@ -86,6 +84,8 @@ impl HostTraits {
 
 #[cfg(test)]
 mod tests {
+    use gpu_operator_crd::report::OsRelease;
+
     use super::*;
 
     #[test]
@@ -98,21 +98,29 @@ mod tests {
             parameters: None,
         };
         let host = DriverChoice::Preinstalled { root: "/".into() };
-        for (id, runtime, driver, selinux, subscription) in [
-            ("rhel", "containerd://2.1.4", &container, true, true),
-            ("rhel", "docker://27.0.3", &container, true, true),
-            ("rhel", "cri-o://1.34.1", &container, true, false),
-            ("rhel", "containerd://2.1.4", &host, true, false),
-            ("rocky", "containerd://2.1.4", &container, true, false),
-            ("sles", "containerd://2.1.4", &container, false, true),
-            ("sles", "cri-o://1.34.1", &container, false, false),
-            ("ubuntu", "containerd://2.1.4", &container, false, false),
-            ("bottlerocket", "containerd://2.1.4", &host, false, false),
-            ("", "containerd://2.1.4", &host, false, false),
+        for (id, reported, runtime, driver, selinux, subscription) in [
+            ("rhel", Some(true), "containerd://2.1.4", &container, true, true),
+            ("rhel", Some(true), "docker://27.0.3", &container, true, true),
+            ("rhel", Some(true), "cri-o://1.34.1", &container, true, false),
+            ("rhel", Some(true), "containerd://2.1.4", &host, true, false),
+            ("rhel", Some(false), "containerd://2.1.4", &container, false, true),
+            ("rocky", Some(true), "containerd://2.1.4", &container, true, false),
+            ("sles", Some(false), "containerd://2.1.4", &container, false, true),
+            ("sl-micro", Some(true), "containerd://2.1.4", &container, true, true),
+            ("sles", Some(false), "cri-o://1.34.1", &container, false, false),
+            ("amzn", Some(true), "containerd://2.1.4", &host, true, false),
+            ("ubuntu", Some(true), "containerd://2.1.4", &container, true, false),
+            ("ubuntu", Some(false), "containerd://2.1.4", &container, false, false),
+            ("", Some(true), "containerd://2.1.4", &host, true, false),
+            // A probe that does not report it.
+            ("rocky", None, "containerd://2.1.4", &host, true, false),
+            ("bottlerocket", None, "containerd://2.1.4", &host, false, false),
+            ("", None, "containerd://2.1.4", &host, false, false),
         ] {
             let os = OsRelease { id: id.into(), ..OsRelease::default() };
+            let report = Report { os, selinux: reported, ..Report::default() };
             let expected = HostTraits { selinux, subscription };
-            assert_eq!(HostTraits::of(&os, runtime, driver), expected, "{id} with {runtime}");
+            assert_eq!(HostTraits::of(&report, runtime, driver), expected, "{id} with {runtime}, {reported:?}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use gpu_operator_crd::{
     policy::{ContainerRuntime, Distribution, Injection, Toolkit},
     reason::Reason,
-    report::{CONTAINER_ROOT, GKE_ROOT, HOST_ROOT, HostRuntime},
+    report::{CONTAINER_ROOT, GKE_ROOT, HOST_ROOT, HostRuntime, Report, TOOLKIT_FOLDERS},
 };
 use serde::Serialize;
 
@@ -19,13 +19,15 @@ use crate::{
     world::NodeFacts,
 };
 
-pub(super) const FOLDER: &str = "/usr/local/nvidia";
+pub(super) const FOLDER: &str = TOOLKIT_FOLDERS[0];
 
-/// Returns a folder other than the default. On Container-Optimized OS, only the folder of Google's driver installers is writable and
-/// executable.
-pub fn toolkit_folder(toolkit: &Toolkit, driver: &DriverChoice) -> Option<String> {
-    let beside_driver = || Some(GKE_ROOT).filter(|root| *root == driver.root()).map(str::to_owned);
-    toolkit.install_dir.clone().or_else(beside_driver).filter(|folder| folder != FOLDER)
+/// Returns a folder other than the default: the policy's, that of Google's driver installers if it has the driver, or the one that the probe
+/// has found to be writable and executable.
+pub fn toolkit_folder(toolkit: &Toolkit, driver: &DriverChoice, report: &Report) -> Option<String> {
+    let beside_driver = || Some(GKE_ROOT).filter(|root| *root == driver.root());
+    let reported = || TOOLKIT_FOLDERS.into_iter().find(|known| report.toolkit_folder.as_deref() == Some(known));
+    let own = toolkit.install_dir.clone().or_else(|| beside_driver().or_else(reported).map(str::to_owned));
+    own.filter(|folder| folder != FOLDER)
 }
 
 pub fn kubelet_root(toolkit: &Toolkit, node: &NodeFacts) -> Option<&'static str> {
@@ -132,14 +134,18 @@ impl RuntimeSetup {
     }
 }
 
-/// `disables_cdi` is whether the host's configuration of the container runtime disables CDI. `host_runtimes` are NVIDIA's runtimes that are
-/// configured on the host: one of them is used unless the policy requires another setup.
-pub fn choose(
-    toolkit: &Toolkit,
-    node: &NodeFacts,
-    disables_cdi: bool,
-    host_runtimes: &[HostRuntime],
-) -> Result<ToolkitChoice, Fault> {
+/// What is known of a node's container runtime beside its version.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OnHost<'a> {
+    /// Whether the host's configuration disables CDI.
+    pub disables_cdi: bool,
+    /// The main configuration file that the runtime was started with, if its command line names one.
+    pub config: Option<&'a str>,
+    /// NVIDIA's runtimes that are configured on the host: one of them is used unless the policy requires another setup.
+    pub runtimes: &'a [HostRuntime],
+}
+
+pub fn choose(toolkit: &Toolkit, node: &NodeFacts, host: OnHost<'_>) -> Result<ToolkitChoice, Fault> {
     let runtime = Runtime::of(&node.runtime);
     if let Some(wanted) = toolkit.runtime.and_then(named)
         && runtime.kind.is_some_and(|kind| kind != wanted)
@@ -152,10 +158,8 @@ pub fn choose(
     let implied = if toolkit.set_as_default == Some(true) { Injection::Runtime } else { Injection::Auto };
     let injection = toolkit.injection.filter(|injection| *injection != Injection::Auto).unwrap_or(implied);
     match injection {
-        Injection::Auto | Injection::Cdi if runtime.takes_cdi() && !disables_cdi => Ok(ToolkitChoice::Cdi),
-        Injection::Auto | Injection::Cdi | Injection::Runtime => {
-            configured(toolkit, injection, &runtime, node, host_runtimes)
-        }
+        Injection::Auto | Injection::Cdi if runtime.takes_cdi() && !host.disables_cdi => Ok(ToolkitChoice::Cdi),
+        Injection::Auto | Injection::Cdi | Injection::Runtime => configured(toolkit, injection, &runtime, node, host),
         Injection::None => Ok(ToolkitChoice::None),
         Injection::Nri if runtime.takes_nri() => {
             let socket =
@@ -175,7 +179,7 @@ fn configured(
     injection: Injection,
     runtime: &Runtime,
     node: &NodeFacts,
-    host_runtimes: &[HostRuntime],
+    host: OnHost<'_>,
 ) -> Result<ToolkitChoice, Fault> {
     let kind = runtime.kind.or(toolkit.runtime.and_then(named)).ok_or_else(|| {
         fault(format!(
@@ -183,8 +187,8 @@ fn configured(
         ))
     })?;
     let is_rewritten = writes_its_own(toolkit, kind, node);
-    let setup = setup(toolkit, kind, node, toolkit.set_as_default.unwrap_or(!is_rewritten));
-    if let Some(host) = of_host(toolkit, &setup, host_runtimes) {
+    let setup = setup(toolkit, kind, node, host.config, toolkit.set_as_default.unwrap_or(!is_rewritten));
+    if let Some(host) = of_host(toolkit, &setup, host.runtimes) {
         return Ok(host);
     }
     // The drop-in that enables CDI has no effect if the file that imports it is rewritten.
@@ -245,18 +249,18 @@ fn is_class_name(handler: &str) -> bool {
     !handler.is_empty() && handler.len() <= 63 && handler.chars().all(is_part) && handler.trim_matches('-') == handler
 }
 
-fn setup(toolkit: &Toolkit, kind: Kind, node: &NodeFacts, default: bool) -> RuntimeSetup {
+fn setup(toolkit: &Toolkit, kind: Kind, node: &NodeFacts, started_with: Option<&str>, default: bool) -> RuntimeSetup {
     let first = Runtime::of(&node.runtime).is_first_containerd();
     let files =
         container_runtime::runtime_files(kind, first, container_runtime::distribution_of(toolkit.distribution, node));
+    let (config, drop_in) = files.started_with(started_with);
     let own = &toolkit.host_paths;
-    let or = |own: &Option<String>, known: Option<&str>| own.clone().or_else(|| known.map(str::to_owned));
     RuntimeSetup {
         kind,
         // The source applies only to the distribution's own file.
         source: files.source.filter(|_| own.config.is_none()).map(str::to_owned),
-        config: or(&own.config, files.config),
-        drop_in: or(&own.drop_in, files.drop_in).filter(|_| kind != Kind::Docker),
+        config: own.config.clone().or(config),
+        drop_in: own.drop_in.clone().or(drop_in).filter(|_| kind != Kind::Docker),
         socket: own.socket.clone().unwrap_or_else(|| files.socket.to_owned()),
         handler: toolkit.runtime_class.clone().unwrap_or_else(|| HANDLER.to_owned()),
         default,

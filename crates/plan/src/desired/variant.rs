@@ -16,6 +16,7 @@ use gpu_operator_crd::{
 
 use crate::{
     desired::{
+        container_runtime,
         device_plugin::{self, PluginChoice},
         driver::{self, DriverChoice},
         effective_spec,
@@ -75,14 +76,16 @@ pub fn choose(
         // A runtime that is configured on the host looks for the driver in the host's root.
         let of_host = matches!(&driver, DriverChoice::Preinstalled { root } if root == HOST_ROOT);
         let host_runtimes = if of_host { foreign.runtimes() } else { &[] };
-        let choice = toolkit::choose(&wanted, on.node, disables_cdi, host_runtimes)?;
+        let config = container_runtime::loaded(on.node, Some(on.report)).and_then(|loaded| loaded.config.as_deref());
+        let host = toolkit::OnHost { disables_cdi, config, runtimes: host_runtimes };
+        let choice = toolkit::choose(&wanted, on.node, host)?;
         toolkit::check_folder_driver(&choice, driver.root())?;
-        (choice, toolkit::toolkit_folder(&wanted, &driver))
+        (choice, toolkit::toolkit_folder(&wanted, &driver, on.report))
     } else {
         (ToolkitChoice::None, None)
     };
     device_plugin::check_image(&wanted_plugin, &plugin, &toolkit)?;
-    let host = HostTraits::of(&on.report.os, &on.node.runtime, &driver);
+    let host = HostTraits::of(on.report, &on.node.runtime, &driver);
     let looks_there = matches!(plugin, PluginChoice::Gke { .. });
     let kubelet_root = toolkit::kubelet_root(&effective_spec::toolkit(policy, named), on.node).filter(|_| looks_there);
     Ok(VariantKey {

@@ -8,6 +8,7 @@ use gpu_operator_crd::{
     reason::Reason,
     report::{HostRuntime, LoadedRuntime},
 };
+use kube::ResourceExt;
 
 use crate::{sim::Sim, toolkit::plain_pod};
 
@@ -98,8 +99,12 @@ fn a_runtime_of_the_host_is_kept_only_with_its_driver() {
 
 /// What containerd reports of its loaded configuration.
 pub fn loaded(cdi: Option<bool>, dirs: &[&str]) -> Vec<LoadedRuntime> {
-    let socket = "/run/containerd/containerd.sock".to_owned();
-    vec![LoadedRuntime { socket, cdi, cdi_spec_dirs: dirs.iter().map(|dir| (*dir).to_owned()).collect() }]
+    loaded_by("/run/containerd/containerd.sock", cdi, dirs)
+}
+
+fn loaded_by(socket: &str, cdi: Option<bool>, dirs: &[&str]) -> Vec<LoadedRuntime> {
+    let cdi_spec_dirs = dirs.iter().map(|dir| (*dir).to_owned()).collect();
+    vec![LoadedRuntime { socket: socket.to_owned(), cdi, cdi_spec_dirs, ..LoadedRuntime::default() }]
 }
 
 const SPEC_DIRS: &[&str] = &["/etc/cdi", "/var/run/cdi"];
@@ -133,8 +138,8 @@ fn cdi_disabled_in_containerd_is_enabled_by_the_toolkit() {
 fn gpus_that_no_container_can_have_are_not_ready() {
     for (cdi, dirs, key) in [
         (Some(false), SPEC_DIRS, "enable_cdi = false"),
-        (Some(true), &["/etc/cdi"][..], "cdi_spec_dirs = /etc/cdi"),
-        (None, &["/opt/cdi", "/etc/cdi"], "cdi_spec_dirs = /opt/cdi, /etc/cdi"),
+        (Some(true), &["/etc/cdi"][..], "cdi_spec_dirs = [/etc/cdi]"),
+        (None, &["/opt/cdi", "/etc/cdi"], "cdi_spec_dirs = [/opt/cdi, /etc/cdi]"),
     ] {
         let mut sim = Sim::new().gpu_node("a", "2330", 8);
         // Kubelet lists no runtime of NVIDIA's.
@@ -171,4 +176,84 @@ fn a_runtime_that_reports_nothing_is_judged_by_its_version() {
         sim.settle();
         assert_eq!((sim.status("a").phase, plain_pod(&sim).0.as_str()), (Phase::Ready, "cdi-cri"), "{socket}");
     }
+}
+
+#[test]
+fn folders_that_crio_does_not_read_are_named() {
+    const CRIO: &str = "/var/run/crio/crio.sock";
+    for (dirs, key) in [(&[][..], "cdi_spec_dirs = []"), (&["/opt/cdi"], "cdi_spec_dirs = [/opt/cdi]"), (SPEC_DIRS, "")]
+    {
+        let mut sim = Sim::new().gpu_node("a", "2330", 8);
+        sim.node_mut("a").runtime = "cri-o://1.34.1".into();
+        sim.report("a").loaded_runtimes = loaded_by(CRIO, Some(!dirs.is_empty()), dirs);
+        sim.apply_policy("all", "{}");
+        sim.settle();
+        let status = sim.status("a");
+        if dirs == SPEC_DIRS {
+            assert_eq!(plain_pod(&sim), ("cdi-cri".to_owned(), None), "its configuration is not changed");
+            continue;
+        }
+        assert_eq!((status.phase, status.reason()), (Phase::Toolkit, Some(Reason::CdiDisabled)), "{}", status.message);
+        assert!(status.message.starts_with(&format!("cri-o 1.34.1 has loaded {key}, ")), "{}", status.message);
+        assert!(status.message.contains("add /var/run/cdi to cdi_spec_dirs"), "{}", status.message);
+    }
+}
+
+/// Sets the default runtime that the node's container runtime has loaded.
+fn set_default(sim: &mut Sim, socket: &str, default: &str) {
+    let mut loaded = loaded_by(socket, None, &[]);
+    loaded[0].default_runtime = Some(default.to_owned());
+    sim.report("a").loaded_runtimes = loaded;
+    sim.settle();
+}
+
+#[test]
+fn another_default_than_nvidias_is_not_ready() {
+    for (runtime, socket, file) in [
+        ("docker://27.0.3", "/var/run/docker.sock", "/etc/docker/daemon.json"),
+        ("containerd://1.6.9", "/run/containerd/containerd.sock", "/etc/containerd/config.toml"),
+    ] {
+        let mut sim = Sim::new().gpu_node("a", "2330", 8);
+        sim.node_mut("a").runtime = runtime.into();
+        sim.apply_policy("all", "{}");
+        sim.settle();
+        set_default(&mut sim, socket, "nvidia");
+        assert!(sim.status("a").is_ready(), "{runtime}: {}", sim.status("a").message);
+        set_default(&mut sim, socket, "runc");
+        sim.sleep(2 * 60);
+        sim.settle();
+        let status = sim.status("a");
+        let expected = (Phase::Toolkit, Some(Reason::RuntimeConfigDrifted));
+        assert_eq!((status.phase, status.reason()), expected, "{runtime}: {}", status.message);
+        let words = [&runtime.replace("://", " "), "is runc instead of nvidia", "delete pod toolkit@a", file];
+        assert!(words.iter().all(|words| status.message.contains(words)), "{}", status.message);
+        set_default(&mut sim, socket, "nvidia");
+        assert!(sim.status("a").is_ready(), "{runtime}: {}", sim.status("a").message);
+    }
+    // Pods name the RuntimeClass, whatever the default is.
+    let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    sim.node_mut("a").runtime = "docker://27.0.3".into();
+    sim.apply_policy("all", "{defaults: {toolkit: {setAsDefault: false}}}");
+    sim.settle();
+    set_default(&mut sim, "/var/run/docker.sock", "runc");
+    sim.sleep(2 * 60);
+    sim.settle();
+    assert!(sim.status("a").is_ready(), "{}", sim.status("a").message);
+}
+
+#[test]
+fn the_toolkit_writes_to_the_file_that_containerd_was_started_with() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8);
+    sim.node_mut("a").runtime = "containerd://1.7.27".into();
+    let mut reported = loaded(Some(true), SPEC_DIRS);
+    reported[0].config = Some("/etc/cri/containerd.toml".into());
+    sim.report("a").loaded_runtimes = reported;
+    sim.apply_policy("all", "{}");
+    sim.settle();
+    assert!(sim.status("a").is_ready(), "{}", sim.status("a").message);
+    let pod = serde_json::to_string(&sim.template(&sim.sets_of(Stage::Toolkit)[0].name_any())).expect("JSON");
+    for words in ["--config=/etc/cri/containerd.toml", "--drop-in-config=/etc/cri/conf.d/99-nvidia.toml"] {
+        assert!(pod.contains(words), "{words}: {pod}");
+    }
+    assert!(!pod.contains("/etc/containerd"), "{pod}");
 }

@@ -216,6 +216,39 @@ fn googles_plugin_mounts_the_distributions_pod_resources() {
     }
 }
 
+/// Returns the toolkit's folder, as its pod and the device plugin have it.
+fn folder(sim: &Sim) -> String {
+    let plugin = sim.template(&sim.sets_of(Stage::DevicePlugin)[0].name_any());
+    let mut env = plugin.containers[0].env.iter().flatten();
+    let hook = env.find(|variable| variable.name == "NVIDIA_CDI_HOOK_PATH").and_then(|variable| variable.value.clone());
+    let folder = hook.expect("a hook").replace("/toolkit/nvidia-cdi-hook", "");
+    assert!(host_paths(sim, Stage::Toolkit).contains(&folder), "{folder}");
+    folder
+}
+
+#[test]
+fn the_toolkit_is_where_its_programs_can_be_started() {
+    const RUN_FILE: &str = "source: RunFile, version: 580.95.05, url: 'https://a/b.run', sha256: '0000000000000000000000000000000000000000000000000000000000000000', image: {repository: a/b, tag: c}, installDir: /opt/nvidia";
+    for (driver, toolkit, reported, expected) in [
+        ("", "{}", None, "/usr/local/nvidia"),
+        ("", "{}", Some("/usr/local/nvidia"), "/usr/local/nvidia"),
+        ("", "{}", Some("/opt/nvidia"), "/opt/nvidia"),
+        ("", "{}", Some("/var/lib/google/nvidia"), "/var/lib/google/nvidia"),
+        ("", "{installDir: /srv/nvidia}", Some("/opt/nvidia"), "/srv/nvidia"),
+        ("", "{installDir: /usr/local/nvidia}", Some("/opt/nvidia"), "/usr/local/nvidia"),
+        // Not one of those that the probe may choose.
+        ("", "{}", Some("/etc"), "/usr/local/nvidia"),
+        (RUN_FILE, "{}", Some("/opt/nvidia"), "/opt/nvidia"),
+    ] {
+        let mut sim = Sim::new().gpu_node("a", "2330", 8);
+        sim.report("a").toolkit_folder = reported.map(str::to_owned);
+        sim.apply_policy("all", &format!("{{defaults: {{driver: {{{driver}}}, toolkit: {toolkit}}}}}"));
+        sim.settle();
+        assert!(sim.status("a").is_ready(), "{driver} {reported:?}: {}", sim.status("a").message);
+        assert_eq!(folder(&sim), expected, "{driver} {toolkit} {reported:?}");
+    }
+}
+
 /// The settings are taken from the page that recommends them.
 #[test]
 fn the_documented_settings_for_tenants_reach_both_pods() {

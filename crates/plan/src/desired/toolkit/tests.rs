@@ -3,7 +3,7 @@ use super::*;
 fn chosen(toolkit: &str, runtime: &str, kubelet: &str) -> Result<ToolkitChoice, String> {
     let toolkit: Toolkit = serde_yaml::from_str(toolkit).unwrap();
     let node = NodeFacts { runtime: runtime.into(), kubelet: kubelet.into(), ..NodeFacts::default() };
-    choose(&toolkit, &node, false, &[]).map_err(|fault| fault.message)
+    choose(&toolkit, &node, OnHost::default()).map_err(|fault| fault.message)
 }
 
 #[test]
@@ -50,7 +50,10 @@ fn the_hosts_runtime_is_used_unless_the_policy_requires_another() {
     ] {
         let toolkit_wanted: Toolkit = serde_yaml::from_str(toolkit).unwrap();
         let node = NodeFacts { runtime: runtime.into(), ..NodeFacts::default() };
-        let choice = format!("{:?}", choose(&toolkit_wanted, &node, false, &[on_host]).unwrap());
+        let choice = format!(
+            "{:?}",
+            choose(&toolkit_wanted, &node, OnHost { runtimes: &[on_host], ..OnHost::default() }).unwrap()
+        );
         assert!(choice.starts_with(expected), "{toolkit} on {runtime}: {choice}");
     }
 }
@@ -129,7 +132,8 @@ fn unsupported_settings_are_rejected_with_what_to_write_instead() {
     let toolkit = serde_yaml::from_str("{setAsDefault: true}").unwrap();
     let mut node = NodeFacts { kubelet: "v1.34.1+k3s1".into(), ..NodeFacts::default() };
     node.runtime = "containerd://2.1.4-k3s1".into();
-    assert_eq!(choose(&toolkit, &node, false, std::slice::from_ref(&of_host)), Ok(ToolkitChoice::Host(of_host)));
+    let host = OnHost { runtimes: std::slice::from_ref(&of_host), ..OnHost::default() };
+    assert_eq!(choose(&toolkit, &node, host), Ok(ToolkitChoice::Host(of_host.clone())));
     assert!(k3s("{setAsDefault: true, hostPaths: {dropIn: /etc/k3s/nvidia.toml}}").is_ok());
 }
 
@@ -154,5 +158,57 @@ fn k3s_imports_a_folder_for_each_version_of_the_configuration() {
         };
         let expected = format!("/var/lib/rancher/k3s/agent/etc/containerd/{folder}/99-nvidia.toml");
         assert_eq!(setup.drop_in, Some(expected));
+    }
+}
+
+#[test]
+fn the_files_are_beside_the_one_that_the_runtime_was_started_with() {
+    const OTHER: &str = "/etc/cri/containerd.toml";
+    const K3S: &str = "/data/k3s/agent/etc/containerd/config.toml";
+    for (runtime, kubelet, paths, started_with, config, drop_in) in [
+        ("containerd://1.7.27", "v1.34.0", "", Some(OTHER), Some(OTHER), Some("/etc/cri/conf.d/99-nvidia.toml")),
+        (
+            "containerd://2.1.4-k3s1",
+            "v1.34.1+k3s1",
+            "",
+            Some(K3S),
+            Some(K3S),
+            Some("/data/k3s/agent/etc/containerd/config-v3.toml.d/99-nvidia.toml"),
+        ),
+        ("docker://27.0.3", "v1.34.0", "", Some("/srv/docker.json"), Some("/srv/docker.json"), None),
+        // The usual file, by a flag or without one.
+        (
+            "containerd://1.7.27",
+            "v1.34.0",
+            "",
+            Some("/etc/containerd/config.toml"),
+            Some("/etc/containerd/config.toml"),
+            Some("/etc/containerd/conf.d/99-nvidia.toml"),
+        ),
+        (
+            "containerd://1.7.27",
+            "v1.34.0",
+            "",
+            None,
+            Some("/etc/containerd/config.toml"),
+            Some("/etc/containerd/conf.d/99-nvidia.toml"),
+        ),
+        (
+            "containerd://1.7.27",
+            "v1.34.0",
+            "config: /a/b.toml",
+            Some(OTHER),
+            Some("/a/b.toml"),
+            Some("/etc/cri/conf.d/99-nvidia.toml"),
+        ),
+        // k0s has a folder for drop-ins, whatever its file.
+        ("containerd://1.7.27", "v1.34.0+k0s", "", Some(OTHER), None, Some("/etc/k0s/containerd.d/nvidia.toml")),
+    ] {
+        let toolkit = serde_yaml::from_str(&format!("{{injection: Runtime, hostPaths: {{{paths}}}}}")).unwrap();
+        let node = NodeFacts { runtime: runtime.into(), kubelet: kubelet.into(), ..NodeFacts::default() };
+        let host = OnHost { config: started_with, ..OnHost::default() };
+        let Ok(ToolkitChoice::Runtime(setup)) = choose(&toolkit, &node, host) else { panic!("Runtime") };
+        let found = (setup.config.as_deref(), setup.drop_in.as_deref());
+        assert_eq!(found, (config, drop_in), "{runtime} {kubelet} {paths} {started_with:?}");
     }
 }
