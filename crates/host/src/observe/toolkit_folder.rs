@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn a_folder_with_the_toolkit_stays_while_it_is_suitable() {
         let var = ("/var", "rw", "ext4 /dev/sda2 rw");
-        let later = host(&[ROOT, var], &["/usr/local"], &[]);
+        let later = host(&[ROOT, var], &["/usr/local", "/var/lib"], &[]);
         fs::create_dir_all(later.path().join("opt/nvidia/toolkit")).unwrap();
         assert_eq!(chosen(&later), Some("/usr/local/nvidia"), "nothing is installed");
         fs::write(later.path().join("opt/nvidia").join(INSTALLED), "").unwrap();

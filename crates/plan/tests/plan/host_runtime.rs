@@ -189,6 +189,8 @@ fn folders_that_crio_does_not_read_are_named() {
         sim.apply_policy("all", "{}");
         sim.settle();
         let status = sim.status("a");
+        let toolkit = serde_json::to_string(&sim.sets_of(Stage::Toolkit)[0]).expect("JSON");
+        assert!(!toolkit.contains("--enable-cdi-in-runtime"), "its configuration is not changed: {toolkit}");
         if dirs == SPEC_DIRS {
             assert_eq!(plain_pod(&sim), ("cdi-cri".to_owned(), None), "its configuration is not changed");
             continue;
@@ -242,7 +244,7 @@ fn another_default_than_nvidias_is_not_ready() {
 }
 
 #[test]
-fn the_toolkit_writes_to_the_file_that_containerd_was_started_with() {
+fn the_file_containerd_was_started_with_is_written() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8);
     sim.node_mut("a").runtime = "containerd://1.7.27".into();
     let mut reported = loaded(Some(true), SPEC_DIRS);

@@ -162,7 +162,7 @@ fn k3s_imports_a_folder_for_each_version_of_the_configuration() {
 }
 
 #[test]
-fn the_files_are_beside_the_one_that_the_runtime_was_started_with() {
+fn files_are_beside_the_one_the_runtime_was_started_with() {
     const OTHER: &str = "/etc/cri/containerd.toml";
     const K3S: &str = "/data/k3s/agent/etc/containerd/config.toml";
     for (runtime, kubelet, paths, started_with, config, drop_in) in [
