@@ -5,9 +5,10 @@ use std::fs;
 use anyhow::{Result, ensure};
 use cluster::{node::real_node::HostDriver, standin::Gpu};
 use gpu_operator_crd::{policy::Stage, reason::Reason};
+use harness::wait::eventually;
 use serde_json::{Map, json};
 
-use crate::support::{Fixture, long_test, test};
+use crate::support::{Fixture, READY, long_test, test};
 
 #[test]
 fn a_loaded_host_driver_is_used_and_no_driver_pod_is_created() {
@@ -69,8 +70,14 @@ fn set_cuda_error(f: &Fixture, code: u32) -> Result<()> {
 
 /// Checks that the node is not ready for this reason, although kubelet offers its GPUs.
 async fn fails(f: &Fixture, reason: Reason, words: &str) -> Result<()> {
-    let message = f.wait_for_reason(reason).await?;
-    ensure!(message.contains(words), "{message}");
+    // Device nodes have a minute to appear.
+    eventually(2 * READY, &format!("reason {reason}"), || async {
+        let status = f.status().await?;
+        ensure!(status.reason() == Some(reason), "{:?} {:?}: {}", status.phase, status.reason(), status.message);
+        ensure!(status.message.contains(words), "{}", status.message);
+        Ok(())
+    })
+    .await?;
     ensure!(f.allocatable().await? == 8, "the GPUs are not allocatable");
     let shown = f.cluster.kubectl(&["get", "gpunodes", &f.host.name()])?;
     ensure!(shown.contains(&reason.to_string()), "{shown}");
