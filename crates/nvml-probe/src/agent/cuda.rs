@@ -1,48 +1,39 @@
 //! When `cuInit` is called, and what its results mean. Pure, apart from the look for a process that changes MIG.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use gpu_host::{nvml::protocol::CudaInit, observe::processes, root::HostRoot};
 use gpu_operator_crd::{
     health::HealthState,
-    report::{CudaError, Gpu, NvmlState, Report},
+    report::{CudaError, Gpu, MigDevices, NvmlState, Report},
 };
+
+use crate::health::node::DriverStart;
 
 /// A failure counts if it is repeated after this pause. Then the pause is that between two calls until one succeeds.
 const RETRY: Duration = Duration::from_secs(30);
-/// The most that is read of a command line.
-const MAX_COMMAND_LINE: u64 = 4096;
 /// The pause between two calls on machines whose GPUs depend on a fabric manager, and after a call without a result.
 const REPEAT: Duration = Duration::from_mins(10);
 
 /// What a result holds for: one start of the driver, and what its GPUs depend on.
 #[derive(Clone, Debug, PartialEq)]
 struct Subject {
-    boot_id: String,
-    loaded: Option<String>,
-    load_id: Option<u64>,
+    start: DriverStart,
     fabric_manager: Option<bool>,
-    gpus: Vec<Gpu>,
+    /// The MIG layout of each GPU, by PCI address.
+    layouts: BTreeMap<String, Option<Vec<MigDevices>>>,
 }
 
 impl Subject {
     fn of(report: &Report) -> Self {
-        let layout = |gpu: &Gpu| Gpu {
-            pci_address: gpu.pci_address.clone(),
-            mig_devices: gpu.mig_devices.clone(),
-            ..Gpu::default()
-        };
         Self {
-            boot_id: report.boot_id.clone(),
-            loaded: report.driver.loaded.clone(),
-            load_id: report.driver.load_id,
+            start: DriverStart::of(report),
             fabric_manager: report.bridges.as_ref().and_then(|bridges| bridges.fabric_manager),
-            gpus: report.gpus.iter().map(layout).collect(),
+            layouts: report.gpus.iter().map(|gpu| (gpu.pci_address.clone(), gpu.mig_devices.clone())).collect(),
         }
-    }
-
-    fn has_same_driver(&self, other: &Self) -> bool {
-        (&self.boot_id, &self.loaded, self.load_id) == (&other.boot_id, &other.loaded, other.load_id)
     }
 }
 
@@ -71,7 +62,7 @@ impl CudaCheck {
 
     /// Returns the error that counts for the driver of the report.
     pub fn error(&self, report: &Report) -> Option<CudaError> {
-        let last = self.last.as_ref().filter(|last| last.subject.has_same_driver(&Subject::of(report)))?;
+        let last = self.last.as_ref().filter(|last| last.subject.start == DriverStart::of(report))?;
         last.failed.as_ref().filter(|(_, counts)| *counts).map(|(error, _)| error.clone())
     }
 
@@ -86,7 +77,7 @@ impl CudaCheck {
 
     pub fn record(&mut self, report: &Report, result: CudaInit, now: Instant) {
         let subject = Subject::of(report);
-        let before = self.last.take().filter(|last| last.subject.has_same_driver(&subject));
+        let before = self.last.take().filter(|last| last.subject.start == subject.start);
         let failed = before.and_then(|last| last.failed);
         let (failed, pause) = match result {
             CudaInit::Succeeded => (None, report.bridges.is_some().then_some(REPEAT)),
@@ -115,7 +106,7 @@ fn can_succeed(report: &Report) -> bool {
 /// Returns whether a pod of this operator changes the MIG layout. A call of `cuInit` would find a part of it, and hold the GPU.
 pub fn is_layout_applied(host: &HostRoot) -> bool {
     let applies = |pid| {
-        let line = host.bytes(format!("/proc/{pid}/cmdline"), MAX_COMMAND_LINE).unwrap_or_default();
+        let line = host.bytes(format!("/proc/{pid}/cmdline"), processes::MAX_COMMAND_LINE).unwrap_or_default();
         let mut arguments = line.split(|byte| *byte == 0);
         let program = arguments.next().unwrap_or_default();
         (program.ends_with(b"/entrypoint") || program.ends_with(b"/nvml-probe")) && arguments.next() == Some(b"mig")
@@ -127,7 +118,7 @@ pub fn is_layout_applied(host: &HostRoot) -> bool {
 mod tests {
     use gpu_operator_crd::{
         health::GpuHealth,
-        report::{DriverFacts, InstalledDriver, MigDevices, NvmlFacts},
+        report::{DriverFacts, InstalledDriver, NvmlFacts},
     };
 
     use super::*;

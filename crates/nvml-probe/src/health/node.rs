@@ -32,6 +32,13 @@ pub struct DriverStart {
     pub load_id: Option<u64>,
 }
 
+impl DriverStart {
+    /// Returns the start that a report was made on.
+    pub fn of(report: &Report) -> Self {
+        Self { boot_id: report.boot_id.clone(), loaded: report.driver.loaded.clone(), load_id: report.driver.load_id }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct NodeLook<'a> {
     pub start: &'a DriverStart,
@@ -56,12 +63,7 @@ impl NodeHealth {
             .gpus
             .iter()
             .map(|gpu| (gpu.pci_address.clone(), Gpu::restore(rules, &gpu.health, gpu.uuid.as_deref())));
-        let start = DriverStart {
-            boot_id: report.boot_id.clone(),
-            loaded: report.driver.loaded.clone(),
-            load_id: report.driver.load_id,
-        };
-        Self { gpus: gpus.collect(), start: Some(start) }
+        Self { gpus: gpus.collect(), start: Some(DriverStart::of(report)) }
     }
 
     pub fn of(&self, address: &str) -> GpuHealth {
