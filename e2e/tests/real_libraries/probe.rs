@@ -38,6 +38,7 @@ fn expected(installed: &[&Driver], module: &Value, nvml: &Value) -> Value {
         "gpus": [{"pciAddress": GPU, "deviceID": "102d", "pciClass": "030200", "health": {"state": "Unknown", "action": "None"}}],
         "driver": driver,
         "nvml": nvml,
+        "seLinux": false,
     })
 }
 
