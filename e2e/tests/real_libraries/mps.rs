@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
     sync::mpsc::{self, Receiver},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
@@ -88,6 +88,17 @@ impl Daemon {
             ),
         ];
         assert_eq!(first, expected.map(|what| ("Control".to_owned(), what)));
+        // It logs these lines before it listens: on this socket last.
+        let socket = daemon.folders.path("pipe/control");
+        let listens = || {
+            let sockets = fs::read_to_string("/proc/net/unix").expect("the sockets");
+            sockets.lines().any(|line| line.ends_with(&socket) && line.contains(" 00010000 "))
+        };
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while !listens() {
+            assert!(Instant::now() < deadline, "the daemon does not listen");
+            thread::yield_now();
+        }
         daemon
     }
 
