@@ -5,6 +5,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    gpunode::StageRevisions,
     names::{NodeName, PolicyName, PoolName},
     open::{Open, is_default},
 };
@@ -164,9 +165,12 @@ pub struct PoolRollout {
     /// Name of the pool.
     #[schemars(length(max = 63))]
     pub pool: PoolName,
-    /// A hash of the settings that are being rolled out. If they change, what is remembered does not apply any more.
-    #[schemars(length(max = 16))]
-    pub revision: String,
+    /// What its nodes should get. As soon as none of them should get anything that was begun, what is remembered does not apply any more. A
+    /// pool without nodes forgets nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["revision".into()]))]
+    pub targets: Vec<RolloutTarget>,
     /// The value of the policy's annotation `gpu.nodestack.dev/retry` at that time.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
@@ -183,6 +187,39 @@ pub struct PoolRollout {
     #[schemars(length(max = 100), inner(length(max = 253)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub failed: Vec<NodeName>,
+    /// Reboots during updates or within ten minutes after them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["bootID".into()]))]
+    pub reboots: Vec<Reboot>,
+}
+
+/// Revisions that some nodes of a pool should get.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutTarget {
+    /// A hash of these revisions.
+    #[schemars(length(max = 16))]
+    pub revision: String,
+    /// Whether an update to them has begun.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub begun: bool,
+    /// The proven revisions that such nodes had before the rollout. Absent if they had none.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub proven: StageRevisions,
+}
+
+/// A boot of a node that nobody asked for.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Reboot {
+    /// Name of the node.
+    #[schemars(length(max = 253))]
+    pub node: NodeName,
+    /// The new boot.
+    #[serde(rename = "bootID")]
+    #[schemars(length(max = 128))]
+    pub boot_id: String,
 }
 
 /// Counts of GPUs.

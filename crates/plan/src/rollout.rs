@@ -114,7 +114,7 @@ fn decide_policy<'f>(
     let mut begin = |name, members: &'f Vec<Assessment<'f>>| {
         let named = members.first().and_then(|assessed| assessed.member.pool.named);
         let terms = Terms::of(policy, named, world, may_evict, now);
-        PoolUpdates::begin(policy, name, members, world, terms, &mut ledger)
+        PoolUpdates::begin(name, members, world, terms, &mut ledger)
     };
     let mut updates: BTreeMap<&PoolName, PoolUpdates<'f>> =
         pools.iter().map(|(name, members)| (name, begin(name, members))).collect();
@@ -131,7 +131,7 @@ fn decide_policy<'f>(
     let of_pools = updates.values().find_map(|pool| pool.waits_for.strip_prefix("update pending: "));
     let waits_for = waits_for.or(of_pools.map(str::to_owned));
     let pools: BTreeMap<_, _> = updates.into_iter().map(|(name, pool)| (name, pool.end(&mut ledger))).collect();
-    ledger.retain(|pool| pools.contains_key(pool));
+    ledger.bound(|pool| pools.contains_key(pool));
     let is_decided = |pool: &PoolName, node| pools.get(pool).is_some_and(|pool| pool.nodes.contains_key(node));
     let strays = ledger.unused_slots(world).filter(|slot| !is_decided(&slot.pool, &slot.node));
     let strays = strays.map(|slot| (slot.node.clone(), slot.update)).collect();

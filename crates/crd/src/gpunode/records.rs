@@ -82,9 +82,13 @@ pub struct Rollout {
 pub struct LastUpdate {
     /// The time at which the rollout began, which identifies it.
     pub rollout: Time,
-    /// The hash of the settings that it was updated to.
+    /// A hash of the revisions that it was updated to.
     #[schemars(length(max = 16))]
     pub revision: String,
+    /// The boot of the node before its driver was released.
+    #[serde(default, rename = "bootID", skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 128))]
+    pub boot_id: String,
     /// Whether it is a canary node.
     #[serde(default, skip_serializing_if = "is_default")]
     pub canary: bool,

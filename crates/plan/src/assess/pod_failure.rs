@@ -118,8 +118,8 @@ fn failure(
 ) -> Option<(Reason, String)> {
     let named = |message: &str| format!("pod {}, container {}: {message}", pod.name, container.name);
     let crashed = |exit| crashed(pod, container, exit, load_errors);
-    match (&container.state, &container.last_failure) {
-        (ContainerState::Ended(exit), _) if exit.code != 0 => Some(crashed(exit)),
+    match (&container.state, container.last_failure.as_ref().filter(|exit| !exit.is_by_shutdown())) {
+        (ContainerState::Ended(exit), _) if exit.code != 0 && !exit.is_by_shutdown() => Some(crashed(exit)),
         (ContainerState::Running(Some(since)), Some(exit)) if !older(since.local(), GRACE, now) => Some(crashed(exit)),
         (ContainerState::Waiting { reason, message }, last) => match (reason.as_str(), last) {
             ("ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull", _) => {

@@ -1,7 +1,7 @@
 //! The effective settings of a pool: its own fields over the defaults.
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicySpec, HealthRules,
+    ClusterGpuPolicy, HealthRules,
     health::{CauseClasses, Thresholds, XidClasses},
     keys,
     policy::{
@@ -14,7 +14,7 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-use crate::{desired::key::VariantKey, revision::short};
+use crate::desired::key::VariantKey;
 
 /// Settings of a pool that are merged with the defaults.
 trait Over: Sized {
@@ -199,16 +199,6 @@ pub fn health(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Health {
 /// The limits of both apply; see [`crate::rollout::terms`].
 pub fn rollout(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> RolloutStrategy {
     own(pool, |pool| &pool.rollout).over(policy.spec.rollout.clone())
-}
-
-/// Hashes the settings that start an update of the pool's nodes.
-pub fn revision(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> String {
-    let settled = |operand: &mut Operand| operand.resources = None;
-    let (mut driver, mut toolkit, mut plugin) =
-        (driver(policy, pool), toolkit(policy, pool), device_plugin(policy, pool));
-    [&mut driver.operand, &mut toolkit.operand, &mut plugin.operand].into_iter().for_each(settled);
-    let ClusterGpuPolicySpec { images, proxy, models, .. } = &policy.spec;
-    short(&(driver, toolkit, plugin, &images.registry, proxy, models), 16)
 }
 
 /// A percentage is rounded up; a number may be greater than `all`.

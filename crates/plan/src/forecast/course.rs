@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     assess::{self, AssessedFleet, Assessment, PolicyMembers, member::Member, verdict::Verdict},
-    desired::{self, effective_spec},
+    desired,
     inventory::{
         self,
         membership::{self, Unmanaged, name_of},
@@ -123,7 +123,7 @@ impl Course<'_> {
         for (pool_name, members) in &members.pools {
             let Some(pool) = decision.pools.get(pool_name) else { continue };
             let named = members.first().and_then(|assessed| assessed.member.pool.named);
-            ledger.enter(pool_name, &effective_spec::revision(policy, named));
+            ledger.enter(pool_name, members);
             let goals = Goals::of(ledger.pool(pool_name), members);
             let terms = Terms::of(policy, named, &self.world, self.inputs.settings.evicts_pods, self.now);
             round.events.extend(pool.preflight_pods.iter().map(|(name, pod)| Event::Pulled(name.clone(), pod.clone())));

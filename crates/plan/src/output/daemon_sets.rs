@@ -69,6 +69,12 @@ pub fn add(plan: &mut Plan, settings: &Settings, fleet: &AssessedFleet<'_>) {
             named.extend(revisions(|stage| Some(recorded.get(stage)?.as_str())));
         }
     }
+    // So does a pool whose nodes have left, or that nodes join.
+    let policies = world.policies.values().filter(|policy| policy.metadata.deletion_timestamp.is_none());
+    let statuses = policies.filter_map(|policy| policy.status.as_ref());
+    for target in statuses.flat_map(|status| &status.rollout.pools).flat_map(|pool| &pool.targets) {
+        named.extend(revisions(|stage| Some(target.proven.get(stage)?.as_str())));
+    }
     needed.extend(named.into_iter().map(|(stage, revision)| revision::daemon_set_name(stage, &revision.into())));
     // It is unknown what a policy needs that cannot be parsed, and which revisions the nodes have whose GpuNodes cannot be parsed.
     let may_be_needed = |set: &DaemonSetFacts| {

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::{GpuNodeSpec, GpuNodeStatus, PolicyName, gpunode::StageRevisions, policy_status::Attention};
+use gpu_operator_crd::{
+    GpuNodeSpec, GpuNodeStatus, PolicyName,
+    gpunode::{self, StageRevisions},
+    policy_status::Attention,
+};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -19,7 +23,7 @@ use crate::{
         Rollout,
         leaving::{self, Leaving, ToolkitRemovals},
     },
-    settings::REPORT_GRACE,
+    settings::{PROGRESS_DEADLINE, REPORT_GRACE},
     time::later,
 };
 
@@ -62,7 +66,8 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
         }
         plan.writes.extend(node_taints::cordon(node, false));
         if let Some(status) = status {
-            let spec = spec(unmanaged, leaving, is_clean, keeps);
+            let spec = spec(unmanaged, leaving, is_clean, keeps, now);
+            plan.check(spec.rollout.as_ref().map(deadline));
             let updates_begun = rollout.strays.get(&node.name).copied().unwrap_or_default().max(spec.updates_begun);
             let spec = gpu_node::spec_write(unmanaged.gpu_node, node, GpuNodeSpec { updates_begun, ..spec });
             let observed_generation = gpu_node::generation(unmanaged.gpu_node, spec.as_ref());
@@ -106,7 +111,13 @@ fn kept<'w>(
 }
 
 /// Names the policy until its Node is clean, because the policy's finalizer waits for that.
-fn spec(unmanaged: &UnmanagedNode<'_>, leaving: Leaving<'_>, is_clean: bool, keeps: StageRevisions) -> GpuNodeSpec {
+fn spec(
+    unmanaged: &UnmanagedNode<'_>,
+    leaving: Leaving<'_>,
+    is_clean: bool,
+    keeps: StageRevisions,
+    now: Timestamp,
+) -> GpuNodeSpec {
     let KnownNode { node, gpu_node, ref pods, .. } = **unmanaged;
     let before = gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
     let current = before.policy.is_some().then_some(keeps);
@@ -118,13 +129,19 @@ fn spec(unmanaged: &UnmanagedNode<'_>, leaving: Leaving<'_>, is_clean: bool, kee
     } else if leaving == Leaving::Unknown {
         before
     } else if leaving.stays() {
-        // An update that has been interrupted goes on if the node is governed again.
-        let release_driver = before.release_driver && before.rollout.is_some();
-        GpuNodeSpec { release_driver, report_holders: false, ..before }
+        // An update that has been interrupted goes on if the node is governed again. At its deadline it ends, so that its slot can be freed.
+        let rollout = before.rollout.filter(|rollout| now < deadline(rollout));
+        let release_driver = before.release_driver && rollout.is_some();
+        GpuNodeSpec { rollout, release_driver, report_holders: false, ..before }
     } else {
         let release_driver = leaving == Leaving::Removing && leaving::needs_release(node, pods);
         GpuNodeSpec { rollout: None, release_driver, report_holders: false, ..before }
     }
+}
+
+/// Returns when an update ends. One that awaits nothing has no deadline of its own.
+fn deadline(rollout: &gpunode::Rollout) -> Timestamp {
+    rollout.deadline.as_ref().map_or_else(|| later(rollout.since.0, PROGRESS_DEADLINE), |deadline| deadline.0)
 }
 
 /// The nodes that still have something of this operator.

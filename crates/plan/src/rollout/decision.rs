@@ -84,12 +84,6 @@ pub struct PolicyDecision<'f> {
     pub strays: BTreeMap<NodeName, u32>,
 }
 
-pub fn failure(member: &Member<'_>, verdict: &Verdict) -> Option<String> {
-    let overdue = member.status().is_some_and(|status| status.reason() == Some(Reason::ProgressDeadlineExceeded));
-    (verdict.reason.is_failure() && !missed_a_gpu_before(verdict) || overdue)
-        .then(|| format!("node {}: {}: {}", member.node.name, verdict.reason, verdict.message))
-}
-
 /// A missing or unhealthy GPU is not caused by the update.
 pub fn missed_a_gpu_before(verdict: &Verdict) -> bool {
     matches!(verdict.reason, Reason::GpuMissing | Reason::GpuUnhealthy)

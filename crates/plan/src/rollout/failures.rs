@@ -1,53 +1,189 @@
-//! Updates that have failed: by an error, by the deadline, or because the node is worse than before.
+//! Updates that have failed: a stage that the update changed does not work in its turn or soon after it, a step did not end by its deadline,
+//! or the node's GPUs are worse than before. What others do to a node, such as a reboot, a taint or a probe that is missing, is no failure of
+//! the update.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{GpuNodeStatus, NodeName, PoolName};
+use gpu_operator_crd::{
+    GpuNodeStatus, NodeName, Phase, PoolName,
+    gpunode::{RolloutStep, StageRevisions},
+    policy::Stage,
+    policy_status::PoolRollout,
+    reason::Reason,
+};
+use k8s_openapi::jiff::Timestamp;
 
-use super::{decision::failure, goal::Goals, ledger::Ledger, update::has_nothing_else};
-use crate::assess::{Assessment, member::Member};
+use super::{decision::missed_a_gpu_before, goal::Goals, ledger::Ledger, terms::Terms, update::has_nothing_else};
+use crate::{
+    assess::{Assessment, member::Member, verdict::Verdict},
+    note::listed,
+    settings::STAGE_GRACE,
+    time::later,
+    world::{ContainerState, PodFacts},
+};
 
-/// Returns why updates have failed, by node, in the rollout of the settings with this hash. Nodes that have recovered leave the ledger:
-/// they are ready with their target, and not with what they were given back.
+#[derive(Debug, Default)]
+pub struct Failures {
+    /// Why updates have failed.
+    pub nodes: BTreeMap<NodeName, String>,
+    /// When a failure that does not count yet may do so.
+    pub check_again: Option<Timestamp>,
+}
+
+/// The updates of a pool that have failed. Nodes that have recovered leave the ledger: they are ready with their target, and not with what
+/// they were given back.
 pub fn of(
     pool: &PoolName,
     members: &[Assessment<'_>],
     goals: &Goals,
-    revision: &str,
+    terms: &Terms,
     ledger: &mut Ledger<'_>,
-) -> BTreeMap<NodeName, String> {
+) -> Failures {
     let has_goal = |member: &Member<'_>| {
         member.want().is_some_and(|want| has_nothing_else(&member.have, &goals.of_member(member, want)))
     };
     let has_recovered = |member: &Member<'_>| {
-        member.rollout().is_none() && member.status().is_some_and(GpuNodeStatus::is_ready) && has_goal(member)
+        let is_ready = member.rollout().is_none() && member.status().is_some_and(GpuNodeStatus::is_ready);
+        is_ready && has_goal(member) && got_worse(member, goals).is_none()
     };
     for Assessment { member, .. } in members.iter().filter(|assessed| has_recovered(&assessed.member)) {
         ledger.recover(pool, &member.node.name);
     }
-    let remembered = ledger.failed(pool);
-    let why = |assessed: &Assessment<'_>| {
-        let Assessment { member, verdict, .. } = assessed;
-        // What failed before the pool was rolled back does not count as a failure to return.
-        let is_of_goal = || member.want().is_some_and(|want| goals.of_member(member, want) == member.have);
-        let has_begun = member.rollout().is_some() && (!goals.rolled_back || is_of_goal())
-            || remembered.contains(&member.node.name);
-        let is_new =
-            !goals.rolled_back && goals.last_update(member).is_some_and(|last_update| last_update.revision == revision);
-        let why = (has_begun || is_new).then(|| failure(member, verdict).or_else(|| got_worse(member, goals)));
-        Some((member.node.name.clone(), why??))
+    let mut failures = Failures::default();
+    for assessed in members {
+        let member = &assessed.member;
+        let Some(turn) = Turn::of(member, goals, terms) else { continue };
+        if goals
+            .last_update(member)
+            .is_some_and(|last_update| !last_update.boot_id.is_empty() && *last_update.boot_id != *member.node.boot_id)
+        {
+            ledger.reboot(member);
+        }
+        let (why, counts_from) = match failure(assessed, &turn) {
+            Some(Failed { why, counts_from }) => (why, counts_from),
+            None => match got_worse(member, goals).filter(|_| turn == Turn::Soak) {
+                Some(why) => (why, terms.now),
+                None => continue,
+            },
+        };
+        if terms.now < counts_from {
+            failures.check_again = failures.check_again.into_iter().chain([counts_from]).min();
+            continue;
+        }
+        if turn == Turn::Soak {
+            ledger.fail(member);
+        }
+        failures.nodes.insert(member.node.name.clone(), why);
+    }
+    let current = |node: &NodeName| {
+        let assessed = members.iter().find(|assessed| assessed.member.node.name == *node)?;
+        let Verdict { reason, message, .. } = &assessed.verdict;
+        let failing = reason.is_failure().then(|| format!("node {node}: {reason}: {message}"));
+        failing.or_else(|| got_worse(&assessed.member, goals))
     };
-    let mut failures: BTreeMap<_, _> = members.iter().filter_map(why).collect();
-    for node in remembered {
-        failures.entry(node.clone()).or_insert_with(|| format!("the update of node {node} has failed"));
+    for node in ledger.failed(pool) {
+        let why = || current(node).unwrap_or_else(|| format!("the update of node {node} has failed"));
+        failures.nodes.entry(node.clone()).or_insert_with(why);
     }
     failures
+}
+
+/// Returns why a pool is halted in which updates seem to reboot nodes. One reboot may be a coincidence.
+pub fn rebooted(pool: Option<&PoolRollout>) -> Option<String> {
+    let reboots = &pool?.reboots;
+    let nodes: BTreeSet<_> = reboots.iter().map(|reboot| reboot.node.to_string()).collect();
+    let nodes = listed(&nodes.into_iter().collect::<Vec<_>>());
+    (reboots.len() > 1)
+        .then(|| format!("updates may reboot nodes: {nodes} rebooted during or shortly after the update"))
+}
+
+/// When a failure counts against an update.
+#[derive(Debug, PartialEq, Eq)]
+enum Turn {
+    /// The new revisions are being installed, or the driver is being released.
+    Update,
+    /// The node has to work for a while after its update.
+    Soak,
+}
+
+impl Turn {
+    /// A node that awaits its pods has nothing new yet, and what failed before the pool was rolled back is no failure to return.
+    fn of(member: &Member<'_>, goals: &Goals, terms: &Terms) -> Option<Self> {
+        if let Some(rollout) = member.rollout() {
+            let is_of_goal = || member.want().is_some_and(|want| goals.of_member(member, want) == member.have);
+            let has_begun = rollout.step != RolloutStep::Await && (!goals.rolled_back || is_of_goal());
+            return has_begun.then_some(Self::Update);
+        }
+        let until = goals.soaks_until(member, terms.strategy.canary.as_ref(), terms.progress_deadline)?;
+        let is_new = !goals.rolled_back && goals.update_to_want(member).is_some();
+        (is_new && terms.now < until).then_some(Self::Soak)
+    }
+}
+
+struct Failed {
+    why: String,
+    counts_from: Timestamp,
+}
+
+/// A failure counts once it has lasted, or once the same container has failed again.
+fn failure(assessed: &Assessment<'_>, turn: &Turn) -> Option<Failed> {
+    let Assessment { member, verdict, .. } = assessed;
+    let status = member.status();
+    let overdue = status.filter(|status| status.reason() == Some(Reason::ProgressDeadlineExceeded));
+    let phase = overdue.map_or(verdict.phase, |status| status.phase);
+    let is_failure = verdict.reason.is_failure() && !missed_a_gpu_before(verdict) && !is_by_others(verdict.reason);
+    let stages = changed_stages(member, phase, turn);
+    if !(is_failure || overdue.is_some()) || stages.is_empty() {
+        return None;
+    }
+    let why = format!("node {}: {}: {}", member.node.name, verdict.reason, verdict.message);
+    let fails_again = || stages.iter().flat_map(|stage| member.pods_of(*stage)).any(fails_again);
+    if overdue.is_some() || fails_again() {
+        return Some(Failed { why, counts_from: Timestamp::MIN });
+    }
+    // Until the failure has been written, it is not known since when it lasts.
+    let known = status.filter(|status| status.phase == verdict.phase && status.reason() == Some(verdict.reason));
+    let since = known.and_then(GpuNodeStatus::since);
+    Some(Failed { why, counts_from: since.map_or(Timestamp::MAX, |since| later(since, STAGE_GRACE)) })
+}
+
+/// Taints and probes are not the update's.
+fn is_by_others(reason: Reason) -> bool {
+    matches!(reason, Reason::UntoleratedTaint | Reason::ProbeMissing | Reason::GpuNodeUnreadable)
+}
+
+/// Returns the stages of a phase that an update changes.
+fn changed_stages(member: &Member<'_>, phase: Phase, turn: &Turn) -> Vec<Stage> {
+    let from = match turn {
+        Turn::Update => member.rollout().map(|rollout| &rollout.from),
+        Turn::Soak => member.last_update().map(|last_update| &last_update.from),
+    };
+    let changed = |stage: &Stage| from.is_none_or(|from| from.get(*stage) != member.have.get(*stage));
+    let of_phase: &[Stage] = match phase {
+        Phase::Driver => &[Stage::Driver],
+        Phase::Toolkit => &[Stage::Toolkit],
+        Phase::DevicePlugin => &[Stage::DevicePlugin, Stage::Mps],
+        Phase::Validation => &Stage::ALL,
+        Phase::Unmanaged | Phase::Discovery | Phase::Ready => &[],
+    };
+    of_phase.iter().copied().filter(changed).collect()
+}
+
+/// Kubelet delays the second restart of a container, and forgets its failures when the machine is rebooted.
+fn fails_again(pod: &PodFacts) -> bool {
+    pod.init.iter().chain(&pod.containers).any(|container| match &container.state {
+        ContainerState::Waiting { reason, .. } => {
+            reason == "CrashLoopBackOff" && container.last_failure.as_ref().is_some_and(|exit| !exit.is_by_shutdown())
+        }
+        _ => false,
+    })
 }
 
 /// Returns why a node that has been updated is worse than before.
 fn got_worse(member: &Member<'_>, goals: &Goals) -> Option<String> {
     let last_update = goals.last_update(member).filter(|last_update| last_update.at.is_some())?;
-    let more = problems(member).checked_sub(last_update.unhealthy).filter(|more| *more > 0)?;
+    let is_update = last_update.from != StageRevisions::default();
+    let more = problems(member).checked_sub(last_update.unhealthy).filter(|more| is_update && *more > 0)?;
     Some(format!("node {}: {more} of its GPUs have had a problem since its update", member.node.name))
 }
 

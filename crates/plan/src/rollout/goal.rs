@@ -4,17 +4,33 @@
 use std::time::Duration;
 
 use gpu_operator_crd::{
+    GpuNodeStatus,
     gpunode::{LastUpdate, StageRevisions},
     policy::Canary,
-    policy_status::PoolRollout,
+    policy_status::{PoolRollout, RolloutTarget},
+    reason::Reason,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use crate::{
     assess::{Assessment, member::Member},
     desired::effective_spec,
+    revision::short,
     time::later,
 };
+
+/// How long a node has to work after its update, if its canary nodes do not have to work for longer.
+pub const SOAK: Duration = Duration::from_mins(10);
+
+/// Returns the hash of revisions that a node should get.
+pub fn target(want: &StageRevisions) -> String {
+    short(want, 16)
+}
+
+/// Returns the hash of what a node should get, if that is known.
+pub fn target_of(member: &Member<'_>) -> Option<String> {
+    member.want().as_ref().map(target)
+}
 
 #[derive(Clone, Debug, Default)]
 pub struct Goals {
@@ -22,25 +38,52 @@ pub struct Goals {
     since: Option<Time>,
     /// Whether the nodes return to what they had before.
     pub rolled_back: bool,
-    /// What nodes had before, by what they want now, for nodes that had nothing.
-    earlier: Vec<(StageRevisions, StageRevisions)>,
+    /// What nodes had before, by what they want now.
+    targets: Vec<RolloutTarget>,
 }
 
 impl Goals {
     /// `pool` is what the ledger remembers.
     pub fn of(pool: Option<&PoolRollout>, members: &[Assessment<'_>]) -> Self {
-        let Some(pool) = pool else { return Self::default() };
-        let mut goals =
-            Self { since: pool.since.clone(), rolled_back: !pool.rolled_back.is_empty(), earlier: Vec::new() };
-        if goals.rolled_back {
-            let earlier = |member: &Member<'_>| Some((member.want()?, goals.before(member)?.clone()));
-            goals.earlier = members.iter().filter_map(|assessed| earlier(&assessed.member)).collect();
+        let mut goals = Self::default();
+        if let Some(pool) = pool {
+            goals.since.clone_from(&pool.since);
+            goals.rolled_back = !pool.rolled_back.is_empty();
+            goals.targets.clone_from(&pool.targets);
+        }
+        for assessed in members {
+            goals.learn(&assessed.member);
         }
         goals
     }
 
+    /// Learns what nodes had that want the same as this one.
+    fn learn(&mut self, member: &Member<'_>) {
+        let Some(revision) = target_of(member) else { return };
+        let before = self.before(member).cloned();
+        let known = self.targets.iter().position(|known| known.revision == revision);
+        let index = known.unwrap_or_else(|| {
+            self.targets.push(RolloutTarget { revision, ..RolloutTarget::default() });
+            self.targets.len() - 1
+        });
+        let known = &mut self.targets[index];
+        if let Some(before) = before.filter(|_| known.proven == StageRevisions::default()) {
+            known.proven = before;
+        }
+    }
+
+    pub fn targets(&self) -> &[RolloutTarget] {
+        &self.targets
+    }
+
     pub fn last_update<'w>(&self, member: &Member<'w>) -> Option<&'w LastUpdate> {
         member.last_update().filter(|last_update| Some(&last_update.rollout) == self.since.as_ref())
+    }
+
+    /// Returns the last update of a node, if it was to what the node should get now.
+    pub fn update_to_want<'w>(&self, member: &Member<'w>) -> Option<&'w LastUpdate> {
+        let want = target_of(member)?;
+        self.last_update(member).filter(|last_update| last_update.revision == want)
     }
 
     /// Returns what a node had when the rollout began.
@@ -49,16 +92,29 @@ impl Goals {
         (*had != StageRevisions::default()).then_some(had)
     }
 
+    /// Returns what nodes had, before the rollout, that want these revisions.
+    pub fn proven(&self, want: &StageRevisions) -> Option<&StageRevisions> {
+        let wanted = target(want);
+        let known = self.targets.iter().find(|known| known.revision == wanted)?;
+        Some(&known.proven).filter(|proven| **proven != StageRevisions::default())
+    }
+
     /// Returns what a node with this wanted revision moves to.
     pub fn of_member(&self, member: &Member<'_>, want: StageRevisions) -> StageRevisions {
         if !self.rolled_back {
             return want;
         }
-        if let Some(before) = self.before(member) {
-            return before.clone();
-        }
-        let of_others = self.earlier.iter().find(|(wanted, _)| *wanted == want).map(|(_, had)| had.clone());
-        of_others.unwrap_or(want)
+        let before = self.before(member).or_else(|| self.proven(&want));
+        before.cloned().unwrap_or(want)
+    }
+
+    /// Returns until when a failure of a node counts against its update: as long as it is to work at least.
+    pub fn soaks_until(&self, member: &Member<'_>, canary: Option<&Canary>, progress: Duration) -> Option<Timestamp> {
+        let last_update = self.last_update(member)?;
+        let soak = canary.and_then(|canary| canary.soak).map_or(SOAK, |soak| SOAK.max(soak.into()));
+        // The first installation is no step of an update.
+        let installs = if last_update.from == StageRevisions::default() { progress } else { Duration::ZERO };
+        Some(later(last_update.at.as_ref()?.0, soak.max(installs)))
     }
 }
 
@@ -83,30 +139,36 @@ pub enum Next {
 }
 
 impl Waves {
-    /// `revision` is the hash of the settings.
+    /// A canary node counts unless its update has failed or it lacks a GPU. `failed` is whether the update of a node has failed.
     pub fn of(
         canary: Option<&Canary>,
         members: &[Assessment<'_>],
         goals: &Goals,
-        revision: &str,
+        failed: impl Fn(&Member<'_>) -> bool,
         now: Timestamp,
     ) -> Self {
         let Some(canary) = canary.filter(|_| !goals.rolled_back) else { return Self::default() };
-        let last_update =
-            members.iter().filter_map(|assessed| Some((&assessed.member, goals.last_update(&assessed.member)?)));
-        let last_update: Vec<_> = last_update.filter(|(_, last_update)| last_update.revision == revision).collect();
-        if last_update.iter().any(|(_, last_update)| !last_update.canary) {
+        let updated = members.iter().filter_map(|assessed| Some((assessed, goals.update_to_want(&assessed.member)?)));
+        let updated: Vec<_> =
+            updated.filter(|(_, last_update)| last_update.from != StageRevisions::default()).collect();
+        if updated.iter().any(|(_, last_update)| !last_update.canary) {
             return Self::default();
         }
+        let lacks_gpu =
+            |assessed: &Assessment<'_>| matches!(assessed.verdict.reason, Reason::GpuMissing | Reason::GpuUnhealthy);
+        let counts = |assessed: &Assessment<'_>| !failed(&assessed.member) && !lacks_gpu(assessed);
+        let canaries: Vec<_> = updated.into_iter().filter(|(assessed, _)| counts(assessed)).collect();
         let all = u32::try_from(members.len()).unwrap_or(u32::MAX);
-        let begun = u32::try_from(last_update.len()).unwrap_or(u32::MAX);
+        let begun = u32::try_from(canaries.len()).unwrap_or(u32::MAX);
         let soak = canary.soak.map_or(Duration::ZERO, Into::into);
-        let is_underway =
-            last_update.iter().any(|(member, last_update)| last_update.at.is_none() || member.rollout().is_some());
-        let ended = last_update.iter().filter_map(|(_, last_update)| Some(last_update.at.as_ref()?.0)).max();
+        let works = |member: &Member<'_>| member.status().is_some_and(GpuNodeStatus::is_ready);
+        let is_done = |(assessed, last_update): &(&Assessment<'_>, &LastUpdate)| {
+            last_update.at.is_some() && assessed.member.rollout().is_none() && works(&assessed.member)
+        };
+        let ended = canaries.iter().filter_map(|(_, last_update)| Some(last_update.at.as_ref()?.0)).max();
         Self {
             missing: effective_spec::int_or_percent(&canary.nodes, all).max(1).saturating_sub(begun),
-            is_underway,
+            is_underway: !canaries.iter().all(is_done),
             soaks_until: ended.map(|ended| later(ended, soak)).filter(|until| now < *until),
         }
     }

@@ -13,12 +13,17 @@ use std::time::Duration;
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, NodeName, PoolName, keys,
-    policy_status::{PoolRollout, Slot},
+    policy_status::{MAX_POOLS, PoolRollout, Reboot, RolloutTarget, Slot},
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt;
 
-use crate::{assess::member::Member, time::later, world::World};
+use crate::{
+    assess::{Assessment, member::Member},
+    rollout::goal::{Goals, target_of},
+    time::later,
+    world::World,
+};
 
 /// How long a slot of an unknown GpuNode is kept: the watch of GpuNodes may be behind.
 const UNKNOWN_AT_MOST: Duration = Duration::from_mins(2);
@@ -28,6 +33,9 @@ const MAX_FAILED: usize = 100;
 const MAX_RETRY: usize = 63;
 /// In characters.
 const MAX_CAUSE: usize = 512;
+/// Of a pool.
+const MAX_TARGETS: usize = 8;
+const MAX_REBOOTS: usize = 8;
 
 #[derive(Clone, Debug)]
 pub struct Ledger<'w> {
@@ -101,14 +109,17 @@ impl<'w> Ledger<'w> {
         self.slots.push(Slot { node, pool, uid, update, since: Some(Time(now)) });
     }
 
-    /// Forgets failures of other settings than those with this hash, or from before users asked for another attempt.
-    pub fn enter(&mut self, pool: &PoolName, revision: &str) {
+    /// Forgets what is remembered of other revisions than those that the nodes of the pool should get, or from before users asked for another
+    /// attempt. Nodes with another operating system have other revisions, which say nothing about those that were begun.
+    pub fn enter(&mut self, pool: &PoolName, members: &[Assessment<'_>]) {
         let retry = retry_of(self.policy);
-        for known in self.pools.iter_mut().filter(|known| known.pool == *pool) {
-            if known.revision != revision || known.retry != retry {
-                *known = PoolRollout { pool: pool.clone(), since: known.since.clone(), ..PoolRollout::default() };
-                (known.revision, known.retry) = (revision.to_owned(), retry.to_owned());
-            }
+        let Some(known) = self.pools.iter_mut().find(|known| known.pool == *pool) else { return };
+        let wanted: Vec<_> = members.iter().filter_map(|assessed| target_of(&assessed.member)).collect();
+        let is_begun = |wanted: &String| known.targets.iter().any(|target| target.revision == *wanted && target.begun);
+        let is_new = |wanted: &String| !known.targets.iter().any(|target| target.revision == *wanted);
+        if known.retry != retry || wanted.iter().any(is_new) && !wanted.iter().any(is_begun) {
+            *known = PoolRollout { pool: pool.clone(), since: known.since.clone(), ..PoolRollout::default() };
+            retry.clone_into(&mut known.retry);
         }
     }
 
@@ -121,12 +132,13 @@ impl<'w> Ledger<'w> {
     }
 
     /// Returns when the rollout of the pool began.
-    pub fn begin(&mut self, pool: &PoolName, revision: &str, now: Timestamp) -> Time {
-        self.remembered(pool, revision).since.get_or_insert(Time(now)).clone()
+    pub fn begin(&mut self, member: &Member<'_>, now: Timestamp) -> Time {
+        self.begun(member).since.get_or_insert(Time(now)).clone()
     }
 
-    pub fn fail(&mut self, member: &Member<'_>, revision: &str) {
-        let known = self.remembered(&member.pool.name, revision);
+    /// The update of a node has failed.
+    pub fn fail(&mut self, member: &Member<'_>) {
+        let known = self.begun(member);
         if !known.failed.contains(&member.node.name) && known.failed.len() < MAX_FAILED {
             known.failed.push(member.node.name.clone());
         }
@@ -139,25 +151,71 @@ impl<'w> Ledger<'w> {
     }
 
     /// Only failures after this count.
-    pub fn roll_back(&mut self, pool: &PoolName, revision: &str, cause: &str) {
-        let known = self.remembered(pool, revision);
+    pub fn roll_back(&mut self, pool: &PoolName, cause: &str) {
+        let known = self.remembered(pool);
         known.failed.clear();
+        known.reboots.clear();
         known.rolled_back = cause.chars().take(MAX_CAUSE).collect();
+    }
+
+    /// The node was rebooted during or shortly after its update.
+    pub fn reboot(&mut self, member: &Member<'_>) {
+        let (node, boot_id) = (member.node.name.clone(), member.node.boot_id.to_string());
+        let known = &mut self.remembered(&member.pool.name).reboots;
+        if known.len() < MAX_REBOOTS && !known.iter().any(|reboot| reboot.boot_id == boot_id) {
+            known.push(Reboot { node, boot_id });
+        }
     }
 
     pub fn complete(&mut self, pool: &PoolName) {
         self.pools.retain(|known| known.pool != *pool);
     }
 
-    pub fn retain(&mut self, has_nodes: impl Fn(&PoolName) -> bool) {
-        self.pools.retain(|known| has_nodes(&known.pool));
+    /// Remembers what the nodes of a pool had before its rollout.
+    pub fn know(&mut self, pool: &PoolName, goals: &Goals) {
+        let Some(known) = self.pools.iter_mut().find(|known| known.pool == *pool) else { return };
+        for target in goals.targets() {
+            let has_room = known.targets.len() < MAX_TARGETS;
+            match known.targets.iter_mut().find(|known| known.revision == target.revision) {
+                Some(known) => known.proven.clone_from(&target.proven),
+                None if has_room => known.targets.push(target.clone()),
+                None => {}
+            }
+        }
     }
 
-    fn remembered(&mut self, pool: &PoolName, revision: &str) -> &mut PoolRollout {
+    /// Drops the oldest pools without nodes, if there are too many.
+    pub fn bound(&mut self, has_nodes: impl Fn(&PoolName) -> bool) {
+        while self.pools.len() > MAX_POOLS
+            && let Some(index) = self.pools.iter().position(|known| !has_nodes(&known.pool))
+        {
+            self.pools.remove(index);
+        }
+    }
+
+    /// Returns what is remembered of a member's pool, in which an update to what the member wants has begun.
+    fn begun(&mut self, member: &Member<'_>) -> &mut PoolRollout {
+        let known = self.remembered(&member.pool.name);
+        if let Some(revision) = target_of(member) {
+            if let Some(target) = known.targets.iter_mut().find(|target| target.revision == revision) {
+                target.begun = true;
+            } else {
+                // What was begun matters more than what was only wanted.
+                if known.targets.len() >= MAX_TARGETS {
+                    let spare = known.targets.iter().position(|target| !target.begun).unwrap_or_default();
+                    known.targets.remove(spare);
+                }
+                known.targets.push(RolloutTarget { revision, begun: true, ..RolloutTarget::default() });
+            }
+        }
+        known
+    }
+
+    fn remembered(&mut self, pool: &PoolName) -> &mut PoolRollout {
         let known = self.pools.iter().position(|known| known.pool == *pool);
         let index = known.unwrap_or_else(|| {
-            let (retry, revision) = (retry_of(self.policy).to_owned(), revision.to_owned());
-            self.pools.push(PoolRollout { pool: pool.clone(), revision, retry, ..PoolRollout::default() });
+            let retry = retry_of(self.policy).to_owned();
+            self.pools.push(PoolRollout { pool: pool.clone(), retry, ..PoolRollout::default() });
             self.pools.len() - 1
         });
         &mut self.pools[index]

@@ -1,22 +1,24 @@
 //! The rollout of a pool: which revisions each node's labels should name. A node without any gets the wanted ones immediately.
 
+mod joining;
+mod last_update;
+
 use gpu_operator_crd::{
-    ClusterGpuPolicy, PoolName,
-    gpunode::{DisruptionScope, LastUpdate, RolloutStep, StageRevisions},
+    PoolName,
+    gpunode::{DisruptionScope, RolloutStep, StageRevisions},
     keys,
     policy::OnFailure,
     reason::Reason,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{Assessment, holders, member::Member},
-    desired::effective_spec,
     note::Note,
     rollout::{
         change::{Change, daemon_sets_exist, driver_awaits_users, must_release},
         decision::{Decision, PoolDecision},
-        failures::{self, problems},
+        failures::{self, Failures},
         goal::{Goals, Next, Waves},
         ledger::Ledger,
         preflight::{self, Preflight, Preflights},
@@ -29,18 +31,17 @@ use crate::{
     },
     world::{GpuPods, World},
 };
+use joining::joins;
 
 pub struct PoolUpdates<'f> {
     pub name: &'f PoolName,
     members: &'f [Assessment<'f>],
     world: &'f World,
     terms: Terms,
-    /// The hash of the settings.
-    revision: String,
     goals: Goals,
     waves: Waves,
     preflights: Preflights,
-    /// Whether as many updates have failed as the strategy allows.
+    /// Whether as many updates have failed as the strategy allows, or updates reboot nodes.
     is_halted: bool,
     pub decision: PoolDecision,
     runtime: RuntimeRestartLock,
@@ -54,24 +55,21 @@ pub struct PoolUpdates<'f> {
 impl<'f> PoolUpdates<'f> {
     /// Decides on all nodes whose update is not pending: they have, or immediately get, the wanted revision, or are being updated.
     pub fn begin(
-        policy: &ClusterGpuPolicy,
         name: &'f PoolName,
         members: &'f [Assessment<'f>],
         world: &'f World,
         terms: Terms,
         ledger: &mut Ledger<'_>,
     ) -> Self {
-        let (named, now) = (members.first().and_then(|assessed| assessed.member.pool.named), terms.now);
-        let revision = effective_spec::revision(policy, named);
-        ledger.enter(name, &revision);
-        let goals = Goals::of(ledger.pool(name), members);
+        ledger.enter(name, members);
+        let (goals, now) = (Goals::of(ledger.pool(name), members), terms.now);
+        let has_failed = |member: &Member<'_>| ledger.failed(name).contains(&member.node.name);
         let mut updates = Self {
             name,
             members,
             world,
-            waves: Waves::of(terms.strategy.canary.as_ref(), members, &goals, &revision, now),
+            waves: Waves::of(terms.strategy.canary.as_ref(), members, &goals, has_failed, now),
             terms,
-            revision,
             goals,
             preflights: Preflights::default(),
             is_halted: false,
@@ -91,17 +89,26 @@ impl<'f> PoolUpdates<'f> {
 
     /// Halts the rollout after too many failures, or rolls it back.
     fn count_failures(&mut self, ledger: &mut Ledger<'_>) {
-        let failures = failures::of(self.name, self.members, &self.goals, &self.revision, ledger);
+        let Failures { nodes: failures, check_again } =
+            failures::of(self.name, self.members, &self.goals, &self.terms, ledger);
+        if let Some(at) = check_again.filter(|at| *at < Timestamp::MAX) {
+            self.decision.check(at);
+        }
         self.decision.failed = failures.len();
         let most = usize::try_from(self.terms.strategy.max_failures.unwrap_or(1)).unwrap_or(usize::MAX);
-        self.is_halted = failures.len() >= most;
-        let cause = failures.into_values().next().filter(|_| self.is_halted);
+        let rebooted = failures::rebooted(ledger.pool(self.name));
+        let has_failed = failures.len() >= most;
+        self.is_halted = has_failed || rebooted.is_some();
+        let cause = failures.into_values().next().filter(|_| has_failed);
         let is_back = self.goals.rolled_back;
-        let has_moved = || self.members.iter().any(|assessed| self.goals.last_update(&assessed.member).is_some());
+        let has_moved = || {
+            let mut updates = self.members.iter().filter_map(|assessed| self.goals.last_update(&assessed.member));
+            updates.any(|last_update| last_update.from != StageRevisions::default())
+        };
         let turns_back = |_: &_| self.terms.strategy.on_failure == Some(OnFailure::RollBack) && !is_back && has_moved();
         if let Some(cause) = cause.as_ref().filter(turns_back) {
-            ledger.roll_back(self.name, &self.revision, cause);
-        } else if let Some(cause) = cause {
+            ledger.roll_back(self.name, cause);
+        } else if let Some(cause) = cause.or(rebooted) {
             self.decision.halted = Some(Note::new(Reason::RolloutHalted, cause));
             return;
         }
@@ -132,11 +139,19 @@ impl<'f> PoolUpdates<'f> {
         let decision = match (goal, member.rollout()) {
             // The wanted revisions are unknown: the node keeps its revisions, or gets its previous ones back.
             (None, rollout) => keep_or_restore(member, rollout, &self.terms),
+            (Some(_), None) if joins(member) && self.holds_back(ledger) => {
+                let Some(decision) = self.proven(member) else {
+                    self.waiting.push(member);
+                    return;
+                };
+                decision
+            }
             (Some(goal), None) if has_nothing_else(&member.have, &goal) => {
+                let installed = self.first_installation(member, ledger);
                 let decision = self.restart_in_turn(settle(member, goal.clone(), self.terms.now), member);
                 let is_back = member.want().as_ref() != Some(&goal);
                 let back = is_back.then(|| Note::new(Reason::RolloutPending, ROLLED_BACK));
-                Decision { note: decision.note.or(back), ..decision }
+                Decision { note: decision.note.or(back), last_update: installed, ..decision }
             }
             (Some(goal), rollout) if !daemon_sets_exist(&goal, self.world) => {
                 let message = "update pending: the DaemonSets of the new revision do not exist yet";
@@ -162,8 +177,8 @@ impl<'f> PoolUpdates<'f> {
                 return;
             }
         };
-        if decision.failed {
-            ledger.fail(member, &self.revision);
+        if decision.failed && !member.node.is_being_removed() {
+            ledger.fail(member);
         }
         self.insert(member, decision, ledger);
     }
@@ -186,21 +201,11 @@ impl<'f> PoolUpdates<'f> {
         let scope = decision.rollout.as_ref().map(|rollout| rollout.scope);
         decision.cordon = self.terms.cordon() && scope == Some(DisruptionScope::GpuPods);
         if decision.last_update.is_none() {
-            decision.last_update = self.ended_update(member, &decision);
+            decision.last_update = self.last_update(member, &decision);
         }
         decision.not_before =
             decision.not_before.or_else(|| member.not_before().filter(|_| decision.rollout.is_none()));
         self.decision.nodes.insert(member.node.name.clone(), decision);
-    }
-
-    /// Returns the record of a node's last update. One that has been given up is none.
-    fn ended_update(&self, member: &Member<'_>, decision: &Decision) -> Option<LastUpdate> {
-        let last_update = member.last_update()?.clone();
-        let has_ended = member.rollout().is_some() && decision.rollout.is_none() && last_update.at.is_none();
-        if !has_ended {
-            return Some(last_update);
-        }
-        (decision.labels != last_update.from).then(|| LastUpdate { at: Some(Time(self.terms.now)), ..last_update })
     }
 
     pub fn take_turn(&mut self, member: &'f Member<'f>, ledger: &mut Ledger<'_>, budgets: &mut Budgets<'f>) {
@@ -223,6 +228,12 @@ impl<'f> PoolUpdates<'f> {
             note: Some(Note::new(Reason::RolloutPending, message)),
             ..settle(member.have.clone())
         };
+        if member.node.is_being_removed() {
+            return settle(member.have.clone());
+        }
+        if joins(member) {
+            return self.install_in_turn(member, want, ledger, budgets);
+        }
         let change = Change::of(member, want, self.world);
         // A failed node without allocatable units has no workload to disturb, so it is updated immediately.
         if member.was_failing() && member.allocatable() == 0 && member.external.by_claims().is_none() {
@@ -284,19 +295,8 @@ impl<'f> PoolUpdates<'f> {
             ledger.claim(member, now);
             budgets.take(member);
         }
-        let rollout = ledger.begin(self.name, &self.revision, now);
+        let rollout = ledger.begin(member, now);
         Decision { last_update: Some(self.begun_update(member, rollout)), ..decision }
-    }
-
-    fn begun_update(&mut self, member: &Member<'_>, rollout: Time) -> LastUpdate {
-        let before = self.goals.last_update(member).cloned();
-        if let Some(before) = before.clone().filter(|_| self.goals.rolled_back) {
-            return before;
-        }
-        let canary = self.waves.next() == Next::Canary;
-        self.waves.begin();
-        let from = before.map_or_else(|| member.have.clone(), |before| before.from);
-        LastUpdate { rollout, revision: self.revision.clone(), canary, from, unhealthy: problems(member), at: None }
     }
 
     /// Returns why no update begins until a user or a recovery changes that.
@@ -374,6 +374,7 @@ impl<'f> PoolUpdates<'f> {
                 ledger.complete(self.name);
             }
         }
+        ledger.know(self.name, &self.goals);
         self.decision
     }
 }

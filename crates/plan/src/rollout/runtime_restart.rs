@@ -11,7 +11,7 @@ use crate::{
     inventory::membership::{self, name_of},
     note::Note,
     revision,
-    rollout::{decision, recreate_pods, toolkit_restart},
+    rollout::{decision::missed_a_gpu_before, recreate_pods, toolkit_restart},
     world::{NodeFacts, World},
 };
 
@@ -130,11 +130,17 @@ fn failure(member: &Member<'_>, verdict: &Verdict, now: Timestamp) -> Option<Str
             .is_away()
             .then(|| format!("node {} has reason {reason}; bring it back, or delete the Node", member.node.name))
     };
-    is_away().or_else(|| decision::failure(member, verdict)).or_else(of_pod)
+    is_away().or_else(|| failing(member, verdict)).or_else(of_pod)
 }
 
 /// Whether a restart is really needed is known only on the node.
 fn restarts(member: &Member<'_>, revisions: &StageRevisions) -> bool {
     let configured = member.toolkit().is_some_and(|toolkit| toolkit.setup().is_some());
     configured && revisions.toolkit.is_some() && revisions.toolkit != member.have.toolkit
+}
+
+fn failing(member: &Member<'_>, verdict: &Verdict) -> Option<String> {
+    let overdue = member.status().is_some_and(|status| status.reason() == Some(Reason::ProgressDeadlineExceeded));
+    (verdict.reason.is_failure() && !missed_a_gpu_before(verdict) || overdue)
+        .then(|| format!("node {}: {}: {}", member.node.name, verdict.reason, verdict.message))
 }

@@ -24,6 +24,10 @@ pub type NodeLabels = BTreeMap<Interned, Interned>;
 /// A Node without its images, volumes and addresses, which make up most of it.
 pub type TrimmedNode = Partial<Node, TrimmedSpec, TrimmedStatus>;
 
+/// With which Cluster Autoscaler and Karpenter (since 1.0, and before) drain a node.
+const AUTOSCALER_TAINTS: [&str; 3] =
+    ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"];
+
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrimmedSpec {
@@ -187,6 +191,12 @@ impl NodeFacts {
     pub fn untolerated(&self, tolerations: &[Toleration]) -> impl Iterator<Item = &TaintFact> {
         let tolerated = |taint: &TaintFact| tolerations.iter().any(|toleration| taint.tolerated_by(toleration));
         self.taints.iter().filter(move |taint| taint.keeps_pods_away() && !self.owns(taint) && !tolerated(taint))
+    }
+
+    /// Whether the node is being deleted, or an autoscaler drains it to delete it.
+    pub fn is_being_removed(&self) -> bool {
+        let removes = |taint: &TaintFact| AUTOSCALER_TAINTS.contains(&taint.key.as_str());
+        self.deleting || self.taints.iter().any(removes)
     }
 
     /// Whether the node can be expected to serve pods.

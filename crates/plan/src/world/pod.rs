@@ -258,6 +258,20 @@ fn intended_node(pod: &Pod) -> Option<&str> {
         .find_map(|field| field.values.as_ref()?.first().map(String::as_str))
 }
 
+/// containerd's reason for a container that ran when the machine went down. Its exit code is 255.
+const UNKNOWN: &str = "Unknown";
+
+fn is_unknown(ended: &ContainerStateTerminated) -> bool {
+    ended.reason.as_deref() == Some(UNKNOWN)
+}
+
+impl Exit {
+    /// Whether the container ran when the machine went down, which is no failure.
+    pub fn is_by_shutdown(&self) -> bool {
+        self.code == 255 && self.message == UNKNOWN
+    }
+}
+
 impl ContainerFacts {
     pub fn running_since(&self) -> Option<ObservedTime> {
         match self.state {
@@ -270,7 +284,9 @@ impl ContainerFacts {
         let counts = |ended: &&ContainerStateTerminated| sandbox.is_none_or(|sandbox| sandbox.saw(ended));
         let exit = |ended: &ContainerStateTerminated| Exit {
             code: ended.exit_code,
-            message: kept(ended.message.as_ref().or(ended.reason.as_ref())).trim().to_owned(),
+            message: kept(ended.message.as_ref().filter(|_| !is_unknown(ended)).or(ended.reason.as_ref()))
+                .trim()
+                .to_owned(),
         };
         let state = status.state.clone().unwrap_or_default();
         let state = if let Some(running) = state.running {

@@ -69,7 +69,7 @@ fn the_first_failure_halts_the_pool_until_the_edit_is_reverted() {
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
     // A spec that cannot be satisfied is reported as such, together with the halt.
     sim.apply_policy("all", "{pools: [{name: p, driver: {version: 470.256.02}}]}");
-    sim.run(20);
+    sim.steps(90);
     assert_eq!(sim.condition("all", "Accepted"), ("False".into(), "InvalidPolicy".into()));
     let pool = sim.policy_status("all").pools[0].clone();
     assert_eq!(pool.reason(), Some(Reason::DriverUnsupported));
@@ -187,6 +187,7 @@ fn a_cordoned_node_whose_update_fails_halts_its_pool() {
     sim.faults.insert("b".into(), without_new_image());
     sim.apply_policy("all", ROOMY);
     assert_eq!(order_of_updates(&mut sim), ["b"]);
+    sim.run(100);
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
     sim.faults.clear();
     sim.settle();

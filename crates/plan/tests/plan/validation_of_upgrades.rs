@@ -38,7 +38,7 @@ fn an_upgrade_is_complete_once_its_test_has_passed() {
     assert_eq!(tests(&sim), 2);
     sim.faults.insert("a".into(), failing());
     sim.apply_policy("all", UPGRADED);
-    sim.steps(50);
+    sim.steps(110);
     assert_eq!((reported(&sim, "a").1, reported(&sim, "b").1), (Reason::ValidationFailed, Reason::RolloutPending));
     assert!(sim.is_moving("a") && !sim.is_moving("b"));
     assert_eq!(sim.condition("all", "Stalled"), ("True".into(), "RolloutHalted".into()));
@@ -49,7 +49,7 @@ fn an_upgrade_is_complete_once_its_test_has_passed() {
         (result(&sim, "a"), result(&sim, "b")),
         (Some(ValidationResult::Passed), Some(ValidationResult::Passed))
     );
-    assert_eq!((tests(&sim), sim.condition("all", "Ready").0), (5, "True".into()));
+    assert_eq!((tests(&sim), sim.condition("all", "Ready").0), (6, "True".into()));
 }
 
 #[test]

@@ -20,7 +20,10 @@ fn one_of_two(spec: &str) -> Sim {
 /// Returns two nodes that are updated to a driver image that does not exist.
 fn halted() -> Sim {
     let missing_images = ["590.10.01".to_owned()].into();
-    Sim::settled_fleet(OLD, &["a", "b"]).faulty(Faults { missing_images, ..Faults::default() }).policy("all", NEW)
+    Sim::settled_fleet(OLD, &["a", "b"])
+        .faulty(Faults { missing_images, ..Faults::default() })
+        .policy("all", NEW)
+        .run_for(100)
 }
 
 /// Returns two nodes that have returned to their driver, because the image of another one does not exist.
@@ -28,7 +31,7 @@ fn rolled_back() -> Sim {
     let missing_images = ["590.10.01".to_owned()].into();
     let new = "{rollout: {onFailure: RollBack}, pools: [{name: p, driver: {version: 590.10.01}}]}";
     let sim = Sim::settled_fleet(OLD, &["a", "b"]).faulty(Faults { missing_images, ..Faults::default() });
-    sim.policy("all", new).run_for(100)
+    sim.policy("all", new).run_for(200)
 }
 
 /// Returns a ready node under a policy with these pools.
