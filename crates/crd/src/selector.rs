@@ -74,6 +74,11 @@ impl Selector {
             && self.match_expressions.iter().all(meets)
     }
 
+    /// Returns the keys of the labels that it requires or excludes.
+    pub fn keys(&self) -> impl Iterator<Item = &String> {
+        self.match_labels.keys().chain(self.match_expressions.iter().map(|requirement| &requirement.key))
+    }
+
     /// Returns whether every node that `other` matches is matched by this selector too, judged by a comparison of the
     /// requirements. Requirements that are equal but written differently are not recognized as equal.
     pub fn is_implied_by(&self, other: &Self) -> bool {

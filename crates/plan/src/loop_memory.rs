@@ -1,6 +1,7 @@
 //! What the reconcile loop remembers from one pass to the next, because the API server does not store it: recent failures and the times of
 //! writes. Time is an argument.
 
+pub mod labels;
 pub mod reads;
 pub mod retry;
 pub mod throttle;
@@ -14,6 +15,7 @@ use gpu_operator_crd::NodeName;
 
 pub use retry::{Class, Failure};
 
+use labels::Settling;
 use reads::Busy;
 use reads::Unread;
 use retry::Retry;
@@ -34,6 +36,7 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LoopState {
     busy: Busy,
+    labels: Settling,
     overdue: Overdue,
     retry: Retry,
     throttle: Throttle,
@@ -47,6 +50,7 @@ pub struct LoopState {
 impl LoopState {
     /// Adds the findings of earlier passes to the world.
     pub fn annotate(&mut self, world: &mut World, now: Uptime) {
+        self.labels.annotate(world, now);
         self.busy.annotate(world, now);
         self.retry.annotate(world);
     }
@@ -111,7 +115,7 @@ impl LoopState {
 
     /// Returns how soon to plan again, if something is held or a message is to change.
     pub fn next(&self, now: Uptime) -> Option<Duration> {
-        let writes = [self.retry.next(), self.next_status, self.resolved];
+        let writes = [self.labels.next(), self.retry.next(), self.next_status, self.resolved];
         let next = writes.into_iter().chain([self.busy.next(now)]).flatten().min();
         next.map(|next| next.saturating_sub(now))
     }

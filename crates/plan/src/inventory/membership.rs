@@ -153,9 +153,7 @@ impl<'p> Claim<'p> {
 
     /// For a label that the policy publishes, which is ignored in a match.
     fn own_label(&self, policy: &ClusterGpuPolicy) -> Option<String> {
-        let Selector { match_labels, match_expressions } = self.selector()?;
-        let mut keys = match_labels.keys().chain(match_expressions.iter().map(|requirement| &requirement.key));
-        let key = keys.find(|key| publishes(policy, key))?;
+        let key = self.selector()?.keys().find(|key| publishes(policy, key))?;
         let otherwise = if keys::is_discovered(key) {
             "remove compatibility.labels".to_owned()
         } else {

@@ -115,6 +115,12 @@ pub fn signals(catalogue: &Catalogue, node: &NodeFacts) -> Signals {
     signals
 }
 
+/// Whether a label may decide of which model a node is.
+pub fn names_a_model(key: &str) -> bool {
+    let is_of = |cloud: &Cloud| key == cloud.model || [cloud.maker, cloud.memory].contains(&Some(key));
+    key == keys::MODEL_OVERRIDE || key.starts_with(NFD_PCI) || CLOUDS.iter().any(is_of)
+}
+
 /// Returns the canonical name by any cloud's name, or the given name if the catalogue lacks it.
 pub fn canonical(catalogue: &Catalogue, name: &str) -> String {
     catalogue.model(name).map_or_else(|| name.to_owned(), |model| model.name.clone())

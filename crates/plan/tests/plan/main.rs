@@ -28,6 +28,7 @@ mod kernel_log;
 mod labels;
 mod law;
 mod leaving;
+mod lost_labels;
 mod messages;
 mod mig;
 mod mixed;
