@@ -97,6 +97,14 @@ pub struct Sim {
     /// The log of successful tests, or the error on reading it.
     pub test_log: Result<String, String>,
     pub faults: BTreeMap<NodeName, Faults>,
+    /// The driver versions whose containers crash, on every node.
+    pub broken_drivers: BTreeSet<String>,
+    /// The containers that have crashed once, by pod and boot: how often.
+    pub crashes: BTreeMap<(String, Interned), u32>,
+    /// How long after their eviction GPU pods end, for those that do not end at once.
+    pub graces: BTreeMap<String, SignedDuration>,
+    /// The nodes on which a DaemonSet of a user has a pod with a GPU, and how many pods it has created there.
+    pub user_sets: BTreeMap<NodeName, u32>,
     /// Policies and GpuNodes that another version of the API has written, and that the operator cannot parse.
     pub unparsable_policies: BTreeSet<PolicyName>,
     pub unparsable_gpu_nodes: BTreeSet<NodeName>,
@@ -157,6 +165,10 @@ impl Sim {
             requests: BTreeMap::new(),
             test_log: Ok("[Vector addition of 50000 elements]\nTest PASSED\nDone\n".into()),
             faults: BTreeMap::new(),
+            broken_drivers: BTreeSet::new(),
+            crashes: BTreeMap::new(),
+            graces: BTreeMap::new(),
+            user_sets: BTreeMap::new(),
             unparsable_policies: BTreeSet::new(),
             unparsable_gpu_nodes: BTreeSet::new(),
             other_schema: None,

@@ -298,6 +298,7 @@ impl Sim {
         self.gpu_nodes.remove(node);
         self.gpu_pods.remove(node);
         self.faults.remove(node);
+        self.user_sets.remove(node);
         self.pods.retain(|_, pod| pod.node != *node);
     }
 

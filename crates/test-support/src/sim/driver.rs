@@ -55,6 +55,8 @@ impl Sim {
         let version = self.driver_version(node);
         let root = self.driver_root(node);
         let used = self.is_used(node);
+        let broken = version.as_ref().filter(|version| self.broken_drivers.contains(*version));
+        let crash = faults.driver_crash.clone().or(broken.map(|version| format!("driver {version} does not load")));
         let missing = faults.missing_images.contains(&self.driver_tag(node));
         let now = self.now;
         let Some(pod) = self.pods.get_mut(&format!("driver@{node}")) else { return };
@@ -66,8 +68,8 @@ impl Sim {
             container.ready = false;
             return;
         };
-        if let Some(words) = &faults.driver_crash {
-            let exit = Exit { code: 1, message: words.clone() };
+        if let Some(message) = crash {
+            let exit = Exit { code: 1, message };
             container.state = ContainerState::Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
             container.last_failure = Some(exit);
             container.ready = false;

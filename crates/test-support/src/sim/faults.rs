@@ -24,6 +24,8 @@ pub struct Faults {
     pub slow: i64,
     /// The API server rejects the pods of all stages with this message.
     pub pods_forbidden: Option<&'static str>,
+    /// The API server fails to create the pods of all stages, with this message, such as that of a webhook that does not answer.
+    pub pods_fail: Option<&'static str>,
     /// The plugin runs, but kubelet publishes only this number of GPUs.
     pub publishes: Option<u32>,
     /// The node has no probe pod.

@@ -57,6 +57,7 @@ impl Sim {
     pub fn run_kubelet(&mut self, node: &NodeName) {
         if self.nodes[node].ready {
             self.run_node(node);
+            self.run_gpu_pods(node);
             self.note_service(node);
         }
         self.templates.retain(|name, _| self.pods.contains_key(name));
@@ -111,8 +112,9 @@ impl Sim {
                 continue; // The new pod is created once the old one is gone.
             }
             let Some(set) = set.filter(|set| self.tolerates(set, node)) else { continue };
-            if let Some(words) = self.faults_of(node).pods_forbidden {
-                let message = format!("pods is forbidden: {words}");
+            let faults = self.faults_of(node);
+            let forbidden = faults.pods_forbidden.map(|words| format!("pods is forbidden: {words}"));
+            if let Some(message) = forbidden.or(faults.pods_fail.map(str::to_owned)) {
                 self.refusals.insert(set, Refusal { message, at: Some(self.now) });
             } else if !self.pods.contains_key(&name) {
                 let applied = self.sets[&set].annotations().get(keys::APPLIED).map(Interned::from);

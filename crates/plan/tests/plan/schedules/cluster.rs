@@ -241,7 +241,8 @@ impl Cluster {
         let (Some(planned), name) = (planned, &write.target.name) else { return Fate::Same };
         match self.store.get(&(Kind::Pod, name.clone())) {
             Some(stored) if stored.born == planned.born => {
-                let is_same = self.sim.pods[name].running_since() == planned.running_since;
+                let is_same = self.sim.pods[name].running_since() == planned.running_since
+                    && operator::boot_of(&self.sim, name) == planned.boot;
                 if is_same { Fate::Same } else { Fate::Restarted }
             }
             _ => Fate::Gone,

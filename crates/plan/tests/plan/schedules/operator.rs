@@ -45,8 +45,9 @@ pub struct Operator {
 pub struct PlannedPod {
     /// When it was created.
     pub born: Version,
-    /// Since when it ran.
+    /// Since when it ran, and on which boot of its machine: one that a reboot starts again may have started within the same second.
     pub running_since: Option<ObservedTime>,
+    pub boot: u64,
 }
 
 /// A pass that is being carried out.
@@ -167,7 +168,8 @@ impl Operator {
         claims::of_boots(&world, &writes)?;
         let planned = |pod: &String| {
             let running_since = world.pods.get(pod).and_then(|pod| pod.running_since());
-            Some((pod.clone(), PlannedPod { born: self.mirrors[&Kind::Pod].get(pod)?.born, running_since }))
+            let (born, boot) = (self.mirrors[&Kind::Pod].get(pod)?.born, boot_of(sim, pod));
+            Some((pod.clone(), PlannedPod { born, running_since, boot }))
         };
         let deleted = writes.iter().filter(|write| deletes_pod(write)).map(|write| &write.target.name);
         let pods = deleted.filter_map(planned).collect();
@@ -229,6 +231,12 @@ impl Operator {
         (self.awake, self.carry.next(uptime(now)), hash_of(&(reported.held_writes, reported.contested_nodes)))
             .hash(hasher);
     }
+}
+
+/// Returns the boot of the machine of a pod.
+pub fn boot_of(sim: &Sim, pod: &str) -> u64 {
+    let machine = sim.pods.get(pod).and_then(|pod| sim.machines.get(&pod.node));
+    hash_of(&machine.map(|machine| &machine.boot_id))
 }
 
 pub fn deletes_pod(write: &Write) -> bool {
