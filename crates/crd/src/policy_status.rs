@@ -209,7 +209,7 @@ pub struct RolloutTarget {
     pub proven: StageRevisions,
 }
 
-/// A boot of a node that nobody asked for.
+/// A reboot of a node.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Reboot {

@@ -110,7 +110,7 @@ impl<'w> Ledger<'w> {
     }
 
     /// Forgets what is remembered of other revisions than those that the nodes of the pool should get, or from before users asked for another
-    /// attempt. Nodes with another operating system have other revisions, which say nothing about those that were begun.
+    /// attempt. Nodes with another operating system have other revisions, which prove nothing about those that were begun.
     pub fn enter(&mut self, pool: &PoolName, members: &[Assessment<'_>]) {
         let retry = retry_of(self.policy);
         let Some(known) = self.pools.iter_mut().find(|known| known.pool == *pool) else { return };

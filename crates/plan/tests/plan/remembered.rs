@@ -40,7 +40,7 @@ fn rolled_back() -> Sim {
 #[test]
 fn a_bad_driver_does_not_return_by_itself() {
     let lost = |sim: &mut Sim| {
-        let nothing = "{nodeSelector: {matchLabels: {nobody: has}}}";
+        let nothing = "{nodeSelector: {matchLabels: {pool: none}}}";
         let policy = sim.policies[&"all".into()].spec.clone();
         sim.apply_policy("all", nothing);
         sim.steps(180);
