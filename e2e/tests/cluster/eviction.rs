@@ -27,7 +27,7 @@ fn policy(nodes: &[Fixture], driver: &str) -> Result<ClusterGpuPolicy> {
         "images": {"registry": "localhost:5999"},
         "nodeSelector": {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": names}]},
         "defaults": {"driver": {"version": driver}},
-        "rollout": {"maxParallel": 3, "maxUnavailable": "100%", "gpuPods": {"mode": "Evict"}},
+        "rollout": {"maxParallel": 4, "maxUnavailable": "100%", "gpuPods": {"mode": "Evict"}},
     });
     Ok(ClusterGpuPolicy::new("fleet", serde_json::from_value(spec)?))
 }
@@ -90,6 +90,31 @@ async fn create(served: &Fixture, training: &Fixture) -> Result<(Api<PodDisrupti
     Ok((budgets, jobs))
 }
 
+/// Creates a Deployment's pod, and one of a DaemonSet with data that would be lost, which is never evicted.
+async fn create_kept(f: &Fixture) -> Result<()> {
+    let mut agent = template(f, "agent");
+    agent["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+    for (kind, mut spec) in [
+        ("Deployment", json!({"replicas": 1, "template": template(f, "notebook")})),
+        ("DaemonSet", json!({"template": agent})),
+    ] {
+        let app = spec["template"]["metadata"]["labels"]["app"].clone();
+        spec["selector"] = json!({"matchLabels": {"app": app}});
+        spec["template"]["spec"]["restartPolicy"] = json!("Always");
+        let object = json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": app, "namespace": f.users()}, "spec": spec});
+        let object: kube::api::DynamicObject = serde_json::from_value(object)?;
+        let plural = format!("{}s", kind.to_lowercase());
+        let resource = kube::api::ApiResource {
+            plural,
+            ..kube::api::ApiResource::from_gvk(&kube::api::GroupVersionKind::gvk("apps", "v1", kind))
+        };
+        Api::<kube::api::DynamicObject>::namespaced_with(f.cluster.client(), &f.users(), &resource)
+            .create(&PostParams::default(), &object)
+            .await?;
+    }
+    Ok(())
+}
+
 /// Checks that `gpu-operator plan` reports the change of the driver beforehand: all nodes in the first wave, each with its pod.
 async fn is_planned(nodes: &[Fixture], outcomes: [(&str, Outcome); 3]) -> Result<()> {
     let cluster = &nodes[0].cluster;
@@ -126,8 +151,8 @@ async fn is_attributed(f: &Fixture, pod: &str) -> Result<()> {
 #[test]
 fn evicted_pods_come_back_and_a_bare_pod_stays() {
     everywhere(async |nodes| {
-        let [served, training, bare, ..] = nodes.as_slice() else { bail!("too few nodes") };
-        let all = &nodes[..3];
+        let [served, training, bare, kept, ..] = nodes.as_slice() else { bail!("too few nodes") };
+        let all = &nodes[..4];
         apply(all, DEFAULT_DRIVER).await?;
         for f in all {
             f.wait_for_status("a ready node", |status| {
@@ -138,6 +163,9 @@ fn evicted_pods_come_back_and_a_bare_pod_stays() {
         }
         let (budgets, jobs) = create(served, training).await?;
         bare.run_gpu_pod("bare").await?;
+        create_kept(kept).await?;
+        let pods_kept = || async { Ok([running(kept, "agent").await?, running(kept, "notebook").await?]) };
+        let kept_before: [String; 2] = eventually(READY, "running pods", pods_kept).await?;
         let pods = || async { Ok([running(served, "web").await?, running(training, "training").await?]) };
         let before: [String; 2] = eventually(READY, "running pods", pods).await?;
         eventually(READY, "a budget that allows no disruption", || async {
@@ -149,7 +177,7 @@ fn evicted_pods_come_back_and_a_bare_pod_stays() {
 
         let outcomes =
             [(before[0].as_str(), Outcome::Blocked), (&before[1], Outcome::Evicted), ("bare", Outcome::Kept)];
-        is_planned(all, outcomes).await?;
+        is_planned(&nodes[..3], outcomes).await?;
         apply(all, OTHER).await?;
         let loaded = |f: &Fixture| f.host.standin().loaded_driver();
         let updated = async |f: &Fixture| {
@@ -176,6 +204,10 @@ fn evicted_pods_come_back_and_a_bare_pod_stays() {
         ensure!(status.waits_on == [format!("{}/bare", bare.users())], "{status:?}");
         ensure!(status.message.contains("gpuPods.barePods: Evict"), "{}", status.message);
         is_attributed(bare, "bare").await?;
+        // No pod is evicted beside one that has to be kept.
+        kept.wait_for_reason(Reason::GpuPodsInUse).await?;
+        let message = kept.status().await?.message;
+        ensure!(message.contains(&kept_before[0]) && message.contains("gpuPods.emptyDir: Evict"), "{message}");
         // The budget is named.
         served.wait_for_reason(Reason::EvictionBlocked).await?;
         let message = served.status().await?.message;
@@ -190,6 +222,9 @@ fn evicted_pods_come_back_and_a_bare_pod_stays() {
         .await?;
         bare.cluster.kubectl(&["delete", "pod", "bare", "-n", &bare.users()])?;
         updated(bare).await?;
+        ensure!(pods_kept().await? == kept_before, "a pod was evicted beside one that is kept");
+        kept.cluster.kubectl(&["delete", "daemonset", "agent", "-n", &kept.users()])?;
+        updated(kept).await?;
         eventually(READY, "metrics without the pod that has ended", || async {
             let metrics = bare.ask_probe("/metrics").await?;
             ensure!(!metrics.contains("pod=\"bare\""), "{metrics}");
