@@ -30,7 +30,7 @@ pub struct RolloutStrategy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub max_failures: Option<u32>,
-    /// What happens to pods that use the GPUs of a node whose driver or MIG layout changes.
+    /// What happens to pods that use the GPUs of a node whose driver, MIG layout or MPS daemon changes.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gpu_pods: RolloutGpuPods,
     /// The nodes of a pool that are updated before all others.
@@ -39,7 +39,7 @@ pub struct RolloutStrategy {
     /// What happens when a pool's rollout halts because of failures. Defaults to `Halt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_failure: Option<OnFailure>,
-    /// If true, no further update begins; those that have begun go on.
+    /// If true, no further update begins. Nodes that only await their pods are uncordoned; others go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
     /// When updates begin: only while one of these windows is open. A node whose pods are awaited when they close is uncordoned and
