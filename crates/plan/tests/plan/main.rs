@@ -8,6 +8,7 @@ mod clocks;
 mod coexistence;
 mod columns;
 mod cuda;
+mod drain_budget;
 mod drift;
 mod driver_down;
 mod eviction;
