@@ -115,8 +115,10 @@ impl Preflights {
         let next = others.find(|member| may_try(member, goal, pool) && !new(member).is_empty());
         match (next, tried.first()) {
             (Some(member), _) if tried.len() < MAX_PULLING => {
-                self.need(name(goal, &member.node.name), member, new(member));
-                pulling(member)
+                let pod = name(goal, &member.node.name);
+                let refused = pool.world.refused_pods.get(&pod).map(|error| format!("update pending: {error}"));
+                self.need(pod, member, new(member));
+                refused.map_or_else(|| pulling(member), Preflight::Underway)
             }
             (_, Some((.., Pull::Failed(why)))) => Preflight::Failed(format!(
                 "no node was updated, because the images of the new revision cannot be pulled: {why}"

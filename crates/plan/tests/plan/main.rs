@@ -27,6 +27,7 @@ mod image_list;
 mod install;
 mod kernel_log;
 mod labels;
+mod last_answers;
 mod law;
 mod leaving;
 mod lost_labels;
