@@ -111,8 +111,9 @@ impl Preflights {
             return Preflight::Underway(message.to_owned());
         }
         let members = pool.members.iter().map(|assessed| &assessed.member);
-        let mut others = members.filter(|member| tried.iter().all(|(other, ..)| other.node.name != member.node.name));
-        let next = others.find(|member| may_try(member, goal, pool) && !new(member).is_empty());
+        let others = members.filter(|member| tried.iter().all(|(other, ..)| other.node.name != member.node.name));
+        let able = others.filter(|member| may_try(member, goal, pool) && !new(member).is_empty());
+        let next = able.min_by_key(|member| member.node.has_pressure);
         match (next, tried.first()) {
             (Some(member), _) if tried.len() < MAX_PULLING => {
                 let pod = name(goal, &member.node.name);
