@@ -93,6 +93,12 @@ impl World {
             || policy.is_some_and(|policy| self.unreadable_policies.contains(policy))
     }
 
+    /// Returns a DaemonSet, `namespace/name`, of another installation of this operator than that in the namespace `own`.
+    pub fn other_installation(&self, own: &str) -> Option<&str> {
+        let sets = self.foreign_sets.iter().filter(|(_, set)| set.is_of_an_installation());
+        sets.map(|(key, _)| key.as_str()).find(|key| key.split('/').next() != Some(own))
+    }
+
     /// Returns how pods request GPUs in this cluster.
     pub fn gpu_requests(&self) -> GpuRequests {
         let plugins = self.policies.values().flat_map(|policy| {

@@ -32,7 +32,7 @@ use crate::{
     },
     settings::{ASK_AGAIN, PROGRESS_DEADLINE, Settings},
     time::later,
-    world::{OtherSchema, World},
+    world::{HeldWrite, OtherSchema, World},
 };
 
 /// The same for all policies.
@@ -45,7 +45,15 @@ pub struct Context<'f> {
     /// The models of nodes, including those that the catalogue lacks.
     pub models: BTreeSet<String>,
     pub leavers: Leavers,
+    /// With another installation of this operator.
+    pub conflict: Option<HeldWrite>,
     pub now: Timestamp,
+}
+
+impl Context<'_> {
+    fn held_writes(&self) -> impl Iterator<Item = &HeldWrite> {
+        self.conflict.iter().chain(&self.fleet.world.held_writes)
+    }
 }
 
 pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
@@ -97,7 +105,6 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     let finalizer = finalizer(policy, world, &context.leavers);
     plan.writes.extend(finalizer.map(|present| write::finalizer(policy, present)));
     let is_member = |node: &NodeName| counted.iter().any(|counted| counted.node == node);
-    let held_write = world.held_writes.iter().find(|held| held.concerns.is_of(&name, is_member));
     let other_schema = world.other_schema.as_ref();
     plan.check(other_schema.map(OtherSchema::reported_from).filter(|from| now < *from));
     let trouble = policy_conditions::Trouble {
@@ -105,7 +112,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         waits_for: rollout.and_then(|rollout| rollout.waits_for.as_deref()),
         pool_problems: &pool_problems,
         invalid: invalid.as_deref(),
-        held_write,
+        held_write: context.held_writes().find(|held| held.concerns.is_of(&name, is_member)),
         jetson: if counted.is_empty() { first_jetson(policy, &fleet.unmanaged) } else { None },
         agent_refusal: pod_failure::agent_refusal(world),
         other_schema: other_schema.filter(|other| now >= other.reported_from()),

@@ -35,6 +35,7 @@ mod messages;
 mod mig;
 mod mixed;
 mod models;
+mod other_installation;
 mod other_schema;
 mod pace;
 mod passes;
