@@ -33,6 +33,7 @@ use crate::{
     inventory::{
         Fleet, UnmanagedNode, gpus,
         membership::{name_of, overlap_note},
+        records,
     },
     note::Note,
     world::World,
@@ -55,14 +56,16 @@ pub struct Assessment<'w> {
 }
 
 impl<'w> Assessment<'w> {
-    pub fn of(
+    fn of(
         desired: DesiredNode<'w>,
         catalogue: &Catalogue,
         world: &'w World,
-        absent_images: &BTreeSet<&str>,
+        fleet: &FleetFacts<'_>,
         now: Timestamp,
     ) -> Self {
-        let member = Member::of(desired, world, now);
+        let pool = (name_of(desired.policy), desired.pool.name.clone());
+        let member = Member::of(desired, world, fleet.most_gpus.get(&pool).copied(), now);
+        let absent_images = &fleet.absent_images;
         let missing_image = preflight::missing_precompiled(catalogue, &member, absent_images);
         let validation = validation::of(&member, &world.log_tails, now);
         let ceilings = driver_version::ceilings(catalogue, &member);
@@ -79,6 +82,28 @@ impl<'w> Assessment<'w> {
         let verdict = phase::judge(&member, evidence, world, now);
         let notes = notes(&member, missing_image.as_deref());
         Self { member, notes, missing_image, against_driver, broken_stage, cuda: ceilings, validation, verdict }
+    }
+}
+
+/// What the assessment of a node needs of other nodes.
+struct FleetFacts<'w> {
+    /// Revisions whose driver image does not exist.
+    absent_images: BTreeSet<&'w str>,
+    /// The most GPUs that the bus of a node has ever shown, by policy and pool, of the nodes that have reported.
+    most_gpus: BTreeMap<(PolicyName, PoolName), u32>,
+}
+
+impl<'w> FleetFacts<'w> {
+    fn of(world: &'w World, governed: &[DesiredNode<'_>]) -> Self {
+        let mut most_gpus: BTreeMap<_, u32> = BTreeMap::new();
+        // A pool's number is not that of a node with an annotation.
+        for node in governed.iter().filter(|node| node.discovery.expected.annotated.is_none()) {
+            if let Some(report) = records::last_report(node.gpu_node) {
+                let most = most_gpus.entry((name_of(node.policy), node.pool.name.clone())).or_default();
+                *most = node.discovery.seen.with_passed_through(Some(report)).max(*most);
+            }
+        }
+        Self { absent_images: preflight::without_driver_image(world), most_gpus }
     }
 }
 
@@ -136,9 +161,9 @@ pub fn assess<'w>(fleet: Fleet<'w, DesiredNode<'w>>, variants: Variants<'w>, now
     for policy in unmanaged.iter().filter_map(|node| node.selected_by) {
         policies.entry(name_of(policy)).or_default().opted_out += 1;
     }
-    let absent_images = preflight::without_driver_image(world);
+    let facts = FleetFacts::of(world, &governed);
     for node in governed {
-        let assessment = Assessment::of(node, catalogue, world, &absent_images, now);
+        let assessment = Assessment::of(node, catalogue, world, &facts, now);
         let policy = name_of(assessment.member.policy);
         for other in &assessment.member.others {
             policies.entry(policy.clone()).or_default().overlap(other, &policy);

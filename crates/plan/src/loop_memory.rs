@@ -52,7 +52,7 @@ impl LoopState {
     pub fn annotate(&mut self, world: &mut World, now: Uptime) {
         self.labels.annotate(world, now);
         self.busy.annotate(world, now);
-        self.retry.annotate(world);
+        self.retry.annotate(world, now);
     }
 
     /// Returns the cached read errors of validation pods that are in back-off.

@@ -24,7 +24,7 @@ pub mod write;
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::PolicyName;
+use gpu_operator_crd::{PolicyName, reason::Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use policy_nodes::Context;
@@ -35,6 +35,7 @@ use crate::{
     assess::AssessedFleet,
     rollout::{Rollout, recreate_pods},
     settings::Settings,
+    world::{Concern, HeldWrite},
 };
 
 pub fn assemble<'f>(
@@ -48,7 +49,8 @@ pub fn assemble<'f>(
     let models = fleet.members().filter_map(|assessed| assessed.member.model().map(str::to_owned)).collect();
     let mut plan = Plan::default();
     let leavers = unmanaged::add(&mut plan, fleet, rollout, now);
-    let context = Context { settings, fleet, rollout, model_conflicts, models, leavers, now };
+    let conflict = world.other_installation(&settings.namespace).map(|set| conflict(set, &settings.namespace));
+    let context = Context { settings, fleet, rollout, model_conflicts, models, leavers, conflict, now };
     for policy in world.policies.values() {
         policy_nodes::add(&mut plan, &context, policy);
     }
@@ -61,6 +63,20 @@ pub fn assemble<'f>(
     if world.other_schema.is_some() {
         plan.writes.retain(|write| !write.prunes());
     }
+    // Both would place pods on the same nodes by the same labels.
+    if context.conflict.is_some() {
+        plan.writes.retain(Write::only_reports);
+    }
     plan.sort();
     plan
+}
+
+fn conflict(set: &str, own: &str) -> HeldWrite {
+    let namespace = set.split('/').next().unwrap_or_default();
+    let message = format!(
+        "DaemonSet {set} belongs to an installation of this operator in namespace {namespace}, so the operator in namespace {own} changes \
+         nothing on the nodes: install the chart in namespace {namespace} again and uninstall it from {own}, or delete the policies \
+         there first"
+    );
+    HeldWrite { concerns: Concern::Fleet, reason: Reason::ManagerConflict, message }
 }

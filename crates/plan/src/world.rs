@@ -68,6 +68,8 @@ pub struct World {
     pub gpu_pods: BTreeMap<NodeName, GpuPods>,
     /// Why the API server does not evict pods, `namespace/name`, if it was asked to.
     pub refused_evictions: BTreeMap<String, String>,
+    /// Why the API server has not created pods of this operator that belong to no DaemonSet.
+    pub refused_pods: BTreeMap<String, String>,
     /// Answers to [`crate::output::write::Questions::log_tails`].
     pub log_tails: LogTails,
     /// Writes that have no lasting effect, without the reverted ones of [`Self::contested_nodes`].
@@ -89,6 +91,12 @@ impl World {
         let policy = gpu_node.and_then(|gpu_node| gpu_node.spec.policy.as_ref());
         self.unreadable_gpu_nodes.contains(node)
             || policy.is_some_and(|policy| self.unreadable_policies.contains(policy))
+    }
+
+    /// Returns a DaemonSet, `namespace/name`, of another installation of this operator than that in the namespace `own`.
+    pub fn other_installation(&self, own: &str) -> Option<&str> {
+        let sets = self.foreign_sets.iter().filter(|(_, set)| set.is_of_an_installation());
+        sets.map(|(key, _)| key.as_str()).find(|key| key.split('/').next() != Some(own))
     }
 
     /// Returns how pods request GPUs in this cluster.

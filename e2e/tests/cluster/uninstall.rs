@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use cluster::node::runtime::Runtime;
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, policy::Stage, reason::Reason};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys, policy::Stage, reason::Reason};
 use harness::wait::eventually;
 use inventory::Inventory;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -95,6 +95,9 @@ fn uninstalling_leaves_nothing_and_installing_again_works() {
         f.cluster.helm(&["test", f.cluster.release(), "--namespace", f.cluster.namespace(), "--timeout", "2m"])?;
         uninstall(f, &["--no-hooks"])?;
         ensure!(!f.operands(Stage::Driver).await?.is_empty(), "the driver was removed with the operator");
+        // As an update leaves the node that awaits its pods.
+        f.cluster.kubectl(&["annotate", "node", &f.host.name(), &format!("{}=true", keys::CORDON)])?;
+        f.cluster.kubectl(&["cordon", &f.host.name()])?;
         f.cluster.script("config/remove.sh", &[f.cluster.namespace()])?;
         delete_kept_objects(f)?;
         wait_until_all_is_gone(nodes).await?;
@@ -103,6 +106,7 @@ fn uninstalling_leaves_nothing_and_installing_again_works() {
         f.cluster.kubectl(&["delete", "crd", ClusterGpuPolicy::crd_name(), GpuNode::crd_name()])?;
         // It is rebooted again below, and loses what other tests have left in memory.
         other.reboot()?;
+        ensure!(!f.node().await?.spec.context("no spec")?.unschedulable.unwrap_or_default(), "the cordon stays");
         let before = Inventory::take(&nodes).await?;
         before.is_bare()?;
         ensure!(f.node().await?.labels().contains_key(KEPT.1), "a user's label was removed");

@@ -62,7 +62,7 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
         _ => verdict,
     };
     let Some(pod) = pod else {
-        return Some(or_evidence(no_pod(member, world, Stage::Driver, phase)));
+        return Some(or_evidence(no_pod(member, world, Stage::Driver, phase, now)));
     };
     if let Some(verdict) = bound_gpus::of_pod(report, pod, now) {
         return Some(verdict);

@@ -42,6 +42,8 @@ pub struct Member<'w> {
     pub untolerated: Option<&'w TaintFact>,
     pub health_policy: Health,
     pub health: NodeHealth,
+    /// The most GPUs that any node of the pool has had, if the pool's `gpusPerNode` is greater: then none is missing by that number.
+    pub most_in_pool: Option<u32>,
     pub expected_resources: Option<ExpectedResources>,
     /// The fields that other managers keep changing.
     pub contested: Option<&'w str>,
@@ -60,12 +62,19 @@ impl<'w> Deref for Member<'w> {
 }
 
 impl<'w> Member<'w> {
-    pub fn of(desired: DesiredNode<'w>, world: &'w World, now: Timestamp) -> Self {
+    /// `most` is the greatest number of GPUs that any node of the pool has had.
+    pub fn of(desired: DesiredNode<'w>, world: &'w World, most: Option<u32>, now: Timestamp) -> Self {
         let (policy, pool) = (desired.policy, desired.pool.named);
+        let promised = pool.and_then(|pool| pool.gpus_per_node);
+        let most_in_pool = most.filter(|most| promised.is_some_and(|promised| promised > *most));
         let tolerations = effective_spec::tolerations(policy, pool);
         let last = records::last_report(desired.gpu_node);
+        let expected = match most_in_pool {
+            Some(_) => desired.discovery.expected.in_pool(None),
+            None => desired.expected,
+        };
         let missing = match last {
-            Some(last) => desired.expected.unwrap_or_default().saturating_sub(gpus::on_bus(Some(last))),
+            Some(last) => expected.unwrap_or_default().saturating_sub(gpus::on_bus(Some(last))),
             None => 0,
         };
         let health = health::of(last, desired.probe_pod(), missing, now);
@@ -77,6 +86,7 @@ impl<'w> Member<'w> {
             expected_resources: expected
                 .map(|expected| ExpectedResources::of(expected, health.unhealthy, last, &desired.resource_layout)),
             health,
+            most_in_pool,
             contested: world.contested_nodes.get(name).map(String::as_str),
             gpu_pods: world.gpu_pods.get(name),
             refused_evictions: &world.refused_evictions,

@@ -189,7 +189,7 @@ fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict
         return handler_missing(member, phase);
     }
     let Some(pod) = member.pod(Stage::Toolkit) else {
-        return Some(no_pod(member, world, Stage::Toolkit, phase));
+        return Some(no_pod(member, world, Stage::Toolkit, phase, now));
     };
     if pod.running() {
         return handler_missing(member, phase);

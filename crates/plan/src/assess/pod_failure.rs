@@ -52,15 +52,19 @@ fn probe_refusal(world: &World) -> Option<&str> {
     (have_one.is_empty() || world.nodes.values().any(|node| is_missing(node))).then_some(refusal)
 }
 
-/// Returns the API server's error for a DaemonSet with a missing pod, if no pod was accepted since. A quota accepts some pods and rejects
-/// others.
+/// Returns the API server's error for a DaemonSet with a missing pod, if no pod was accepted since: a rejection, or that of a webhook that
+/// does not answer. A quota accepts some pods and rejects others.
 pub fn refusal<'w>(world: &'w World, set: &str, is_of_set: impl Fn(&PodFacts) -> bool) -> Option<&'w str> {
     let refusal = world.refusals.get(set)?;
     let words = refusal.message.as_str();
-    let forbidden = words.contains("forbidden") || words.contains("denied");
     let taken = world.pods.values().filter(|pod| is_of_set(pod)).filter_map(|pod| pod.created).max();
     let taken_since = taken.is_some_and(|taken| refusal.at.is_some_and(|at| taken.reported() > at));
-    (words.contains("exceeded quota") || forbidden && !taken_since).then_some(words)
+    (words.contains("exceeded quota") || !taken_since).then_some(words)
+}
+
+/// Whether the API server has decided that, so that it answers the same next time.
+pub fn is_decided(refusal: &str) -> bool {
+    ["forbidden", "denied", "exceeded quota"].iter().any(|word| refusal.contains(word))
 }
 
 /// Returns `None` for a pod that runs or is still starting.

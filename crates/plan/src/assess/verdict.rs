@@ -47,7 +47,7 @@ pub fn stage_pod_failure(
 
 pub fn runs<'w>(member: &Member<'w>, world: &World, stage: Stage, now: Timestamp) -> Result<&'w PodFacts, Verdict> {
     let phase = stage.phase();
-    let pod = member.pod(stage).ok_or_else(|| no_pod(member, world, stage, phase))?;
+    let pod = member.pod(stage).ok_or_else(|| no_pod(member, world, stage, phase, now))?;
     if let Some(verdict) = stage_pod_failure(member, stage, pod, phase, now) {
         return Err(verdict);
     }
@@ -80,7 +80,7 @@ fn missing_advice(node: &NodeName, on_bus: u32) -> String {
 }
 
 /// The node has a taint that is not tolerated, the API server rejects the pod, or the pod is about to be created.
-pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) -> Verdict {
+pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase, now: Timestamp) -> Verdict {
     if let Some(taint) = member.untolerated {
         let message = format!(
             "taint {taint} of the node is not tolerated, so no operand is scheduled there; add a toleration for it to the tolerations of defaults or of its pool, or remove them to tolerate every taint"
@@ -92,9 +92,19 @@ pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase) ->
         let of_revision = |pod: &PodFacts| pod.role == Role::Operand(stage) && pod.revision.as_ref() == Some(revision);
         pod_failure::refusal(world, &daemon_set_name(stage, revision), of_revision)
     });
+    let waiting = format!("waiting for the pod of the {}", stage.title());
+    // Another error may pass.
+    let wait = Wait { passing: Reason::PodStarting, failure: Reason::PodsForbidden, grace: STAGE_GRACE };
     match refusal {
-        Some(words) => Verdict::new(phase, Reason::PodsForbidden, words),
-        None => Verdict::new(phase, Reason::PodStarting, format!("waiting for the pod of the {}", stage.title())),
+        Some(words) if pod_failure::is_decided(words) || member.has_waited(phase, wait, now) => {
+            Verdict::new(phase, Reason::PodsForbidden, words)
+        }
+        Some(words) => Verdict::new(
+            phase,
+            Reason::PodStarting,
+            format!("{waiting}, which the API server has not created: {words}"),
+        ),
+        None => Verdict::new(phase, Reason::PodStarting, waiting),
     }
 }
 

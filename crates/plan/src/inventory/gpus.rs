@@ -77,6 +77,12 @@ pub struct Seen<'r> {
 }
 
 impl Seen<'_> {
+    /// Returns the most GPUs that the bus has shown, including those that are passed through to virtual machines now.
+    pub fn with_passed_through(&self, report: Option<&Report>) -> u32 {
+        let now = report.map_or(0, |report| count(&report.gpus) + report.passed_through);
+        self.most.unwrap_or_default().max(now)
+    }
+
     /// Whether these GPUs make the Node another machine: it was rebooted, and no GPU has an earlier model. Without a reboot, a GPU that
     /// fell off the bus and GPUs that a hypervisor attaches look the same.
     fn replace(&self, before: &Self) -> bool {

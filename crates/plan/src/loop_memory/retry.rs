@@ -30,6 +30,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(90);
 const MAX_PAUSE: Duration = Duration::from_mins(10);
 /// How long a success is remembered.
 const MEMORY: Duration = Duration::from_hours(1);
+/// How long a write has to fail to be reported, whatever the error.
+const FAILS_FOR: Duration = Duration::from_mins(1);
 /// How soon a new fight is reported.
 const SOON: Duration = Duration::from_secs(1);
 
@@ -120,6 +122,10 @@ struct Fight {
 struct Failed {
     deletes: bool,
     evicts: Option<String>,
+    /// The pod that does not exist because of it.
+    creates: Option<String>,
+    /// Without a success in between.
+    since: Uptime,
     concerns: Concern,
     failure: Failure,
     pause: Duration,
@@ -128,11 +134,15 @@ struct Failed {
 
 impl Retry {
     /// Adds lasting failures and current fights to the world.
-    pub fn annotate(&self, world: &mut World) {
+    pub fn annotate(&self, world: &mut World, now: Uptime) {
         let failed = || self.attempts.values().filter_map(|attempts| attempts.failed.as_ref());
         let refused = |failed: &Failed| Some((failed.evicts.clone()?, failed.failure.message.clone()));
         world.refused_evictions.extend(failed().filter_map(refused));
-        let lasting = failed().filter(|failed| failed.failure.class.lasts());
+        let refused = |failed: &Failed| Some((failed.creates.clone()?, failed.failure.message.clone()));
+        world.refused_pods.extend(failed().filter_map(refused));
+        // That a pod must not be evicted yet is no failure.
+        let lasts = |failed: &Failed| failed.evicts.is_none() && now.saturating_sub(failed.since) >= FAILS_FOR;
+        let lasting = failed().filter(|failed| failed.failure.class.lasts() || lasts(failed));
         world.held_writes.extend(lasting.map(|failed| HeldWrite {
             concerns: failed.concerns.clone(),
             reason: Reason::ApplyFailed,
@@ -244,9 +254,13 @@ impl Retry {
         let before = attempts.failed.as_ref().filter(|failed| failed.deletes == deletes(write));
         let pause = before
             .map_or_else(|| failure.class.retry_after(), |before| (before.pause * 2).min(failure.class.retry_within()));
+        let since = before.map_or(now, |before| before.since);
         let (deletes, concerns) = (deletes(write), write.concerns());
-        let evicts = matches!(write.body, Body::Eviction(_)).then(|| write.target.name.clone());
-        attempts.failed = Some(Failed { deletes, evicts, concerns, failure, pause, until: now + pause });
+        let name = || write.target.name.clone();
+        let evicts = matches!(write.body, Body::Eviction(_)).then(name);
+        let creates = matches!(write.body, Body::Pod(_)).then(name);
+        attempts.failed =
+            Some(Failed { deletes, evicts, creates, since, concerns, failure, pause, until: now + pause });
     }
 
     pub fn next(&self) -> Option<Uptime> {

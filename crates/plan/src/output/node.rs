@@ -15,7 +15,9 @@ use crate::{
         counted::Counted,
         events::{Subject, Transition, about, node_transitions},
         gpu_node::{self, Published},
-        node_conditions, node_labels, node_taints, presence,
+        node_conditions, node_labels,
+        node_taints::{self, Drained},
+        presence,
         write::{Plan, Write},
     },
     rollout::{decision::Decision, eviction::Eviction, recreate_pods},
@@ -28,6 +30,7 @@ pub fn add<'m>(
     plan: &mut Plan,
     assessment: &'m Assessment<'_>,
     decision: &Decision,
+    drained: &Drained<'_>,
     deadline: SignedDuration,
     now: Timestamp,
 ) -> Counted<'m> {
@@ -61,7 +64,7 @@ pub fn add<'m>(
     }
     plan.writes.extend(presence::write(member.node, true));
     plan.writes.extend(node_conditions::write(member, health, &status, now));
-    plan.writes.extend(node_taints::write(member, &status));
+    plan.writes.extend(node_taints::write(member, &status, drained));
     plan.has_waiting_pods |= node_taints::are_awaited(member, &status);
     plan.writes.extend(node_taints::cordon(member.node, decision.cordon));
     plan.writes.extend(decision.evictions.iter().map(|eviction| {

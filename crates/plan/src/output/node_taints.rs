@@ -1,13 +1,19 @@
 //! Taints and the cordon of a node. This operator sets and removes the taint of unhealthy GPUs, and only removes startup taints.
 
-use gpu_operator_crd::{GpuNodeStatus, Reason, health::HealthState, policy::StartupTaint};
+use std::collections::BTreeSet;
+
+use gpu_operator_crd::{GpuNodeStatus, NodeName, PoolName, Reason, health::HealthState, policy::StartupTaint};
 
 use crate::{
-    assess::member::Member,
+    assess::{Assessment, member::Member},
     inventory::records,
     output::{body::Body, write::Write},
+    rollout::terms,
     world::{Lift, NodeFacts, OwnTaint, TaintFact, TaintWrite},
 };
+
+const NO_EXECUTE: &str = "NoExecute";
+const NO_SCHEDULE: &str = "NoSchedule";
 
 pub fn is_clean(node: &NodeFacts) -> bool {
     has_only(node, None)
@@ -19,9 +25,68 @@ pub fn removal(node: &NodeFacts) -> Option<Write> {
         .and_then(|own| write_of(node, TaintWrite { own: Some(own), lifted: None }))
 }
 
-pub fn write(member: &Member<'_>, status: &GpuNodeStatus) -> Option<Write> {
+/// The nodes of a pool whose pods are evicted because of unhealthy GPUs: a mistake, or a cause that many nodes share, must not end the pods
+/// of a whole pool, so at most `maxUnavailable` nodes have the taint with the effect `NoExecute` at a time. The others get it with
+/// `NoSchedule`.
+#[derive(Clone, Debug, Default)]
+pub struct Drained<'m> {
+    nodes: BTreeSet<&'m NodeName>,
+    /// How many others would be drained.
+    others: usize,
+}
+
+impl<'m> Drained<'m> {
+    /// Nodes that have the taint come first, so that no pod is evicted for the sake of another node.
+    pub fn of(members: &'m [Assessment<'_>]) -> Self {
+        let members = || members.iter().map(|assessed| &assessed.member);
+        let Some(first) = members().find(|member| drains(wanted_of_policy(member).as_ref())) else {
+            return Self::default();
+        };
+        let mut most = terms::max_unavailable(first.policy, first.pool.named, members().count());
+        let mut wanting = Vec::new();
+        for member in members() {
+            let is_drained = is_drained(member.node);
+            let wants = drains(wanted(member).as_ref());
+            // While the health is uncertain, nothing begins.
+            if wants && (is_drained || member.health.state == Some(HealthState::Unhealthy)) {
+                wanting.push((!is_drained, &member.node.name));
+            } else if is_drained {
+                most = most.saturating_sub(1);
+            }
+        }
+        wanting.sort_unstable();
+        let nodes: BTreeSet<_> = wanting.iter().take(most).map(|(_, node)| *node).collect();
+        Self { others: wanting.len() - nodes.len(), nodes }
+    }
+
+    /// For the policy's condition.
+    pub fn message(&self, pool: &PoolName) -> Option<String> {
+        let (most, others) = (self.nodes.len(), self.others);
+        (others > 0).then(|| {
+            format!(
+                "pool {pool}: of {} unhealthy nodes, {others} have the taint with effect NoSchedule instead of NoExecute, because rollout.maxUnavailable allows NoExecute on {most}",
+                most + others
+            )
+        })
+    }
+}
+
+fn drains(taint: Option<&TaintFact>) -> bool {
+    taint.is_some_and(|taint| taint.effect == NO_EXECUTE)
+}
+
+fn is_drained(node: &NodeFacts) -> bool {
+    node.taints.iter().any(|taint| taint.effect == NO_EXECUTE && node.owns(taint))
+}
+
+pub fn write(member: &Member<'_>, status: &GpuNodeStatus, drained: &Drained<'_>) -> Option<Write> {
     let node = member.node;
-    let wanted = wanted(member);
+    let mut wanted = wanted(member);
+    if let Some(taint) =
+        wanted.as_mut().filter(|taint| taint.effect == NO_EXECUTE && !drained.nodes.contains(&node.name))
+    {
+        NO_SCHEDULE.clone_into(&mut taint.effect);
+    }
     // Until its key is listed in the policy's status, which is written first, the node's taint stays.
     let may_change = wanted.as_ref().is_none_or(|taint| records::publishes_taint(member.policy, &taint.key));
     let changes = may_change && !has_only(node, wanted.as_ref());
@@ -59,8 +124,12 @@ fn startup_taint<'m>(member: &Member<'m>) -> Option<&'m str> {
     node.taints.iter().any(|taint| taint.key == key && !node.owns(taint)).then_some(key)
 }
 
+fn wanted_of_policy(member: &Member<'_>) -> Option<TaintFact> {
+    member.health_policy.on_unhealthy.taint().map(TaintFact::from)
+}
+
 fn wanted(member: &Member<'_>) -> Option<TaintFact> {
-    let wanted = TaintFact::from(member.health_policy.on_unhealthy.taint()?);
+    let wanted = wanted_of_policy(member)?;
     let taints = &member.node.taints;
     let applies = match member.health.state {
         Some(HealthState::Unhealthy) => true,

@@ -43,6 +43,8 @@ pub struct Trouble<'a> {
     pub agent_refusal: Option<AgentRefusal<'a>>,
     /// If that lasts.
     pub other_schema: Option<&'a OtherSchema>,
+    /// Pools in which unhealthy nodes are not drained, because too many are.
+    pub not_drained: &'a [String],
 }
 
 pub struct Verdicts<'a> {
@@ -258,7 +260,8 @@ impl Verdicts<'_> {
         };
         let worst = self.attention.iter().find(|node| node.reason == reason);
         let worst = worst.map(|node| format!("; node {}: {}", node.node, node.message)).unwrap_or_default();
-        (true, reason, counts.join(", ") + &worst)
+        let sentences = [counts.join(", ")].into_iter().chain(self.trouble.not_drained.iter().cloned());
+        (true, reason, sentences.collect::<Vec<_>>().join("; ") + &worst)
     }
 
     fn accepted(&self) -> Answer {

@@ -1,22 +1,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicyStatus, NodeName, PolicyName, policy_status::RolloutStatus};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, NodeName, PolicyName, policy_status::RolloutStatus, reason::Reason,
+};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use super::policy_conditions;
 use crate::{
-    assess::{AssessedFleet, PolicyMembers, pod_failure},
+    assess::{AssessedFleet, Assessment, PolicyMembers, pod_failure},
     inventory::{
         UnmanagedNode,
-        membership::{self, name_of},
+        membership::{self, PoolProblems, name_of},
         records,
     },
     output::{
         body::{Body, LedgerWrite},
         counted::Counted,
         events::policy_transitions,
-        node, one_off_pods, policy, runtime_classes,
+        node,
+        node_taints::Drained,
+        one_off_pods, policy, runtime_classes,
         unmanaged::Leavers,
         urgency,
         write::{self, Plan, Write},
@@ -28,7 +32,7 @@ use crate::{
     },
     settings::{ASK_AGAIN, PROGRESS_DEADLINE, Settings},
     time::later,
-    world::{OtherSchema, World},
+    world::{HeldWrite, OtherSchema, World},
 };
 
 /// The same for all policies.
@@ -41,7 +45,15 @@ pub struct Context<'f> {
     /// The models of nodes, including those that the catalogue lacks.
     pub models: BTreeSet<String>,
     pub leavers: Leavers,
+    /// With another installation of this operator.
+    pub conflict: Option<HeldWrite>,
     pub now: Timestamp,
+}
+
+impl Context<'_> {
+    fn held_writes(&self) -> impl Iterator<Item = &HeldWrite> {
+        self.conflict.iter().chain(&self.fleet.world.held_writes)
+    }
 }
 
 pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
@@ -57,6 +69,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     let governed = unreadable.iter().filter(|found| found.policy.as_ref() == Some(&name));
     let mut counted: Vec<_> = governed.map(Counted::unreadable).collect();
     let (mut halted, mut failed) = (BTreeMap::new(), 0);
+    let (mut not_drained, mut unmet) = (Vec::new(), PoolProblems::new());
     for (pool, members) in &members.pools {
         let Some(decision) = rollout.and_then(|rollout| rollout.pools.get(pool)) else { continue };
         failed += decision.failed;
@@ -71,9 +84,12 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         let named = members.first().and_then(|assessed| assessed.member.pool.named);
         plan.writes.extend(one_off_pods::preflight_pods_to_create(settings, policy, named, decision, world));
         plan.questions.log_tails.extend(members.iter().filter_map(|assessed| assessed.validation.log_of.clone()));
+        unmet.extend(unmet_promise(members).map(|problem| (pool.clone(), problem)));
+        let drained = Drained::of(members);
+        not_drained.extend(drained.message(pool));
         for assessed in members {
             if let Some(decision) = decision.nodes.get(&assessed.member.node.name) {
-                counted.push(node::add(plan, assessed, decision, deadline, now));
+                counted.push(node::add(plan, assessed, decision, &drained, deadline, now));
             }
         }
     }
@@ -81,14 +97,14 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         plan.check(rollout.check_again);
         plan.writes.extend(rollout.ledger.as_ref().map(|content| ledger_write(policy, content)));
     }
-    let mut pool_problems = window::pool_problems(policy);
+    let mut pool_problems = unmet;
+    pool_problems.extend(window::pool_problems(policy));
     pool_problems.extend(membership::pool_problems(fleet.catalogue, policy, &context.models));
     let conflict = context.model_conflicts.get(&name).cloned();
     let invalid = conflict.or_else(|| window::problem(&policy.spec.rollout.windows));
     let finalizer = finalizer(policy, world, &context.leavers);
     plan.writes.extend(finalizer.map(|present| write::finalizer(policy, present)));
     let is_member = |node: &NodeName| counted.iter().any(|counted| counted.node == node);
-    let held_write = world.held_writes.iter().find(|held| held.concerns.is_of(&name, is_member));
     let other_schema = world.other_schema.as_ref();
     plan.check(other_schema.map(OtherSchema::reported_from).filter(|from| now < *from));
     let trouble = policy_conditions::Trouble {
@@ -96,10 +112,11 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         waits_for: rollout.and_then(|rollout| rollout.waits_for.as_deref()),
         pool_problems: &pool_problems,
         invalid: invalid.as_deref(),
-        held_write,
+        held_write: context.held_writes().find(|held| held.concerns.is_of(&name, is_member)),
         jetson: if counted.is_empty() { first_jetson(policy, &fleet.unmanaged) } else { None },
         agent_refusal: pod_failure::agent_refusal(world),
         other_schema: other_schema.filter(|other| now >= other.reported_from()),
+        not_drained: &not_drained,
     };
     let others = policy::Others {
         opted_out: members.opted_out,
@@ -120,6 +137,16 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     }
     plan.halted.insert(name.clone(), halted.into_keys().collect());
     plan.statuses.insert(name, status);
+}
+
+/// For a pool whose number of GPUs no node has ever had: all of its nodes would lack some.
+fn unmet_promise(members: &[Assessment<'_>]) -> Option<(Reason, String)> {
+    let member = &members.iter().find(|assessed| assessed.member.most_in_pool.is_some())?.member;
+    let (promised, most) = (member.pool.named?.gpus_per_node?, member.most_in_pool?);
+    let message = format!(
+        "gpusPerNode: {promised}, but no node of this pool has ever had more than {most} on its PCI bus; write gpusPerNode: {most}, or remove it"
+    );
+    Some((Reason::InvalidPolicy, message))
 }
 
 /// Returns the first Jetson that a policy selects.

@@ -117,6 +117,11 @@ impl Write {
         is_pruned && matches!(self.body, Body::Delete(_))
     }
 
+    /// Whether it changes nothing on a node.
+    pub fn only_reports(&self) -> bool {
+        matches!(self.body, Body::PolicyStatus(_) | Body::Status(_) | Body::Finalizer { .. })
+    }
+
     pub fn step(&self) -> Step {
         match &self.body {
             Body::Finalizer { present: true, .. } => Step::AddFinalizer,

@@ -111,12 +111,15 @@ impl Preflights {
             return Preflight::Underway(message.to_owned());
         }
         let members = pool.members.iter().map(|assessed| &assessed.member);
-        let mut others = members.filter(|member| tried.iter().all(|(other, ..)| other.node.name != member.node.name));
-        let next = others.find(|member| may_try(member, goal, pool) && !new(member).is_empty());
+        let others = members.filter(|member| tried.iter().all(|(other, ..)| other.node.name != member.node.name));
+        let able = others.filter(|member| may_try(member, goal, pool) && !new(member).is_empty());
+        let next = able.min_by_key(|member| member.node.has_pressure);
         match (next, tried.first()) {
             (Some(member), _) if tried.len() < MAX_PULLING => {
-                self.need(name(goal, &member.node.name), member, new(member));
-                pulling(member)
+                let pod = name(goal, &member.node.name);
+                let refused = pool.world.refused_pods.get(&pod).map(|error| format!("update pending: {error}"));
+                self.need(pod, member, new(member));
+                refused.map_or_else(|| pulling(member), Preflight::Underway)
             }
             (_, Some((.., Pull::Failed(why)))) => Preflight::Failed(format!(
                 "no node was updated, because the images of the new revision cannot be pulled: {why}"

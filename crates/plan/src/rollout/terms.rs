@@ -118,6 +118,14 @@ const MAX_PARALLEL: u32 = 1;
 /// Of a policy.
 const MAX_UNAVAILABLE: &str = "25%";
 
+/// Returns how many of the nodes of a pool may be unavailable, by the pool's or the policy's value.
+pub fn max_unavailable(policy: &ClusterGpuPolicy, pool: Option<&Pool>, nodes: usize) -> usize {
+    let most = effective_spec::rollout(policy, pool).max_unavailable;
+    let most = most.unwrap_or_else(|| IntOrString::String(MAX_UNAVAILABLE.into()));
+    let most = effective_spec::int_or_percent(&most, u32::try_from(nodes).unwrap_or(u32::MAX));
+    usize::try_from(most.max(1)).unwrap_or(usize::MAX)
+}
+
 #[derive(Clone, Debug)]
 pub struct Budgets<'f> {
     policy: Budget,

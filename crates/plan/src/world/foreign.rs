@@ -24,8 +24,10 @@ const MAX_PLACEMENT: usize = 4096;
 pub struct ForeignSet {
     pub part: ForeignPart,
     pub owner: ForeignOwner,
-    /// Whether it has the label of this operator's DaemonSets, which has a meaning in the operator's namespace only.
+    /// Whether it has the label of this operator's DaemonSets: it is of this installation, or of one in another namespace.
     pub is_labelled: bool,
+    /// Whether it has pods with directories of the hosts, which Pod Security rejects in tenants' namespaces.
+    has_pods_on_hosts: bool,
     /// The nodes that it reaches. `None` if its placement has more than [`MAX_PLACEMENT`]: then it may reach every node.
     placement: Option<Placement>,
 }
@@ -53,7 +55,11 @@ impl ForeignSet {
     /// Returns `None` for a DaemonSet that is not part of an NVIDIA GPU stack.
     pub fn of(set: &DaemonSet) -> Option<Self> {
         let pod = set.spec.as_ref()?.template.spec.as_ref()?;
-        let part = part(set, pod)?;
+        let stage = set
+            .labels()
+            .get(keys::STAGE)
+            .and_then(|stage| Stage::ALL.into_iter().find(|known| known.as_str() == stage));
+        let part = stage.map(ForeignPart::Stage).or_else(|| part(set, pod))?;
         let placed_by = |prefix: &str| pod.node_selector.iter().flatten().any(|(key, _)| key.starts_with(prefix));
         let owner = if placed_by(NVIDIA_OPERATOR) {
             ForeignOwner::NvidiaOperator
@@ -66,7 +72,14 @@ impl ForeignSet {
         };
         let is_labelled = set.labels().contains_key(keys::STAGE);
         let placement = Some(Placement::of(pod)).filter(|placement| placement.size() <= MAX_PLACEMENT);
-        Some(Self { part, owner, is_labelled, placement })
+        let has_pods = set.status.as_ref().is_some_and(|status| status.current_number_scheduled > 0);
+        let has_pods_on_hosts = has_pods && pod.volumes.iter().flatten().any(|volume| volume.host_path.is_some());
+        Some(Self { part, owner, is_labelled, has_pods_on_hosts, placement })
+    }
+
+    /// Whether it belongs to an installation of this operator, in its namespace or another one.
+    pub fn is_of_an_installation(&self) -> bool {
+        self.is_labelled && self.has_pods_on_hosts
     }
 
     /// Whether it has a pod on a node, or is about to have one.

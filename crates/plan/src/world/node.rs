@@ -80,6 +80,9 @@ pub struct NodeFacts {
     /// Other managers that write the same fields.
     pub co_writers: CoWriters,
     pub ready: bool,
+    /// Whether kubelet lacks disk space, memory or process IDs, and rejects pods.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_pressure: bool,
     pub cordoned: bool,
     /// Whether this operator cordoned it, according to the annotation [`keys::CORDON`].
     pub own_cordon: bool,
@@ -152,6 +155,7 @@ impl NodeFacts {
         let TrimmedStatus { conditions, capacity, allocatable, node_info, runtime_handlers } = &node.status;
         let allocatable = Resources::of(allocatable);
         let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+        let has_pressure = conditions.iter().any(|found| found.type_.ends_with("Pressure") && found.status == "True");
         Self {
             name: node.name_any().into(),
             uid: node.uid().unwrap_or_default(),
@@ -164,6 +168,7 @@ impl NodeFacts {
             co_writers: CoWriters::of(node.managed_fields()),
             owned_labels: owned_labels(node).map(Interned::from).collect(),
             ready: ready.is_some_and(|ready| ready.status == "True"),
+            has_pressure,
             cordoned: node.spec.unschedulable,
             own_cordon: node.annotations().contains_key(keys::CORDON),
             deleting: node.meta().deletion_timestamp.is_some(),

@@ -218,7 +218,8 @@ fn each_node_gets_the_health_rules_of_its_pool() {
 
 #[test]
 fn missing_gpus_are_named_in_the_condition() {
-    let mut sim = Sim::new().gpu_node("a", "2330", 6).policy("all", "{pools: [{name: p, gpusPerNode: 8}]}");
+    let mut sim = Sim::new().gpu_node("a", "2330", 6).gpu_node("b", "2330", 8);
+    sim.apply_policy("all", "{pools: [{name: p, gpusPerNode: 8}]}");
     sim.settle();
     let condition = sim.node("a").own_conditions[keys::HEALTH_CONDITION].clone();
     let said = (condition.reason.as_str(), condition.message.as_str());

@@ -246,3 +246,14 @@ fn a_missing_precompiled_image_is_found_before_an_update() {
     assert_eq!((tried(&sim), sim.condition("all", "Stalled").0), (vec!["a".into()], "False".into()));
     assert_eq!(sim.sets_of(Stage::Driver).len(), 1);
 }
+
+#[test]
+fn a_node_that_lacks_disk_space_pulls_last() {
+    let mut sim = updating_fleet(&NODES, "{maxUnavailable: 100%}");
+    sim.faults = NODES.map(|node| (node.into(), without(NEW))).into();
+    for node in ["a", "b", "d"] {
+        sim.node_mut(node).has_pressure = true;
+    }
+    sim.run(400);
+    assert_eq!(tried(&sim), ["c", "e", "a"]);
+}

@@ -47,7 +47,8 @@ pub(super) fn page() -> Result<Generated> {
     );
     page.heading(2, "Apart from updates");
     page.list([
-        "A health taint with `NoExecute`, if `health.onUnhealthy` sets one, evicts the pods of the node that do not tolerate it.".to_owned(),
+        "A health taint with `NoExecute`, if `health.onUnhealthy` sets one, evicts the pods of the node that do not tolerate it, \
+         on at most `rollout.maxUnavailable` nodes of a pool at a time.".to_owned(),
         "With `deletionPolicy: Now`, a node that its policy no longer governs loses its components although pods use its GPUs.".to_owned(),
     ]);
     Ok(page.end())

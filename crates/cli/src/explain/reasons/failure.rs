@@ -122,11 +122,12 @@ pub const POD_UNSCHEDULABLE: Entry = Entry {
 pub const PODS_FORBIDDEN: Entry = Entry {
     list: List::Failure,
     condition: "",
-    meaning: "The API server rejects the stage's pods, or those of the probe if the policy has no nodes.",
+    meaning: "The API server rejects the stage's pods, or has failed to create them for a minute, for example because a \
+               webhook does not answer. If the policy has no nodes, the pods are those of the probe.",
     action: "Label the namespace `pod-security.kubernetes.io/enforce=privileged`. On GKE set the chart's \
               `resourceQuota.enabled=true`. If service account `nodestack-gke-device-plugin` is not found, \
               `devicePlugin.healthMonitoring` needs the chart's `gkeHealthMonitoring=true`. Otherwise the message \
-              names the policy that rejects the pods.",
+              names the policy that rejects the pods, or the webhook.",
 };
 
 pub const TOO_MANY_GPUS: Entry = Entry {

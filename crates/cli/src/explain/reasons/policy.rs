@@ -171,7 +171,7 @@ pub const MANAGER_CONFLICT: Entry = Entry {
     condition: "Stalled=True",
     meaning: "Another field manager keeps changing an object of the operator, such as a DaemonSet. It is restored \
                less and less often, as described for [nodes](#warnings); everything else continues. A webhook that \
-               changes a DaemonSet on admission, for example to use a mirror of an image registry, is not a conflict.",
+               changes a DaemonSet on admission is no conflict. Or another namespace has components of the operator.",
     action: "The message names the object and, if `metadata.managedFields` does, the other manager. Make it leave the \
               object unchanged.",
 };

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
 use gpu_operator_crd::NodeName;
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::ObjectMeta;
 
 use super::*;
 use crate::{
@@ -67,7 +69,7 @@ fn a_fight_ends_when_no_repair_has_been_needed_for_ten_minutes() {
     made(&mut retry, 0..60, |_| Some("x"));
     let report = |retry: &Retry| {
         let mut world = World::default();
-        retry.annotate(&mut world);
+        retry.annotate(&mut world, Uptime::ZERO);
         world.contested_nodes.len()
     };
     let end = Uptime::from_secs(59) + MAX_PAUSE;
@@ -95,7 +97,7 @@ fn the_pause_of_a_failure_doubles_until_it_is_resolved() {
     }
     assert_eq!(pauses, [30, 60, 120, 240, 300, 300]);
     let mut world = World::default();
-    retry.annotate(&mut world);
+    retry.annotate(&mut world, now);
     assert_eq!(world.held_writes[0].concerns, Concern::Node("a".into()));
     let begin = |retry: &mut Retry, write: &Write| retry.begin(&mut vec![write.clone()], &World::default(), now);
     assert!(!begin(&mut retry, &a) && retry.next().is_some());
@@ -104,4 +106,30 @@ fn the_pause_of_a_failure_doubles_until_it_is_resolved() {
     retry.failed(&a, forbidden(), now);
     assert!(retry.succeeded(&a, now));
     assert_eq!(retry.next(), None);
+}
+
+#[test]
+fn a_write_that_fails_for_a_minute_is_reported() {
+    let pod =
+        Pod { metadata: ObjectMeta { name: Some("preflight-a".into()), ..ObjectMeta::default() }, ..Pod::default() };
+    let pod = Write::new("preflight-a", Body::Pod(Box::new(pod)));
+    let eviction = Write::new("team/a", Body::Eviction("uid".into()));
+    for class in [Class::Refused, Class::Unreachable, Class::TooManyRequests, Class::Conflict, Class::NotFound] {
+        let (mut retry, at) = (Retry::default(), Uptime::from_secs);
+        let report = |retry: &Retry, second| {
+            let mut world = World::default();
+            retry.annotate(&mut world, at(second));
+            (world.held_writes.len(), world.refused_pods.len(), world.refused_evictions.len())
+        };
+        for second in [0, 30] {
+            for write in [&pod, &eviction] {
+                retry.failed(write, Failure { class, message: "no".into() }, at(second));
+            }
+        }
+        assert_eq!(report(&retry, 59), (0, 1, 1), "{class:?}");
+        assert_eq!(report(&retry, 60), (1, 1, 1), "{class:?}");
+        retry.succeeded(&pod, at(61));
+        retry.failed(&pod, Failure { class, message: "no".into() }, at(62));
+        assert_eq!(report(&retry, 121), (0, 1, 1), "{class:?}");
+    }
 }
