@@ -1,4 +1,4 @@
-//! Whoever waits for a pod shows what the API server last answered about it.
+//! A node or a rollout that waits for a pod shows what the API server last answered about it.
 
 use gpu_operator_crd::{Phase, reason::Reason};
 use gpu_operator_plan::{

@@ -51,7 +51,9 @@ fn running(sim: &Sim) -> BTreeMap<NodeName, ([Option<Interned>; 4], bool)> {
     let named = &sim.policies[&"fleet".into()].spec.pools;
     let is_valid = |node: &&NodeFacts| {
         let pool = &*node.labels[keys::POOL];
-        named.iter().any(|named| named.name == *pool) && self::pool(sim, pool).reason.is_none()
+        // What its operands are is valid, whatever else of the pool is not.
+        let has_valid_operands = |reason: Option<Reason>| reason.is_none_or(|reason| reason == Reason::InvalidPolicy);
+        named.iter().any(|named| named.name == *pool) && has_valid_operands(self::pool(sim, pool).reason())
     };
     let of = |node: &NodeFacts| {
         let labels = Stage::ALL.map(|stage| node.labels.get(stage.key()).cloned());
