@@ -68,6 +68,8 @@ pub struct World {
     pub gpu_pods: BTreeMap<NodeName, GpuPods>,
     /// Why the API server does not evict pods, `namespace/name`, if it was asked to.
     pub refused_evictions: BTreeMap<String, String>,
+    /// Pods, `namespace/name`, that the API server would evict, with their UIDs.
+    pub allowed_evictions: BTreeMap<String, String>,
     /// Answers to [`crate::output::write::Questions::log_tails`].
     pub log_tails: LogTails,
     /// Writes that have no lasting effect, without the reverted ones of [`Self::contested_nodes`].

@@ -102,6 +102,8 @@ struct Success {
     repairs: u32,
     /// For a DaemonSet, its generation when the write was planned.
     before: Option<i64>,
+    /// The pod that the API server would evict, and its UID.
+    checked: Option<(String, String)>,
     fight: Option<Box<Fight>>,
 }
 
@@ -132,6 +134,8 @@ impl Retry {
         let failed = || self.attempts.values().filter_map(|attempts| attempts.failed.as_ref());
         let refused = |failed: &Failed| Some((failed.evicts.clone()?, failed.failure.message.clone()));
         world.refused_evictions.extend(failed().filter_map(refused));
+        let allowed = self.attempts.values().filter(|attempts| attempts.failed.is_none());
+        world.allowed_evictions.extend(allowed.filter_map(|attempts| attempts.success.as_ref()?.checked.clone()));
         let lasting = failed().filter(|failed| failed.failure.class.lasts());
         world.held_writes.extend(lasting.map(|failed| HeldWrite {
             concerns: failed.concerns.clone(),
@@ -230,11 +234,15 @@ impl Retry {
     pub fn succeeded(&mut self, write: &Write, now: Uptime) -> bool {
         let attempts = self.attempts.entry(key(write)).or_default();
         let (content, before) = (content(write), generation(write));
+        let checked = match &write.body {
+            Body::EvictionCheck(uid) => Some((write.target.name.clone(), uid.clone())),
+            _ => None,
+        };
         match &mut attempts.success {
             Some(success) if success.content == content => {
                 (success.at, success.repairs, success.before) = (now, success.repairs + 1, before);
             }
-            success => *success = Some(Success { content, at: now, repairs: 0, before, fight: None }),
+            success => *success = Some(Success { content, at: now, repairs: 0, before, checked, fight: None }),
         }
         attempts.failed.take_if(|failed| failed.deletes == deletes(write)).is_some()
     }
@@ -245,7 +253,7 @@ impl Retry {
         let pause = before
             .map_or_else(|| failure.class.retry_after(), |before| (before.pause * 2).min(failure.class.retry_within()));
         let (deletes, concerns) = (deletes(write), write.concerns());
-        let evicts = matches!(write.body, Body::Eviction(_)).then(|| write.target.name.clone());
+        let evicts = matches!(write.body, Body::Eviction(_) | Body::EvictionCheck(_)).then(|| write.target.name.clone());
         attempts.failed = Some(Failed { deletes, evicts, concerns, failure, pause, until: now + pause });
     }
 

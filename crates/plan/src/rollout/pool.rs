@@ -2,7 +2,7 @@
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, PoolName,
-    gpunode::{DisruptionScope, LastUpdate, RolloutStep, StageRevisions},
+    gpunode::{DisruptionScope, LastUpdate, Rollout, RolloutStep, StageRevisions},
     keys,
     policy::OnFailure,
     reason::Reason,
@@ -15,7 +15,7 @@ use crate::{
     note::Note,
     rollout::{
         change::{Change, daemon_sets_exist, driver_awaits_users, must_release},
-        decision::{Decision, PoolDecision},
+        decision::{Decision, PoolDecision, failure},
         failures::{self, problems},
         goal::{Goals, Next, Waves},
         ledger::Ledger,
@@ -24,7 +24,8 @@ use crate::{
         runtime_restart::RuntimeRestartLock,
         terms::{Budgets, Terms},
         update::{
-            WAITS_FOR_BUDGET, begin, continue_update, has_nothing_else, keep_or_restore, reported_users, settle, users,
+            WAITS_FOR_BUDGET, begin, continue_update, give_back, has_nothing_else, keep_or_restore, reported_users,
+            settle, users,
         },
     },
     world::{GpuPods, World},
@@ -143,10 +144,10 @@ impl<'f> PoolUpdates<'f> {
                 let note = Some(Note::new(Reason::RolloutPending, message));
                 Decision { note, ..keep_or_restore(member, rollout, &self.terms) }
             }
-            // Nothing but its cordon has changed on the node.
-            (Some(_), Some(rollout)) if rollout.step == RolloutStep::Await && self.is_stopped() => {
-                self.waiting.push(member);
-                return;
+            (Some(_), Some(rollout)) if self.is_given_back(rollout) => {
+                let failed = rollout.step == RolloutStep::Release && failure(member, verdict).is_some();
+                let why = self.terms.suspended().unwrap_or(HALTED);
+                Decision { failed, ..give_back(rollout, Note::new(Reason::RolloutPending, why)) }
             }
             (Some(goal), Some(rollout)) => {
                 let change = Change::of(member, goal, self.world);
@@ -168,9 +169,15 @@ impl<'f> PoolUpdates<'f> {
         self.insert(member, decision, ledger);
     }
 
-    /// Whether no update begins on any node.
-    fn is_stopped(&self) -> bool {
-        self.is_halted || self.terms.strategy.paused == Some(true)
+    /// A halt gives back every node that has nothing new yet, a pause those from which no pod has been evicted and whose GPUs are not
+    /// released.
+    fn is_given_back(&self, rollout: &Rollout) -> bool {
+        let is_paused = self.terms.strategy.paused == Some(true);
+        match rollout.step {
+            RolloutStep::Await => self.is_halted || is_paused && !rollout.evicting,
+            RolloutStep::Release => self.is_halted,
+            RolloutStep::Replace => false,
+        }
     }
 
     fn restart_in_turn(&mut self, decision: Decision, member: &Member<'_>) -> Decision {

@@ -33,7 +33,7 @@ impl Sim {
 
     /// Evicts a pod, unless a budget forbids that: then the operator knows why when it plans again. A pod of a DaemonSet comes back at
     /// once as long as its node offers GPUs.
-    pub(super) fn evict(&mut self, name: &str, uid: &str) -> Answer {
+    pub(super) fn evict(&mut self, name: &str, uid: &str, dry_run: bool) -> Answer {
         if uid != self.gpu_pod(name).uid {
             return Err(format!("409: another pod {name}"));
         }
@@ -42,6 +42,10 @@ impl Sim {
             return Ok(true);
         }
         self.refused_evictions.remove(name);
+        if dry_run {
+            self.allowed_evictions.insert(name.into(), uid.into());
+            return Ok(true);
+        }
         for pods in self.gpu_pods.values_mut() {
             pods.retain(|pod| pod != name);
         }
