@@ -253,7 +253,8 @@ impl Retry {
         let pause = before
             .map_or_else(|| failure.class.retry_after(), |before| (before.pause * 2).min(failure.class.retry_within()));
         let (deletes, concerns) = (deletes(write), write.concerns());
-        let evicts = matches!(write.body, Body::Eviction(_) | Body::EvictionCheck(_)).then(|| write.target.name.clone());
+        let evicts =
+            matches!(write.body, Body::Eviction(_) | Body::EvictionCheck(_)).then(|| write.target.name.clone());
         attempts.failed = Some(Failed { deletes, evicts, concerns, failure, pause, until: now + pause });
     }
 

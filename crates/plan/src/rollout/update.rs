@@ -125,13 +125,7 @@ pub fn continue_update(
 
 /// Takes the GPUs from kubelet, so that no further pod gets one, and looks again for pods and programs that use them. The node gets back
 /// what it had if there are some, unless they are pods of a DaemonSet that are evicted now.
-fn release(
-    member: &Member<'_>,
-    change: Change,
-    rollout: &Rollout,
-    terms: &Terms,
-    pool: &mut PoolDecision,
-) -> Decision {
+fn release(member: &Member<'_>, change: Change, rollout: &Rollout, terms: &Terms, pool: &mut PoolDecision) -> Decision {
     let now = terms.now;
     let from = has_or_had(member).clone();
     let scope = change.scope();
@@ -155,9 +149,8 @@ fn release(
     if !evicts && terms.is_over(&rollout) {
         return Decision { labels: rollout.from, failed: true, ..Decision::default() };
     }
-    let releasing = |message: String| {
-        releasing(member, &change, &rollout, Some(Note::new(Reason::ReleasingGpus, message)), now)
-    };
+    let releasing =
+        |message: String| releasing(member, &change, &rollout, Some(Note::new(Reason::ReleasingGpus, message)), now);
     if let Some(holder) = holder(member, change.reloads_driver) {
         return releasing(holder);
     }
@@ -183,13 +176,7 @@ fn release(
     replace(member, change, rollout, terms)
 }
 
-fn releasing(
-    member: &Member<'_>,
-    change: &Change,
-    rollout: &Rollout,
-    note: Option<Note>,
-    now: Timestamp,
-) -> Decision {
+fn releasing(member: &Member<'_>, change: &Change, rollout: &Rollout, note: Option<Note>, now: Timestamp) -> Decision {
     Decision {
         labels: StageRevisions { mps: None, device_plugin: None, ..rollout.from.clone() },
         rollout: Some(rollout.clone()),
@@ -292,8 +279,7 @@ fn await_idle(
             return decision(Some(rollout), listing());
         }
         Some(users) if terms.evicts() && !users.is_empty() => {
-            let Evictions { pods, note } =
-                eviction::of(users, &terms.strategy.gpu_pods, member.refused_evictions, now);
+            let Evictions { pods, note } = eviction::of(users, &terms.strategy.gpu_pods, member.refused_evictions, now);
             // Those of DaemonSets follow in step Release.
             if !rollout.evicting || pods.is_empty() || users.iter().any(eviction::ends_first) {
                 let slowest = pods.iter().max_by_key(|pod| pod.grace).filter(|_| !rollout.evicting);

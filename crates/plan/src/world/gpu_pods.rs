@@ -128,9 +128,11 @@ fn gpu_pod(pod: &Pod) -> GpuPod {
         // The API server adds the grace period to it.
         gone_by: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
         finalizers: pod.finalizers().iter().take(MAX_FINALIZERS).cloned().collect(),
-        grace: pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds).map_or(GRACE, |seconds| {
-            Duration::from_secs(seconds.try_into().unwrap_or_default())
-        }),
+        grace: pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.termination_grace_period_seconds)
+            .map_or(GRACE, |seconds| Duration::from_secs(seconds.try_into().unwrap_or_default())),
     }
 }
 

@@ -142,8 +142,7 @@ fn what_stops_a_rollout_gives_its_nodes_back() {
 #[test]
 fn a_halt_gives_back_what_has_nothing_new_yet() {
     for evicts in [false, true] {
-        let mut sim =
-            updating_fleet(&["a", "b"], "{maxParallel: 2, maxUnavailable: 100%, gpuPods: {mode: Evict}}");
+        let mut sim = updating_fleet(&["a", "b"], "{maxParallel: 2, maxUnavailable: 100%, gpuPods: {mode: Evict}}");
         add(&mut sim, "team/web", GpuPod::default());
         if evicts {
             evict_slowly(&mut sim);
