@@ -319,9 +319,11 @@ impl Reason {
     }
 
     /// Returns whether the progress deadline of the node is suspended: it is unavailable, excluded from readiness, or
-    /// waiting for other nodes or a short fixed time.
+    /// waiting for other nodes, for GPU pods, which have a timeout of their own, or for a short fixed time.
     pub fn stops_the_clock(self) -> bool {
-        self.is_away() || self.counts_apart() || matches!(self, Self::RuntimeTurnPending | Self::ForeignDevicePlugin)
+        let waits_for_pods = matches!(self, Self::GpuPodsInUse | Self::EvictingPods | Self::EvictionBlocked);
+        let waits = waits_for_pods || matches!(self, Self::RuntimeTurnPending | Self::ForeignDevicePlugin);
+        self.is_away() || self.counts_apart() || waits
     }
 
     /// Returns whether the reason is a warning about a node that works.

@@ -52,7 +52,8 @@ impl Writer {
         match &write.body {
             Body::Delete(uid) => self.delete(*kind, name, uid.clone()).await,
             Body::Pod(pod) => self.create(pod).await,
-            Body::Eviction(uid) => self.evict(name, uid).await,
+            Body::Eviction(uid) => self.evict(name, uid, false).await,
+            Body::EvictionCheck(uid) => self.evict(name, uid, true).await,
             Body::Presence(is_present) => self.presence(write, *is_present).await,
             Body::Taints(taints) => self.taints(write, taints).await,
             Body::Cordon(is_wanted) => self.cordon(write, *is_wanted).await,
@@ -103,14 +104,17 @@ impl Writer {
         }
     }
 
-    /// Asks the API server to evict a pod. One that does not exist any more, or only its successor of the same name, is not an error.
-    async fn evict(&self, pod: &str, uid: &str) -> Result<Answer, kube::Error> {
+    /// Asks the API server to evict a pod. One that does not exist any more, or only its successor of the same name, is not an error. Nor
+    /// is a dry run that it cannot do, because one of its webhooks supports none.
+    async fn evict(&self, pod: &str, uid: &str, dry_run: bool) -> Result<Answer, kube::Error> {
         let (namespace, name) = pod.split_once('/').unwrap_or((&self.namespace, pod));
         // `Api::evict` of kube 5 names the options `delete_options`, which the API server ignores.
         let eviction = json!({"metadata": {"name": name}, "deleteOptions": {"preconditions": {"uid": uid}}});
         let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
-        match pods.create_subresource::<Value, Value>("eviction", name, &PostParams::default(), &eviction).await {
+        let params = PostParams { dry_run, ..PostParams::default() };
+        match pods.create_subresource::<Value, Value>("eviction", name, &params, &eviction).await {
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Answer::Nothing),
+            Err(kube::Error::Api(status)) if dry_run && status.code == 400 => Ok(Answer::Nothing),
             evicted => evicted.map(|_| Answer::Nothing),
         }
     }

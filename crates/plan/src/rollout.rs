@@ -6,14 +6,14 @@
 //! ```text
 //!               goal ≠ had, the node has a slot in the ledger of its policy
 //!     ┌──────┐ ────────────────────────────────────────▶ ┌─────────┐  mode Leave: no pod uses a GPU of the node, the probe
-//!     │ Idle │   (nothing uses what changes: straight to  │  Await  │  lists other programs; mode Await: it is cordoned, and
-//!     └──────┘ ◀────────────── Replace) ──────────────── └────┬────┘  pods and programs are awaited
-//!        ▲      something uses the GPUs (Leave), or still     │ nothing does
-//!        │      does at the deadline (Await)                  ▼
-//!        │                                               ┌─────────┐  device plugin removed, probe releases NVML,
+//!     │ Idle │   (no pod has to end for what changes:     │  Await  │  lists other programs; other modes: it is cordoned, and
+//!     └──────┘ ◀─ straight to Replace) ──────────────── └────┬────┘  pods and programs are awaited, or pods evicted
+//!        ▲      something uses the GPUs (Leave), or still     │ nothing does, except pods of DaemonSets that are evicted
+//!        │      does at the deadline; halt, pause, window     ▼
+//!        │                                               ┌─────────┐  device plugin and MPS removed, probe releases NVML,
 //!        │ ◀──────────────────────────────────────────── │ Release │  DaemonSets give way, then a second look for GPU
-//!        │      a GPU pod or a program came in between   └────┬────┘  pods and other programs
-//!        │                                                    │ nothing holds the driver
+//!        │      a GPU pod or a program came in between;  └────┬────┘  pods and other programs
+//!        │      halt                                          │ nothing holds the GPUs
 //!        │                                                    ▼
 //!        │     ready, and every stage proven             ┌─────────┐
 //!        │ ◀──────────────────────────────────────────── │ Replace │  labels name the new revisions; on the node:
@@ -26,7 +26,8 @@
 //! first and decides whether nodes move to what the policy wants or back, and [`turn`] is the picture above. A pool halts while
 //! `maxFailures` of its updates have failed: nodes that fail in their turn, whose turn has failed, or that are worse than before it.
 //!
-//! An update that leaves the driver unchanged waits for no pod, except where it repartitions GPUs by MIG. A node that has no revision yet
+//! An update waits for the pods of a node if it reloads the driver, changes the MIG layout, or takes MPS's daemon away, brings or replaces
+//! it; the settings decide that ([`change`]). Others wait for none. A node that has no revision yet
 //! gets the wanted ones at once, and so does one that has failed and offers no GPU: nothing is taken from any pod there. A toolkit that
 //! restarts the container runtime is always serialized ([`runtime_restart`]). A label that another user changes or removes is no update:
 //! the revisions that `GpuNode.spec.current` records are restored at once.

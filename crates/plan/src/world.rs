@@ -70,6 +70,8 @@ pub struct World {
     pub refused_evictions: BTreeMap<String, String>,
     /// Why the API server has not created pods of this operator that belong to no DaemonSet.
     pub refused_pods: BTreeMap<String, String>,
+    /// Pods, `namespace/name`, that the API server would evict, with their UIDs.
+    pub allowed_evictions: BTreeMap<String, String>,
     /// Answers to [`crate::output::write::Questions::log_tails`].
     pub log_tails: LogTails,
     /// Writes that have no lasting effect, without the reverted ones of [`Self::contested_nodes`].

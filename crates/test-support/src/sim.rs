@@ -90,6 +90,8 @@ pub struct Sim {
     pub budgets: BTreeMap<String, String>,
     /// The pods whose eviction it has rejected, and why.
     pub refused_evictions: BTreeMap<String, String>,
+    /// The pods that it would evict, with their UIDs.
+    pub allowed_evictions: BTreeMap<String, String>,
     /// The programs that use the driver of each node without a GPU pod.
     pub programs: BTreeMap<NodeName, Vec<Program>>,
     /// The resource that a GPU pod requests, if it is not `nvidia.com/gpu`.
@@ -161,6 +163,7 @@ impl Sim {
             pod_facts: BTreeMap::new(),
             budgets: BTreeMap::new(),
             refused_evictions: BTreeMap::new(),
+            allowed_evictions: BTreeMap::new(),
             programs: BTreeMap::new(),
             requests: BTreeMap::new(),
             test_log: Ok("[Vector addition of 50000 elements]\nTest PASSED\nDone\n".into()),
@@ -274,6 +277,7 @@ impl Sim {
             unreadable_gpu_nodes,
             other_schema: self.other_schema.clone(),
             refused_evictions: self.refused_evictions.clone(),
+            allowed_evictions: self.allowed_evictions.clone(),
             ..World::default()
         }
     }

@@ -74,6 +74,10 @@ pub struct Rollout {
     /// The time at which the step ends if it is not complete: the update has then failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Time>,
+    /// Whether the eviction of the pods that use the GPUs has begun. From then on the node is not given back because its window closes or
+    /// its rollout is paused.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub evicting: bool,
 }
 
 /// The update of a node within the rollout of its pool.

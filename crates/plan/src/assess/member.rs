@@ -51,6 +51,8 @@ pub struct Member<'w> {
     pub gpu_pods: Option<&'w GpuPods>,
     /// For the fleet, by `namespace/name`.
     pub refused_evictions: &'w BTreeMap<String, String>,
+    /// For the fleet, by `namespace/name`, with the UIDs.
+    pub allowed_evictions: &'w BTreeMap<String, String>,
 }
 
 impl<'w> Deref for Member<'w> {
@@ -90,6 +92,7 @@ impl<'w> Member<'w> {
             contested: world.contested_nodes.get(name).map(String::as_str),
             gpu_pods: world.gpu_pods.get(name),
             refused_evictions: &world.refused_evictions,
+            allowed_evictions: &world.allowed_evictions,
             desired,
         }
     }

@@ -104,6 +104,8 @@ struct Success {
     repairs: u32,
     /// For a DaemonSet, its generation when the write was planned.
     before: Option<i64>,
+    /// The pod that the API server would evict, and its UID.
+    checked: Option<(String, String)>,
     fight: Option<Box<Fight>>,
 }
 
@@ -140,6 +142,8 @@ impl Retry {
         world.refused_evictions.extend(failed().filter_map(refused));
         let refused = |failed: &Failed| Some((failed.creates.clone()?, failed.failure.message.clone()));
         world.refused_pods.extend(failed().filter_map(refused));
+        let allowed = self.attempts.values().filter(|attempts| attempts.failed.is_none());
+        world.allowed_evictions.extend(allowed.filter_map(|attempts| attempts.success.as_ref()?.checked.clone()));
         // That a pod must not be evicted yet is no failure.
         let lasts = |failed: &Failed| failed.evicts.is_none() && now.saturating_sub(failed.since) >= FAILS_FOR;
         let lasting = failed().filter(|failed| failed.failure.class.lasts() || lasts(failed));
@@ -240,11 +244,15 @@ impl Retry {
     pub fn succeeded(&mut self, write: &Write, now: Uptime) -> bool {
         let attempts = self.attempts.entry(key(write)).or_default();
         let (content, before) = (content(write), generation(write));
+        let checked = match &write.body {
+            Body::EvictionCheck(uid) => Some((write.target.name.clone(), uid.clone())),
+            _ => None,
+        };
         match &mut attempts.success {
             Some(success) if success.content == content => {
                 (success.at, success.repairs, success.before) = (now, success.repairs + 1, before);
             }
-            success => *success = Some(Success { content, at: now, repairs: 0, before, fight: None }),
+            success => *success = Some(Success { content, at: now, repairs: 0, before, checked, fight: None }),
         }
         attempts.failed.take_if(|failed| failed.deletes == deletes(write)).is_some()
     }
@@ -257,7 +265,7 @@ impl Retry {
         let since = before.map_or(now, |before| before.since);
         let (deletes, concerns) = (deletes(write), write.concerns());
         let name = || write.target.name.clone();
-        let evicts = matches!(write.body, Body::Eviction(_)).then(name);
+        let evicts = matches!(write.body, Body::Eviction(_) | Body::EvictionCheck(_)).then(name);
         let creates = matches!(write.body, Body::Pod(_)).then(name);
         attempts.failed =
             Some(Failed { deletes, evicts, creates, since, concerns, failure, pause, until: now + pause });

@@ -113,6 +113,8 @@ pub enum Body {
     Pod(Box<Pod>),
     /// The pod `namespace/name`, if it has this uid.
     Eviction(String),
+    /// The same as a dry run, which tells whether the API server would evict the pod.
+    EvictionCheck(String),
     /// The object, if it has this uid.
     Delete(Option<String>),
 }
@@ -191,7 +193,7 @@ impl Body {
             Self::Taints(_) => (Kind::Node, Part::Taints),
             Self::Cordon(_) => (Kind::Node, Part::Cordon),
             Self::Pod(_) | Self::Delete(_) => (Kind::Pod, Part::Object),
-            Self::Eviction(_) => (Kind::Pod, Part::Eviction),
+            Self::Eviction(_) | Self::EvictionCheck(_) => (Kind::Pod, Part::Eviction),
         }
     }
 }

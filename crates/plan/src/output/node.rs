@@ -68,8 +68,8 @@ pub fn add<'m>(
     plan.has_waiting_pods |= node_taints::are_awaited(member, &status);
     plan.writes.extend(node_taints::cordon(member.node, decision.cordon));
     plan.writes.extend(decision.evictions.iter().map(|eviction| {
-        let Eviction { pod, uid } = eviction;
-        Write::new(pod, Body::Eviction(uid.clone()))
+        let Eviction { pod, uid, is_check } = eviction;
+        Write::new(pod, if *is_check { Body::EvictionCheck(uid.clone()) } else { Body::Eviction(uid.clone()) })
     }));
     plan.writes.extend(recreate_pods::pods_with_broken_driver_files(assessment, now).map(Write::delete_pod));
     if let Some(pod) = node_conditions::plugin_to_restart(member, now) {

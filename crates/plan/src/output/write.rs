@@ -130,7 +130,7 @@ impl Write {
             Body::Spec(_) | Body::Presence(_) => Step::Records,
             Body::Taints(_) => Step::Taints,
             Body::Labels(_) => Step::Nodes,
-            Body::Cordon(_) | Body::Eviction(_) => Step::Cordons,
+            Body::Cordon(_) | Body::Eviction(_) | Body::EvictionCheck(_) => Step::Cordons,
             Body::Conditions(_) | Body::Status(_) | Body::Pod(_) | Body::Delete(_) => Step::NodeStatuses,
             Body::PolicyStatus(_) => Step::PolicyStatuses,
             Body::Finalizer { present: false, .. } => Step::RemoveFinalizer,
@@ -226,9 +226,12 @@ impl Write {
                 gpu_node.metadata.uid.clone_from(&write.uid);
                 return json!(gpu_node);
             }
-            Body::Presence(_) | Body::Taints(_) | Body::Cordon(_) | Body::Eviction(_) | Body::Delete(_) => {
-                return Value::Null;
-            }
+            Body::Presence(_)
+            | Body::Taints(_)
+            | Body::Cordon(_)
+            | Body::Eviction(_)
+            | Body::EvictionCheck(_)
+            | Body::Delete(_) => return Value::Null,
             Body::PolicyStatus(status) => ("status", json!(status)),
             Body::Status(status) => ("status", json!(status)),
             Body::Ledger(ledger) => ("status", json!({"rollout": {"slots": ledger.slots, "pools": ledger.pools}})),
@@ -263,7 +266,7 @@ impl fmt::Display for Write {
             Body::Finalizer { present: true, .. } => "add",
             Body::Finalizer { present: false, .. } => "remove",
             Body::Delete(_) => "delete",
-            Body::Eviction(_) => "evict",
+            Body::Eviction(_) | Body::EvictionCheck(_) => "evict",
             Body::Pod(_) => "create",
             _ => "apply",
         };

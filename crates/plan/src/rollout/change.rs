@@ -1,14 +1,21 @@
 //! What an update changes on a node, and thus what it waits for; whether the probe has to release the driver.
 
+use gpu_operator_common::version::is_release_of;
 use gpu_operator_crd::{
-    gpunode::{DisruptionScope, StageRevisions},
+    gpunode::{DisruptionScope, RolloutStep, StageRevisions},
     policy::Stage,
+    report::DriverFacts,
 };
-use k8s_openapi::{api::core::v1::Container, jiff::Timestamp};
+use k8s_openapi::{
+    api::core::v1::{Container, PodSpec},
+    jiff::Timestamp,
+};
 
 use crate::{
     assess::{member::Member, mig},
+    container_names::{DIVIDER, GUARD, INSTALLER},
     desired::driver::DriverChoice,
+    manifests::driver::installer::{INSTALL_DIR, RUN_FILE_URL},
     revision,
     world::{PodFacts, World},
 };
@@ -17,14 +24,20 @@ use crate::{
 pub struct Change {
     pub to: StageRevisions,
     pub reloads_driver: bool,
-    /// The driver is unloaded, or the GPUs are divided in another way.
+    /// The driver is reloaded, the GPUs are divided in another way, or MPS's daemon, with which programs on the GPUs end, comes, goes or is
+    /// replaced.
     pub needs_idle_gpus: bool,
 }
 
 impl Change {
     pub fn of(member: &Member<'_>, to: StageRevisions, world: &World) -> Self {
-        let reloads_driver = member.have.driver != to.driver && !keeps_driver_loaded(member, &to, world);
-        Self { reloads_driver, needs_idle_gpus: reloads_driver || mig::differs(member).is_some(), to }
+        let from = has_or_had(member);
+        let reloads_driver = from.driver != to.driver && !keeps_driver_loaded(member, from, &to, world);
+        let layout = layout(&to, world);
+        let divides = layout.is_some() && layout != self::layout(from, world);
+        // A layout that was changed manually is restored as well.
+        let restores = *from != to && mig::differs(member).is_some();
+        Self { reloads_driver, needs_idle_gpus: reloads_driver || divides || restores || from.mps != to.mps, to }
     }
 
     pub fn scope(&self) -> DisruptionScope {
@@ -32,25 +45,61 @@ impl Change {
     }
 }
 
-/// Whether NVIDIA's driver container keeps the loaded modules when the next one replaces it, even if the GPUs are in use: both have the
-/// same digest, and the modules were loaded with it.
-fn keeps_driver_loaded(member: &Member<'_>, to: &StageRevisions, world: &World) -> bool {
-    let Some(loaded_with) = member.report.and_then(|report| report.driver.config_digest.as_deref()) else {
-        return false;
-    };
-    let container = |revisions| driver_container(revisions, world);
-    let Some((old, new)) = container(&member.have).zip(container(to)) else { return false };
-    let digest = |container: &Container| {
-        let mut variables = container.env.iter().flatten();
-        variables
-            .find(|variable| variable.name == DriverChoice::DIGEST_VARIABLE)
-            .and_then(|variable| variable.value.clone())
-    };
-    old.env == new.env && old.args == new.args && digest(new).as_deref() == Some(loaded_with)
+/// In step Release the node lacks its device plugin, which belongs to what it had.
+pub fn has_or_had<'m>(member: &'m Member<'_>) -> &'m StageRevisions {
+    let releasing = member.rollout().filter(|rollout| rollout.step == RolloutStep::Release);
+    releasing.map_or(&member.have, |rollout| &rollout.from)
 }
 
-fn driver_container<'w>(revisions: &StageRevisions, world: &'w World) -> Option<&'w Container> {
-    revision::pod_spec(world, Stage::Driver, revisions.driver.as_ref()?)?.containers.first()
+/// Returns the MIG layout that the plugin's pod applies before the plugin starts; `None` if it divides no GPU, or if that is unknown.
+fn layout<'w>(revisions: &StageRevisions, world: &'w World) -> Option<&'w str> {
+    let spec = revision::pod_spec(world, Stage::DevicePlugin, revisions.device_plugin.as_ref()?)?;
+    argument(init_container(spec, DIVIDER)?, "--layout")
+}
+
+fn init_container<'w>(spec: &'w PodSpec, name: &str) -> Option<&'w Container> {
+    spec.init_containers.iter().flatten().find(|init| init.name == name)
+}
+
+fn argument<'w>(container: &'w Container, name: &str) -> Option<&'w str> {
+    container.args.iter().flatten().skip_while(|argument| *argument != name).nth(1).map(String::as_str)
+}
+
+fn variable<'w>(container: &'w Container, name: &str) -> Option<&'w str> {
+    container.env.iter().flatten().find(|variable| variable.name == name)?.value.as_deref()
+}
+
+/// Whether the loaded modules stay when the pod of one driver replaces that of the other, even if the GPUs are in use.
+fn keeps_driver_loaded(member: &Member<'_>, from: &StageRevisions, to: &StageRevisions, world: &World) -> bool {
+    let pod = |revisions: &StageRevisions| revision::pod_spec(world, Stage::Driver, revisions.driver.as_ref()?);
+    let (Some(old), Some(new)) = (pod(from), pod(to)) else { return false };
+    let Some(driver) = member.report.map(|report| &report.driver) else { return false };
+    match (init_container(old, INSTALLER), init_container(new, INSTALLER)) {
+        (Some(old), Some(installer)) => installer_keeps(driver, old, installer, new),
+        // MPS's daemon uses files of the container, and is recreated with it.
+        (None, None) if from.mps.is_none() => {
+            let (Some(old), Some(new)) = (old.containers.first(), new.containers.first()) else { return false };
+            let digest = variable(new, DriverChoice::DIGEST_VARIABLE);
+            old.env == new.env && old.args == new.args && digest.is_some() && digest == driver.config_digest.as_deref()
+        }
+        _ => false,
+    }
+}
+
+/// An installer keeps the loaded driver if the driver's libraries are in its folder, and it is the wanted one: of the wanted version or, if
+/// the installer chooses the version, if the same installer has chosen it. Google's for COS, which the operator starts only while no
+/// program uses the driver, may have another image.
+fn installer_keeps(driver: &DriverFacts, old: &Container, new: &Container, pod: &PodSpec) -> bool {
+    let folder = variable(new, INSTALL_DIR);
+    let is_same_kind = old.command.is_some() == new.command.is_some()
+        && variable(old, RUN_FILE_URL).is_some() == variable(new, RUN_FILE_URL).is_some();
+    let Some(loaded) = driver.loaded.as_deref().filter(|_| is_same_kind && folder == variable(old, INSTALL_DIR)) else {
+        return false;
+    };
+    let version = init_container(pod, GUARD).and_then(|guard| argument(guard, "--version"));
+    let is_same = || old.args == new.args && (new.command.is_some() || old.image == new.image && old.env == new.env);
+    let is_wanted = version.map_or_else(is_same, |wanted| is_release_of(loaded, wanted));
+    is_wanted && driver.installed.iter().any(|found| Some(&*found.root) == folder && found.version == loaded)
 }
 
 /// A running revision is not given up for one that the API server rejects.

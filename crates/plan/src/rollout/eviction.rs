@@ -1,7 +1,7 @@
 //! The eviction of the pods that use a node's GPUs (`gpuPods.mode: Evict`). As long as a pod remains that must not be evicted, none is.
 //!
-//! The API server checks the pods' PodDisruptionBudgets. Its refusals are known from earlier attempts, which are repeated with pauses
-//! ([`crate::loop_memory`]).
+//! The API server checks the pods' PodDisruptionBudgets. Before the first eviction it is asked about each pod, by a dry run. Its answers are
+//! known from earlier attempts, which are repeated with pauses ([`crate::loop_memory`]).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -27,19 +27,41 @@ pub struct Eviction {
     pub pod: String,
     /// Its successor of the same name is another pod.
     pub uid: String,
+    /// Whether the API server is only asked.
+    pub is_check: bool,
+}
+
+impl Eviction {
+    pub fn of(pod: &GpuPod) -> Self {
+        Self { pod: pod.name.clone(), uid: pod.uid.clone(), is_check: false }
+    }
+
+    pub fn check(pod: &GpuPod) -> Self {
+        Self { is_check: true, ..Self::of(pod) }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Evictions {
-    pub pods: Vec<Eviction>,
+pub struct Evictions<'p> {
+    /// None, as long as one must not be evicted.
+    pub pods: Vec<&'p GpuPod>,
     /// What the node waits for.
     pub note: Note,
 }
 
-/// Returns the pods that have to end before the device plugin is removed. A DaemonSet would create its pod again as long as the plugin offers
-/// GPUs.
-pub fn before_release(users: &[GpuPod]) -> impl Iterator<Item = &GpuPod> {
-    users.iter().filter(|pod| pod.owner != PodOwner::DaemonSet)
+/// Whether a pod has to end before the device plugin is removed. A DaemonSet would create its pod again as long as the plugin offers GPUs.
+pub fn ends_first(pod: &GpuPod) -> bool {
+    pod.owner != PodOwner::DaemonSet
+}
+
+/// For pods whose eviction does not begin, because it might not end before the node is given back.
+pub fn too_late(slowest: &GpuPod, ends_at: Timestamp) -> Note {
+    let GpuPod { name, grace, .. } = slowest;
+    let message = format!(
+        "update pending: pod {name} may take {}s to end, and the node would be given back at {ends_at}; to have it evicted, set a longer gpuPods.timeout or window",
+        grace.as_secs()
+    );
+    note(Reason::EvictionBlocked, message, vec![name.clone()])
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,13 +125,13 @@ pub fn fate<'p>(pod: &GpuPod, settings: &RolloutGpuPods, refused: &'p BTreeMap<S
 }
 
 /// `refused` has why pods are not evicted.
-pub fn of(
-    users: &[&GpuPod],
+pub fn of<'p>(
+    users: &'p [GpuPod],
     settings: &RolloutGpuPods,
     refused: &BTreeMap<String, String>,
     now: Timestamp,
-) -> Evictions {
-    let fates: Vec<_> = users.iter().map(|pod| (*pod, fate(pod, settings, refused))).collect();
+) -> Evictions<'p> {
+    let fates: Vec<_> = users.iter().map(|pod| (pod, fate(pod, settings, refused))).collect();
     let of_fate = |is_it: &dyn Fn(Fate<'_>) -> bool| -> Vec<String> {
         fates.iter().filter(|(_, fate)| is_it(*fate)).map(|(pod, _)| pod.name.clone()).collect()
     };
@@ -128,8 +150,7 @@ pub fn of(
         return Evictions { pods: Vec::new(), note: note(Reason::GpuPodsInUse, message, jobs) };
     }
     let is_evicted: fn(Fate<'_>) -> bool = |fate| matches!(fate, Fate::Evicted | Fate::Refused(_));
-    let evicted = fates.iter().filter(|(_, fate)| is_evicted(*fate));
-    let pods = evicted.map(|(pod, _)| Eviction { pod: pod.name.clone(), uid: pod.uid.clone() }).collect();
+    let pods = fates.iter().filter(|(_, fate)| is_evicted(*fate)).map(|(pod, _)| *pod).collect();
     let blocked = of_fate(&|fate| matches!(fate, Fate::Refused(_)));
     let why = fates.iter().find_map(|(_, fate)| if let Fate::Refused(why) = fate { Some(why) } else { None });
     let lingers = |(pod, _): &&(&GpuPod, _)| pod.gone_by.is_some_and(|by| now >= later(by, LINGERS));

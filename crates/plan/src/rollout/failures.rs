@@ -70,7 +70,9 @@ pub fn of(
             failures.check_again = failures.check_again.into_iter().chain([counts_from]).min();
             continue;
         }
-        if turn == Turn::Soak {
+        // A node that is given back before its deadline is not updated again.
+        let is_releasing = member.rollout().is_some_and(|rollout| rollout.step == RolloutStep::Release);
+        if turn == Turn::Soak || is_releasing {
             ledger.fail(member);
         }
         failures.nodes.insert(member.node.name.clone(), why);

@@ -5,7 +5,7 @@ mod last_update;
 
 use gpu_operator_crd::{
     PoolName,
-    gpunode::{DisruptionScope, RolloutStep, StageRevisions},
+    gpunode::{DisruptionScope, Rollout, RolloutStep, StageRevisions},
     keys,
     policy::OnFailure,
     reason::Reason,
@@ -26,7 +26,8 @@ use crate::{
         runtime_restart::RuntimeRestartLock,
         terms::{Budgets, Terms},
         update::{
-            WAITS_FOR_BUDGET, begin, continue_update, has_nothing_else, keep_or_restore, reported_users, settle, users,
+            WAITS_FOR_BUDGET, begin, continue_update, give_back, has_nothing_else, keep_or_restore, reported_users,
+            settle, users,
         },
     },
     world::{GpuPods, World},
@@ -158,10 +159,9 @@ impl<'f> PoolUpdates<'f> {
                 let note = Some(Note::new(Reason::RolloutPending, message));
                 Decision { note, ..keep_or_restore(member, rollout, &self.terms) }
             }
-            // Nothing but its cordon has changed on the node.
-            (Some(_), Some(rollout)) if rollout.step == RolloutStep::Await && self.is_stopped() => {
-                self.waiting.push(member);
-                return;
+            (Some(_), Some(rollout)) if self.is_given_back(rollout) => {
+                let why = self.terms.suspended().unwrap_or(HALTED);
+                give_back(rollout, Note::new(Reason::RolloutPending, why))
             }
             (Some(goal), Some(rollout)) => {
                 let change = Change::of(member, goal, self.world);
@@ -183,9 +183,15 @@ impl<'f> PoolUpdates<'f> {
         self.insert(member, decision, ledger);
     }
 
-    /// Whether no update begins on any node.
-    fn is_stopped(&self) -> bool {
-        self.is_halted || self.terms.strategy.paused == Some(true)
+    /// A halt gives back every node that has nothing new yet, a pause those from which no pod has been evicted and whose GPUs are not
+    /// released.
+    fn is_given_back(&self, rollout: &Rollout) -> bool {
+        let is_paused = self.terms.strategy.paused == Some(true);
+        match rollout.step {
+            RolloutStep::Await => self.is_halted || is_paused && !rollout.evicting,
+            RolloutStep::Release => self.is_halted,
+            RolloutStep::Replace => false,
+        }
     }
 
     fn restart_in_turn(&mut self, decision: Decision, member: &Member<'_>) -> Decision {

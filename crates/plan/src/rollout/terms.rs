@@ -90,7 +90,7 @@ impl Terms {
             RolloutStep::Release | RolloutStep::Replace => Some(self.progress_deadline),
         };
         let deadline = deadline.map(|after| Time(later(self.now, after)));
-        Rollout { step, scope, from, since: Time(self.now), deadline }
+        Rollout { step, scope, from, since: Time(self.now), deadline, evicting: false }
     }
 
     /// Returns the record of an update that goes on with this step; `is_another` begins it again.

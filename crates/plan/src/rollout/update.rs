@@ -13,9 +13,9 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    change::{Change, driver_awaits_programs, must_release},
+    change::{Change, driver_awaits_programs, has_or_had, must_release},
     decision::{Decision, PoolDecision, missed_a_gpu_before},
-    eviction::{self, Evictions},
+    eviction::{self, Eviction, Evictions},
     terms::Terms,
 };
 use crate::{
@@ -27,11 +27,11 @@ use crate::{
     note::Note,
     revision,
     time::{later, older},
-    world::{GpuPod, PodFacts, PodOwner, Role},
+    world::{GpuPod, PodFacts, Role},
 };
 
-/// The beginning of messages on what still uses the driver.
-const RELEASING: &str = "releasing the GPUs before the driver is replaced:";
+/// The beginning of messages on what still uses the GPUs.
+const RELEASING: &str = "releasing the GPUs:";
 
 /// The message names no other node: otherwise each turn would change the status of every node.
 pub const WAITS_FOR_BUDGET: &str =
@@ -83,6 +83,11 @@ pub fn settle(member: &Member<'_>, want: StageRevisions, now: Timestamp) -> Deci
     Decision { release: must_release(member, now), labels: want, report_holders, ..Decision::default() }
 }
 
+/// A node whose update is given up before anything new is installed: it gets back what it had.
+pub fn give_back(rollout: &Rollout, note: Note) -> Decision {
+    Decision { labels: rollout.from.clone(), note: Some(note), ..Decision::default() }
+}
+
 pub fn continue_update(
     member: &Member<'_>,
     verdict: &Verdict,
@@ -92,88 +97,105 @@ pub fn continue_update(
     pool: &mut PoolDecision,
 ) -> Decision {
     let now = terms.now;
-    if rollout.step == RolloutStep::Await && member.have != change.to {
-        return await_idle(member, change, rollout, terms, pool);
+    if rollout.step != RolloutStep::Replace && rollout.from == change.to {
+        return settle(member, change.to, now);
     }
-    let Change { to: want, reloads_driver, needs_idle_gpus } = change;
-    if is_done(member, verdict, &want) {
-        return settle(member, want, now);
+    if rollout.step == RolloutStep::Await {
+        return first_step(member, change, rollout, terms, pool);
+    }
+    if is_done(member, verdict, &change.to) {
+        return settle(member, change.to, now);
+    }
+    // If the policy changed during the update, what is installed may have to be removed first.
+    if change.needs_idle_gpus {
+        return release(member, change, rollout, terms, pool);
     }
     // A toolkit that restarts the runtime follows in its turn.
+    let want = &change.to;
     let follows = rollout.step == RolloutStep::Replace && member.have.toolkit == rollout.from.toolkit;
     let have = StageRevisions { toolkit: want.toolkit.clone(), ..member.have.clone() };
-    let is_another = if follows { have != want } else { member.have != want };
+    let is_another = if follows { have != *want } else { member.have != *want };
     let waits_for_others = member.status().is_some_and(|status| status.reason() == Some(Reason::RuntimeTurnPending));
     if terms.is_over(rollout) && !is_another && !waits_for_others {
-        return Decision { failed: true, ..settle(member, want, now) };
+        return Decision { failed: true, ..settle(member, change.to, now) };
     }
-    let scope = if needs_idle_gpus { DisruptionScope::GpuPods } else { rollout.scope };
-    let install = |want: StageRevisions| Decision {
-        release: must_release(member, now) || reloads_driver,
-        pauses_clients: scope == DisruptionScope::GpuPods,
-        labels: want,
-        rollout: Some(terms.go_on(&Rollout { scope, ..rollout.clone() }, RolloutStep::Replace, is_another)),
-        report_holders: driver_awaits_programs(member, now),
-        ..Decision::default()
-    };
-    if !reloads_driver {
-        return install(want);
+    let rollout = terms.go_on(rollout, RolloutStep::Replace, is_another);
+    replace(member, change, rollout, terms)
+}
+
+/// Takes the GPUs from kubelet, so that no further pod gets one, and looks again for pods and programs that use them. The node gets back
+/// what it had if there are some, unless they are pods of a DaemonSet that are evicted now.
+fn release(member: &Member<'_>, change: Change, rollout: &Rollout, terms: &Terms, pool: &mut PoolDecision) -> Decision {
+    let now = terms.now;
+    let from = has_or_had(member).clone();
+    let scope = change.scope();
+    let rollout = terms.go_on(&Rollout { from, scope, ..rollout.clone() }, RolloutStep::Release, false);
+    let users = member.gpu_pods.map(|pods| pods.users.as_slice());
+    if users.is_none() {
+        pool.questions.insert(member.node.name.clone());
     }
-    // If the policy changed during the update and wants yet another driver, the stages on top of the driver are removed first.
-    let is_released = rollout.step == RolloutStep::Release;
-    let from = if is_released { rollout.from.clone() } else { member.have.clone() };
-    if is_released && terms.is_over(rollout) {
-        return Decision { labels: from, failed: true, ..Decision::default() };
+    let (users, is_known) = (users.unwrap_or_default(), users.is_some());
+    let evicts = terms.evicts() && !users.is_empty() && !users.iter().any(eviction::ends_first);
+    if !users.is_empty() {
+        pool.ask_again = true;
+        if !evicts {
+            return give_back(&rollout, in_use_by(users));
+        }
     }
-    let release = terms.go_on(&Rollout { from: from.clone(), scope, ..rollout.clone() }, RolloutStep::Release, false);
-    let releasing = |message: String| Decision {
-        labels: StageRevisions { driver: member.have.driver.clone(), ..want.clone() },
-        rollout: Some(release.clone()),
-        release: true,
-        report_holders: true,
-        pauses_clients: true,
-        note: Some(Note::new(Reason::ReleasingGpus, message)),
-        ..Decision::default()
-    };
-    if let Some(holder) = driver_holder(member, &want) {
+    let Evictions { pods, note } = eviction::of(users, &terms.strategy.gpu_pods, member.refused_evictions, now);
+    if evicts && now >= later(rollout.since.0, terms.timeout.max(terms.progress_deadline)) {
+        return Decision { not_before: Some(later(now, terms.timeout)), ..give_back(&rollout, note) };
+    }
+    if !evicts && terms.is_over(&rollout) {
+        return Decision { labels: rollout.from, failed: true, ..Decision::default() };
+    }
+    let releasing =
+        |message: String| releasing(member, &change, &rollout, Some(Note::new(Reason::ReleasingGpus, message)), now);
+    if let Some(holder) = holder(member, change.reloads_driver) {
         return releasing(holder);
     }
-    match member.gpu_pods.map(|pods| &pods.users) {
-        None => {
-            pool.questions.insert(member.node.name.clone());
-            releasing("checking for pods that use a GPU of this node".to_owned())
-        }
-        Some(pods) if pods.is_empty() => match Holders::of(member) {
-            Holders::Listed(blockers) if !blockers.is_empty() => {
-                // A program may be listed for some seconds after its end.
-                let waits = !older(release.since.0, holders::GRACE, now);
-                match blockers.iter().find(|blocker| waits || blocker.gives_way) {
-                    Some(Blocker { name, .. }) => {
-                        pool.ask_again = true;
-                        releasing(format!("{RELEASING} waiting for {name} to end"))
-                    }
-                    None => Decision {
-                        labels: from,
-                        report_holders: true,
-                        note: Some(holders::note(blockers.iter())),
-                        ..Decision::default()
-                    },
-                }
-            }
-            Holders::Listed(_) | Holders::Unknown => install(want),
-        },
-        // The device plugin is gone, so that they get no GPU again.
-        Some(pods) if terms.evicts() && pods.iter().all(|pod| pod.owner == PodOwner::DaemonSet) => {
+    if evicts {
+        let evictions = pods.into_iter().map(Eviction::of).collect();
+        return Decision { evictions, note: Some(note), ..releasing(String::new()) };
+    }
+    if !is_known {
+        return releasing("checking for pods that use a GPU of this node".to_owned());
+    }
+    if let Holders::Listed(blockers) = Holders::of(member) {
+        // A program may be listed for some seconds after its end.
+        let waits = !older(rollout.since.0, holders::GRACE, now);
+        if let Some(Blocker { name, .. }) = blockers.iter().find(|blocker| waits || blocker.gives_way) {
             pool.ask_again = true;
-            let pods: Vec<_> = pods.iter().collect();
-            let Evictions { pods, note } = eviction::of(&pods, &terms.strategy.gpu_pods, member.refused_evictions, now);
-            Decision { evictions: pods, note: Some(note), ..releasing(String::new()) }
+            return releasing(format!("{RELEASING} waiting for {name} to end"));
         }
-        // A GPU pod was started in the meantime: the node gets its revisions back until the pod has terminated.
-        Some(pods) => {
-            pool.ask_again = true;
-            Decision { labels: from, note: Some(in_use_by(pods)), ..Decision::default() }
+        if !blockers.is_empty() {
+            return Decision { report_holders: true, ..give_back(&rollout, holders::note(blockers.iter())) };
         }
+    }
+    let rollout = terms.go_on(&rollout, RolloutStep::Replace, false);
+    replace(member, change, rollout, terms)
+}
+
+fn releasing(member: &Member<'_>, change: &Change, rollout: &Rollout, note: Option<Note>, now: Timestamp) -> Decision {
+    Decision {
+        labels: StageRevisions { mps: None, device_plugin: None, ..rollout.from.clone() },
+        rollout: Some(rollout.clone()),
+        release: change.reloads_driver || must_release(member, now),
+        report_holders: true,
+        pauses_clients: true,
+        note,
+        ..Decision::default()
+    }
+}
+
+fn replace(member: &Member<'_>, change: Change, rollout: Rollout, terms: &Terms) -> Decision {
+    Decision {
+        labels: change.to,
+        release: change.reloads_driver || must_release(member, terms.now),
+        pauses_clients: rollout.scope == DisruptionScope::GpuPods,
+        rollout: Some(rollout),
+        report_holders: driver_awaits_programs(member, terms.now),
+        ..Decision::default()
     }
 }
 
@@ -183,19 +205,17 @@ fn is_done(member: &Member<'_>, verdict: &Verdict, want: &StageRevisions) -> boo
     member.have == *want && member.stack_proven() && arrived
 }
 
-/// Returns which of this operator's pods uses the driver that has to be replaced, or may be created to do so.
-fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
+/// Returns which of this operator's pods still offers or uses the GPUs, or may be created to do so.
+fn holder(member: &Member<'_>, reloads_driver: bool) -> Option<String> {
     let plugins = [Stage::DevicePlugin, Stage::Mps];
     // A pod that was just created may be missing among those that the mirror holds.
     let listed = || member.gpu_pods.into_iter().flat_map(|pods| &pods.plugins);
     let of = |stage| member.pods_of(stage).chain(listed().filter(move |pod| pod.role == Role::Operand(stage)));
-    let old = |stage| of(stage).find(|pod| pod.revision.as_ref() != want.get(stage));
-    if let Some(pod) = plugins.into_iter().find_map(old) {
+    if let Some(pod) = plugins.into_iter().find_map(|stage| of(stage).next()) {
         return Some(format!("{RELEASING} waiting for pod {} to terminate", pod.name));
     }
     let labelled = revision::labelled_revisions(member.node);
-    let is_selected = |stage| labelled.get(stage).is_some_and(|revision| want.get(stage) != Some(revision));
-    if plugins.into_iter().any(is_selected) {
+    if plugins.into_iter().any(|stage| labelled.get(stage).is_some()) {
         return Some(format!("{RELEASING} removing the device plugin"));
     }
     let answering = member.report.is_some_and(|report| report.nvml.state == NvmlState::Answering);
@@ -205,19 +225,20 @@ fn driver_holder(member: &Member<'_>, want: &StageRevisions) -> Option<String> {
     } else {
         "the probe has to release the driver, but its pod is not running; check DaemonSet nodestack-nvml-probe"
     };
-    answering.then(|| message.to_owned())
+    (reloads_driver && answering).then(|| message.to_owned())
 }
 
-/// Begins the update once nothing uses the node's GPUs. Without a cordon, or if no window is open any more, it is given up.
+/// Begins the update once nothing uses the node's GPUs. Without a cordon, or if no window is open any more and no eviction has begun, it is
+/// given up.
 fn await_idle(
     member: &Member<'_>,
-    change: Change,
+    change: &Change,
     rollout: &Rollout,
     terms: &Terms,
     pool: &mut PoolDecision,
 ) -> Decision {
     let now = terms.now;
-    if let Some(why) = terms.windows.closed(pool) {
+    if let Some(why) = terms.windows.closed(pool).filter(|_| !rollout.evicting) {
         let note = Some(Note::new(Reason::RolloutPending, why));
         return Decision { note, ..settle(member, member.have.clone(), now) };
     }
@@ -233,18 +254,19 @@ fn await_idle(
         let message = "update pending: the programs that hold the GPUs of this node are being listed";
         Note::new(Reason::RolloutPending, message)
     };
+    let deadline = rollout.deadline.as_ref().map_or_else(|| later(rollout.since.0, terms.timeout), |time| time.0);
+    let closing = terms.windows.closing().filter(|_| !rollout.evicting);
+    let latest = closing.map_or(deadline, |closing| closing.min(deadline));
     let blocked = |note: Note, pool: &mut PoolDecision| {
         pool.ask_again = true;
         if !terms.cordon() {
             return decision(None, note);
         }
-        let deadline = rollout.deadline.as_ref().map_or_else(|| later(rollout.since.0, terms.timeout), |time| time.0);
         if now >= deadline {
             let not_before = Some(later(now, terms.timeout));
             return Decision { not_before, ..decision(None, note) };
         }
         pool.check(deadline);
-        let latest = terms.windows.closing().map_or(deadline, |closing| closing.min(deadline));
         let message = format!("{}; meanwhile the node is cordoned, until {latest} at the latest", note.message);
         decision(Some(rollout), Note { message, ..note })
     };
@@ -256,15 +278,20 @@ fn await_idle(
             pool.questions.insert(member.node.name.clone());
             return decision(Some(rollout), listing());
         }
-        Some(pods) if terms.evicts() => {
-            let pods: Vec<_> = eviction::before_release(pods).collect();
-            if !pods.is_empty() {
-                let Evictions { pods, note } =
-                    eviction::of(&pods, &terms.strategy.gpu_pods, member.refused_evictions, now);
+        Some(users) if terms.evicts() && !users.is_empty() => {
+            let Evictions { pods, note } = eviction::of(users, &terms.strategy.gpu_pods, member.refused_evictions, now);
+            // Those of DaemonSets follow in step Release.
+            if !rollout.evicting || pods.is_empty() || users.iter().any(eviction::ends_first) {
+                let slowest = pods.iter().max_by_key(|pod| pod.grace).filter(|_| !rollout.evicting);
+                if let Some(pod) = slowest.filter(|pod| later(now, pod.grace) > latest) {
+                    let is_last = member.rollout().is_some() && later(now, pod.grace) > deadline;
+                    let not_before = is_last.then(|| later(now, terms.timeout));
+                    return Decision { not_before, ..decision(None, eviction::too_late(pod, latest)) };
+                }
                 let decision = blocked(note, pool);
                 // The record of the update and the cordon come first.
                 let may_begin = member.rollout().is_some() && member.node.cordoned && decision.rollout.is_some();
-                return Decision { evictions: if may_begin { pods } else { Vec::new() }, ..decision };
+                return if may_begin { evict(member, rollout, &pods, decision) } else { decision };
             }
         }
         Some(pods) if !pods.is_empty() => return blocked(in_use_by(pods), pool),
@@ -282,31 +309,43 @@ fn await_idle(
         Holders::Listed(_) | Holders::Unknown if terms.cordon() && !member.node.cordoned => {
             decision(Some(rollout), Note::new(Reason::RolloutPending, "update pending: the node is being cordoned"))
         }
-        Holders::Listed(_) | Holders::Unknown => replace(member, change, rollout, terms),
+        Holders::Listed(_) | Holders::Unknown => {
+            let rollout = terms.go_on(rollout, RolloutStep::Release, false);
+            releasing(member, change, &rollout, None, now)
+        }
     }
+}
+
+/// Asks the API server about the evictions of all pods first, records that they begin, and then begins.
+fn evict(member: &Member<'_>, rollout: &Rollout, pods: &[&GpuPod], decision: Decision) -> Decision {
+    if rollout.evicting {
+        let evictions = pods.iter().filter(|pod| eviction::ends_first(pod)).map(|pod| Eviction::of(pod)).collect();
+        return Decision { evictions, ..decision };
+    }
+    let is_allowed = |pod: &&&GpuPod| member.allowed_evictions.get(&pod.name) == Some(&pod.uid);
+    let evictions: Vec<_> = pods.iter().filter(|pod| !is_allowed(pod)).map(|pod| Eviction::check(pod)).collect();
+    let evicting = !pods.is_empty() && evictions.is_empty();
+    let rollout = decision.rollout.map(|rollout| Rollout { evicting, ..rollout });
+    Decision { rollout, evictions, ..decision }
 }
 
 pub fn begin(member: &Member<'_>, change: Change, terms: &Terms, pool: &mut PoolDecision) -> Decision {
     let rollout = terms.enter(RolloutStep::Await, change.scope(), member.have.clone());
-    if change.needs_idle_gpus {
-        await_idle(member, change, &rollout, terms, pool)
-    } else {
-        replace(member, change, &rollout, terms)
-    }
+    first_step(member, change, &rollout, terms, pool)
 }
 
-fn replace(member: &Member<'_>, change: Change, rollout: &Rollout, terms: &Terms) -> Decision {
-    let Change { to, reloads_driver, needs_idle_gpus } = change;
-    let step = if reloads_driver { RolloutStep::Release } else { RolloutStep::Replace };
-    let labels = if reloads_driver { StageRevisions { driver: member.have.driver.clone(), ..to } } else { to };
-    Decision {
-        labels,
-        rollout: Some(terms.go_on(rollout, step, false)),
-        release: reloads_driver || must_release(member, terms.now),
-        report_holders: reloads_driver,
-        pauses_clients: needs_idle_gpus,
-        ..Decision::default()
+fn first_step(
+    member: &Member<'_>,
+    change: Change,
+    rollout: &Rollout,
+    terms: &Terms,
+    pool: &mut PoolDecision,
+) -> Decision {
+    if change.needs_idle_gpus {
+        return await_idle(member, &change, rollout, terms, pool);
     }
+    let rollout = Rollout { scope: change.scope(), ..rollout.clone() };
+    replace(member, change, terms.go_on(&rollout, RolloutStep::Replace, false), terms)
 }
 
 fn in_use<'p>(count: u32, names: impl Iterator<Item = &'p String>) -> Note {

@@ -1,7 +1,10 @@
 //! The pods of a node that matter before its driver is replaced. They are listed on demand: no mirror holds them, or a mirror may be
 //! behind.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use gpu_operator_common::quantity;
 use gpu_operator_crd::{keys, policy::Stage};
@@ -18,6 +21,8 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 /// The maximum number of labels that are kept of a pod. The others are ignored, so that no selector matches them.
 const MAX_LABELS: usize = 128;
 const MAX_FINALIZERS: usize = 8;
+/// The API server's default.
+const GRACE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuPods {
@@ -45,6 +50,8 @@ pub struct GpuPod {
     pub gone_by: Option<Timestamp>,
     /// What keeps it after its containers have ended.
     pub finalizers: Vec<String>,
+    /// How long its containers may take to end.
+    pub grace: Duration,
 }
 
 /// The controller that creates a deleted pod again.
@@ -121,6 +128,11 @@ fn gpu_pod(pod: &Pod) -> GpuPod {
         // The API server adds the grace period to it.
         gone_by: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
         finalizers: pod.finalizers().iter().take(MAX_FINALIZERS).cloned().collect(),
+        grace: pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.termination_grace_period_seconds)
+            .map_or(GRACE, |seconds| Duration::from_secs(seconds.try_into().unwrap_or_default())),
     }
 }
 
@@ -144,6 +156,7 @@ pub fn without_details(mut pod: Pod) -> Pod {
         node_name: spec.node_name,
         node_selector: spec.node_selector,
         resource_claims: spec.resource_claims.map(|claims| claims.into_iter().take(1).collect()),
+        termination_grace_period_seconds: spec.termination_grace_period_seconds,
         volumes: spec.volumes.map(volume),
         ..PodSpec::default()
     });

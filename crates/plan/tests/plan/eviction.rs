@@ -125,6 +125,9 @@ fn a_budget_or_a_finalizer_that_delays_an_eviction_is_named() {
 fn pods_of_daemon_sets_are_evicted_once_the_plugin_is_gone() {
     let mut sim = fleet(&["a"], "");
     add(&mut sim, "a", "team/agent", owned_by(PodOwner::DaemonSet));
+    while evicted(&sim).is_empty() {
+        sim.steps(1);
+    }
     sim.budgets.insert("team/agent".into(), "The disruption budget agent needs 1 healthy pods".into());
     sim.run(60);
     assert_eq!(evicted(&sim), ["team/web-a", "team/agent"]);

@@ -64,6 +64,7 @@ mod stray_labels;
 mod toolkit;
 mod trust;
 mod truth;
+mod turns;
 mod unnamed_plugin;
 mod unreadable;
 mod unsupported;

@@ -80,7 +80,8 @@ impl Sim {
             Body::Conditions(conditions) => self.apply_conditions(&node(), conditions),
             Body::Taints(write) => self.apply_taints(&node(), write),
             Body::Pod(pod) => self.make_pod(name, pod),
-            Body::Eviction(uid) => self.evict(name, uid),
+            Body::Eviction(uid) => self.evict(name, uid, false),
+            Body::EvictionCheck(uid) => self.evict(name, uid, true),
             Body::Delete(uid) => self.delete(*kind, name, uid.as_deref()),
         };
         if answer.is_ok() {

@@ -37,7 +37,7 @@ impl Sim {
 
     /// Evicts a pod, unless a budget forbids that: then the operator knows why when it plans again. A pod of a DaemonSet comes back at
     /// once as long as its node offers GPUs.
-    pub(super) fn evict(&mut self, name: &str, uid: &str) -> Answer {
+    pub(super) fn evict(&mut self, name: &str, uid: &str, dry_run: bool) -> Answer {
         if uid != self.gpu_pod(name).uid {
             return Err(format!("409: another pod {name}"));
         }
@@ -46,6 +46,10 @@ impl Sim {
             return Ok(true);
         }
         self.refused_evictions.remove(name);
+        if dry_run {
+            self.allowed_evictions.insert(name.into(), uid.into());
+            return Ok(true);
+        }
         if let Some(grace) = self.graces.get(name) {
             let gone_by = self.now + *grace;
             self.pod_facts.entry(name.into()).or_default().gone_by.get_or_insert(gone_by);

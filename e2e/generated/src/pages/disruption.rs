@@ -32,11 +32,11 @@ pub(super) fn page() -> Result<Generated> {
     page.block("For a node with a GPU pod that a controller, such as that of a Deployment, can create again:");
     page.block(&table("Change of", changes().into_iter().map(|(name, defaults)| (name, defaults, GpuPod::default())))?);
     page.block(
-        "Where an update disturbs nothing, the pod keeps its GPU while the node's components are replaced. Under [MPS](../guides/sharing.md), \
-         it loses its daemon.",
+        "Where an update disturbs nothing, the pod keeps its GPU while the node's components are replaced. A change that waits for pods \
+         removes the device plugin first and then looks for GPU pods again: if there is one, the node gets back what it had.",
     );
     page.heading(2, "By pod");
-    page.block("For a node whose driver or MIG layout changes:");
+    page.block("For a node whose driver, MIG layout or MPS daemon changes:");
     let driver = || changes()[0].1.clone();
     page.block(&table("GPU pod", pods().into_iter().map(|(name, pod)| (name, driver(), pod)))?);
     page.block(
@@ -55,13 +55,14 @@ pub(super) fn page() -> Result<Generated> {
 }
 
 /// Returns the changes, each with the settings of `defaults` that it changes.
-fn changes() -> [(&'static str, Value); 5] {
+fn changes() -> [(&'static str, Value); 6] {
     [
         ("the driver", json!({"driver": {"version": "590.10.01"}})),
         (
             "the MIG layout",
             json!({"devicePlugin": {"mig": {"strategy": "Mixed", "layout": [{"profiles": [{"profile": "1g.10gb", "count": 7}]}]}}}),
         ),
+        ("sharing by MPS: on, off, or another image", json!({"devicePlugin": {"sharing": {"mps": {"replicas": 2}}}})),
         (
             "the driver's image, with [the same driver](../concepts/revisions.md#the-same-driver)",
             json!({"driver": {"image": {"repository": "mirror.example.com/nvidia/driver"}}}),

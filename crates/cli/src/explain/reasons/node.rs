@@ -190,7 +190,7 @@ pub const GPUS_HELD: Entry = Entry {
 pub const RELEASING_GPUS: Entry = Entry {
     list: List::InProgress,
     condition: "",
-    meaning: "The device plugin and the probe are releasing the GPUs, so that the driver can be replaced.",
+    meaning: "The GPUs are being released, so that the driver, the MIG layout or the MPS daemon can be replaced.",
     action: "Wait.",
 };
 

@@ -11,6 +11,11 @@ use crate::{
     settings::Settings,
 };
 
+/// The variable with the install folder on the host.
+pub const INSTALL_DIR: &str = "NVIDIA_INSTALL_DIR_HOST";
+/// The variable with the address of a `.run` file.
+pub const RUN_FILE_URL: &str = "NVIDIA_DRIVER_DOWNLOAD_URL";
+
 const INSTALL_DIR_IN_CONTAINER: &str = "/usr/local/nvidia";
 const ROOT_IN_CONTAINER: &str = "/root";
 
@@ -37,7 +42,7 @@ fn installer_pod(input: &PodInput<'_>, installer: Installer<'_>) -> PodParts {
     let Installer { version, install_dir, env: more, command, args, folders, preloaded, host, unloads_nouveau } =
         installer;
     let mut variables = vec![
-        env("NVIDIA_INSTALL_DIR_HOST", install_dir),
+        env(INSTALL_DIR, install_dir),
         env("NVIDIA_INSTALL_DIR_CONTAINER", INSTALL_DIR_IN_CONTAINER),
         env("ROOT_MOUNT_DIR", ROOT_IN_CONTAINER),
         // The runtime must not inject a driver into the container that installs it.
@@ -161,7 +166,7 @@ pub fn run_file_pod(
     sha256: &str,
     install_dir: &str,
 ) -> PodParts {
-    let mut environment = vec![env("NVIDIA_DRIVER_DOWNLOAD_URL", url), env("NVIDIA_DRIVER_SHA256", sha256)];
+    let mut environment = vec![env(RUN_FILE_URL, url), env("NVIDIA_DRIVER_SHA256", sha256)];
     environment.extend(version.map(|version| env("NVIDIA_DRIVER_VERSION", version)));
     let installer = Installer {
         version,

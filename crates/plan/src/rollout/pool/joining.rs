@@ -34,7 +34,8 @@ impl<'f> PoolUpdates<'f> {
             let Assessment { member, .. } = assessed;
             member.want().is_some_and(|want| !has_nothing_else(&member.have, &want))
         };
-        let is_unproven = self.is_stopped() || self.goals.rolled_back || self.waves.next() != Next::Rest;
+        let is_stopped = self.is_halted || self.terms.strategy.paused == Some(true);
+        let is_unproven = is_stopped || self.goals.rolled_back || self.waves.next() != Next::Rest;
         let since = ledger.pool(self.name).and_then(|pool| pool.since.as_ref());
         is_unproven && (since.is_some() || self.members.iter().any(is_outdated))
     }
