@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each law uses a part of it")]
 
 mod event;
+mod failures;
 mod fleet;
 mod history;
 mod policy;
