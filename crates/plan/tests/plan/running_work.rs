@@ -6,6 +6,7 @@ mod event;
 mod failures;
 mod fleet;
 mod history;
+mod memory;
 mod policy;
 mod search;
 
