@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each law uses a part of it")]
 
 mod event;
+mod evictions;
 mod failures;
 mod fleet;
 mod history;
