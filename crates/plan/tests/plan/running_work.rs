@@ -9,6 +9,7 @@ mod fleet;
 mod history;
 mod memory;
 mod policy;
+mod proven;
 mod search;
 
 use event::Event;
