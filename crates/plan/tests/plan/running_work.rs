@@ -11,6 +11,7 @@ mod memory;
 mod policy;
 mod proven;
 mod search;
+mod selectors;
 
 use event::Event;
 use fleet::Fleet;
