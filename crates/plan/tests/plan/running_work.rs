@@ -2,6 +2,7 @@
 //! write and after every second, by what is true and by what was true before, and not by what the operator has concluded.
 #![allow(dead_code, reason = "each law uses a part of it")]
 
+mod deadlines;
 mod event;
 mod evictions;
 mod failures;
