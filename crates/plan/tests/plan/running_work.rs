@@ -8,6 +8,7 @@ mod evictions;
 mod failures;
 mod fleet;
 mod history;
+mod idle;
 mod memory;
 mod policy;
 mod proven;
