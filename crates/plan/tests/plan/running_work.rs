@@ -14,6 +14,7 @@ mod policy;
 mod proven;
 mod search;
 mod selectors;
+mod waits;
 
 use event::Event;
 use fleet::Fleet;
