@@ -51,6 +51,7 @@ mod reports;
 mod reviewed;
 mod robust;
 mod rollout;
+mod running_work;
 mod runtime_restart;
 mod same_driver;
 mod schedules;

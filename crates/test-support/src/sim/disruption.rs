@@ -1,10 +1,10 @@
 //! Disruptions: the effects of the operator's writes, GPU pods, crashes, and what an autoscaler does.
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::{NodeName, PolicyName};
+use gpu_operator_crd::{NodeName, PolicyName, policy::Stage};
 use gpu_operator_plan::{
     output::body::LedgerWrite,
-    world::{ContainerState, Exit, GpuPod, PodFacts, PodOwner, TaintFact},
+    world::{ContainerState, Exit, GpuPod, PodFacts, PodOwner, Role, TaintFact},
 };
 
 use super::{
@@ -93,7 +93,7 @@ impl Sim {
         self.start_gpu_pod(node, &name, GpuPod { owner: PodOwner::DaemonSet, ..GpuPod::default() });
     }
 
-    /// Lets the main container of a pod crash, once: kubelet starts it again.
+    /// Lets the main container of a pod crash, once: kubelet starts it again. The GPUs of a device plugin are withdrawn until then.
     pub fn crash(&mut self, pod: &str) {
         let Some(pod) = self.pods.get_mut(pod).filter(|pod| pod.running()) else { return };
         let exit = Exit { code: 1, message: "error: it broke once".into() };
@@ -101,6 +101,9 @@ impl Sim {
         container.state = ContainerState::Ended(exit.clone());
         container.last_failure = Some(exit);
         container.ready = false;
+        if let Some(node) = self.nodes.get_mut(&pod.node).filter(|_| pod.role == Role::Operand(Stage::DevicePlugin)) {
+            node.allocatable = node.allocatable.withdrawn();
+        }
         let boot = self.machines.get(&pod.node).map(|machine| Interned::from(machine.boot_id.as_str()));
         *self.crashes.entry((pod.name.clone(), boot.unwrap_or_default())).or_default() += 1;
     }

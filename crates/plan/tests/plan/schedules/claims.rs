@@ -2,23 +2,29 @@
 
 use std::sync::Arc;
 
-use gpu_operator_crd::{ClusterGpuPolicyStatus, ConditionType, GpuNodeStatus, NodeConditionType, NodeName};
+use gpu_operator_crd::{
+    ClusterGpuPolicyStatus, ConditionType, GpuNodeStatus, NodeConditionType, NodeName, reason::Reason,
+};
 use gpu_operator_plan::{
     output::{body::Body, write::Write},
     world::World,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::law::Lawful;
 
 /// A node that is rebooted has not failed, whatever the exit codes of its containers: no Event reports a failure, no policy is stalled, and no
-/// pool returns to its previous revision.
-pub fn of_healthy_nodes(write: &Write) -> Lawful {
-    if let Some(event) = write.events.iter().find(|event| event.reason.is_failure()) {
+/// pool returns to its previous revision. The second boot in the same rollout may halt it: a driver may be the cause.
+pub fn of_healthy_nodes(write: &Write, boots: u32) -> Lawful {
+    let halts = |reason: &str| boots > 1 && reason == Reason::RolloutHalted.as_str();
+    let fails = |reason: Reason| reason.is_failure() && !halts(reason.as_str());
+    if let Some(event) = write.events.iter().find(|event| fails(event.reason)) {
         return Err(format!("{write}: a healthy node has failed: {event:?}"));
     }
     let stalled = |status: &ClusterGpuPolicyStatus| {
         let mut conditions = status.conditions.iter();
-        conditions.any(|found| found.type_ == ConditionType::Stalled.as_str() && found.status == "True")
+        let is_stalled = |found: &Condition| found.type_ == ConditionType::Stalled.as_str() && found.status == "True";
+        conditions.any(|found| is_stalled(found) && !halts(&found.reason))
     };
     match &write.body {
         Body::PolicyStatus(status) if stalled(status) => Err(format!("{write}: {:?}", status.conditions)),

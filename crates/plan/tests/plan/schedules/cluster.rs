@@ -47,6 +47,8 @@ pub struct Cluster {
     overtaken: BTreeSet<NodeName>,
     /// Whether nothing fails but for reboots: time passes only where nothing else happens, so that nothing takes too long.
     pub is_healthy: bool,
+    /// How many reboots have happened.
+    boots: u32,
 }
 
 /// What became of the object of a write since it was planned, if it is a pod to delete.
@@ -77,7 +79,7 @@ impl Cluster {
         let paused = (allowed.switches > 0).then(|| operator.clone());
         let events = events.iter().copied().collect();
         let (late, overtaken) = (Vec::new(), BTreeSet::new());
-        Self { sim, store, operator, paused, lagging, allowed, events, late, overtaken, is_healthy: false }
+        Self { sim, store, operator, paused, lagging, allowed, events, late, overtaken, is_healthy: false, boots: 0 }
     }
 
     /// Returns it as a cluster in which nothing fails but for reboots.
@@ -189,6 +191,7 @@ impl Cluster {
             Step::Probe(node) => self.on(node, Sim::run_probe),
             Step::Event => {
                 let event = self.events.pop_front().expect("an event");
+                self.boots += u32::from(matches!(event, Event::Reboot(_)));
                 event.happen(&mut self.sim);
             }
             Step::Wait => self.wait()?,
@@ -253,7 +256,7 @@ impl Cluster {
         let pass = self.operator.pass.as_ref().expect("a pass");
         let write = pass.outstanding()[which].clone();
         if self.is_healthy {
-            claims::of_healthy_nodes(&write)?;
+            claims::of_healthy_nodes(&write, self.boots)?;
         }
         let pod = pass.pods.get(&write.target.name).copied().filter(|_| operator::deletes_pod(&write));
         if fault != Fault::None {

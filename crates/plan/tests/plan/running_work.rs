@@ -1,0 +1,48 @@
+//! Running work is not disturbed: laws of rollouts in fleets to which everything happens that happens to fleets. They are checked at every
+//! write and after every second, by what is true and by what was true before, and not by what the operator has concluded.
+#![allow(dead_code, reason = "each law uses a part of it")]
+
+mod deadlines;
+mod event;
+mod evictions;
+mod failures;
+mod fleet;
+mod history;
+mod idle;
+mod memory;
+mod policy;
+mod proven;
+mod search;
+mod selectors;
+mod waits;
+
+use event::Event;
+use fleet::Fleet;
+use history::History;
+use policy::{NEW, OLD, Policy};
+
+use crate::{law::Lawful, sim::Sim};
+use gpu_operator_plan::output::write::Write;
+
+/// A law, given what has happened so far.
+#[derive(Clone, Copy)]
+struct Law {
+    at_write: fn(&History, &Sim, &Write) -> Lawful,
+    after_step: fn(&History, &Sim) -> Lawful,
+}
+
+impl Law {
+    const NONE: Self = Self { at_write: |_, _, _| Ok(()), after_step: |_, _| Ok(()) };
+}
+
+/// The laws that the random search checks.
+const LAWS: &[Law] = &[BUDGETS];
+
+/// What holds without any history.
+const BUDGETS: Law = Law {
+    at_write: |_, sim, write| crate::law::holds(sim, write),
+    after_step: |_, sim| {
+        crate::law::of_budgets(sim)?;
+        crate::law::of_records(sim)
+    },
+};

@@ -1,0 +1,49 @@
+//! A label that selects a node may be lost for a moment.
+
+use gpu_operator_crd::policy::Stage;
+use gpu_operator_plan::output::{body::Body, write::Write};
+
+use super::{Event, Fleet, History, Law, NEW, Policy};
+use crate::{law::Lawful, sim::Sim};
+
+/// A label that selects a node for its policy or its pool, and that is lost for less than a minute, changes none of the node's groups.
+pub const A_MINUTES_GRACE: Law = Law { at_write: a_minutes_grace, ..Law::NONE };
+
+fn a_minutes_grace(history: &History, sim: &Sim, write: &Write) -> Lawful {
+    let name = write.target.name.as_str().into();
+    let (Some(node), Some(past)) = (sim.nodes.get(&name), history.nodes.get(&name)) else { return Ok(()) };
+    let Some((key, lost)) = past.lost.iter().next().filter(|(_, lost)| history.edited < Some(**lost)) else {
+        return Ok(());
+    };
+    let why = match &write.body {
+        Body::Labels(labels) => {
+            let changed = Stage::ALL.into_iter().find(|stage| {
+                let has = node.labels.get(stage.key()).map(gpu_operator_common::interned::Interned::as_str);
+                has != labels.labels.get(stage.key()).map(String::as_str)
+            });
+            changed.map(|stage| format!("its {stage:?} changes"))
+        }
+        Body::Spec(after) if after.spec.rollout.is_some() => Some("its update begins".into()),
+        _ => None,
+    };
+    match why {
+        Some(why) => Err(format!("{name} lost label {key} at {lost}, and {why}")),
+        None => Ok(()),
+    }
+}
+
+#[test]
+fn a_pools_label_that_is_lost_for_seconds_changes_nothing() {
+    for mode in ["Leave", "Await", "Evict"] {
+        let mut fleet = Fleet::settled(Policy { mode, driver: NEW, ..Policy::default() }, 3, &[A_MINUTES_GRACE]);
+        let events = [(Event::Pooled("a", false), 30), (Event::Pooled("a", true), 300)];
+        assert_eq!(fleet.go(&events), Ok(()), "{mode}");
+    }
+}
+
+#[test]
+fn a_policys_label_that_is_lost_for_seconds_changes_nothing() {
+    let mut fleet = Fleet::settled(Policy { driver: NEW, ..Policy::default() }, 3, &[A_MINUTES_GRACE]);
+    let events = [(Event::AllSelected(false), 30), (Event::AllSelected(true), 300)];
+    assert_eq!(fleet.go(&events), Ok(()));
+}
