@@ -104,6 +104,10 @@ impl DriverChoice {
 
     /// The variable by which NVIDIA's container gets its [`Self::digest`].
     pub const DIGEST_VARIABLE: &'static str = "DRIVER_CONFIG_DIGEST";
+    /// The variable of an installer with its folder on the host.
+    pub const INSTALL_DIR_VARIABLE: &str = "NVIDIA_INSTALL_DIR_HOST";
+    /// The variable of an installer with the address of a `.run` file.
+    pub const RUN_FILE_URL_VARIABLE: &str = "NVIDIA_DRIVER_DOWNLOAD_URL";
 
     /// Returns the digest that NVIDIA's container stores when it loads its modules. A container with the same digest keeps a driver in use
     /// and installs only the libraries, so images, environment and resources are not included.

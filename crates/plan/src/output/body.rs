@@ -113,7 +113,7 @@ pub enum Body {
     Pod(Box<Pod>),
     /// The pod `namespace/name`, if it has this uid.
     Eviction(String),
-    /// The same as a dry run, which tells whether the API server would evict the pod.
+    /// The same as a dry run, which shows whether the API server would evict the pod.
     EvictionCheck(String),
     /// The object, if it has this uid.
     Delete(Option<String>),

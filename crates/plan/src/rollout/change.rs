@@ -15,7 +15,6 @@ use crate::{
     assess::{member::Member, mig},
     container_names::{DIVIDER, GUARD, INSTALLER},
     desired::driver::DriverChoice,
-    manifests::driver::installer::{INSTALL_DIR, RUN_FILE_URL},
     revision,
     world::{PodFacts, World},
 };
@@ -90,10 +89,15 @@ fn keeps_driver_loaded(member: &Member<'_>, from: &StageRevisions, to: &StageRev
 /// the installer chooses the version, if the same installer has chosen it. Google's for COS, which the operator starts only while no
 /// program uses the driver, may have another image.
 fn installer_keeps(driver: &DriverFacts, old: &Container, new: &Container, pod: &PodSpec) -> bool {
-    let folder = variable(new, INSTALL_DIR);
+    let folder = variable(new, DriverChoice::INSTALL_DIR_VARIABLE);
     let is_same_kind = old.command.is_some() == new.command.is_some()
-        && variable(old, RUN_FILE_URL).is_some() == variable(new, RUN_FILE_URL).is_some();
-    let Some(loaded) = driver.loaded.as_deref().filter(|_| is_same_kind && folder == variable(old, INSTALL_DIR)) else {
+        && variable(old, DriverChoice::RUN_FILE_URL_VARIABLE).is_some()
+            == variable(new, DriverChoice::RUN_FILE_URL_VARIABLE).is_some();
+    let Some(loaded) = driver
+        .loaded
+        .as_deref()
+        .filter(|_| is_same_kind && folder == variable(old, DriverChoice::INSTALL_DIR_VARIABLE))
+    else {
         return false;
     };
     let version = init_container(pod, GUARD).and_then(|guard| argument(guard, "--version"));

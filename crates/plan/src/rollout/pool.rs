@@ -26,13 +26,12 @@ use crate::{
         runtime_restart::RuntimeRestartLock,
         terms::{Budgets, Terms},
         update::{
-            WAITS_FOR_BUDGET, begin, continue_update, give_back, has_nothing_else, keep_or_restore, reported_users,
-            settle, users,
+            WAITS_FOR_BUDGET, begin, continue_update, give_back, has_nothing_else, joins, keep_or_restore,
+            reported_users, settle, users,
         },
     },
     world::{GpuPods, World},
 };
-use joining::joins;
 
 pub struct PoolUpdates<'f> {
     pub name: &'f PoolName,

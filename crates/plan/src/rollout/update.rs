@@ -37,6 +37,11 @@ const RELEASING: &str = "releasing the GPUs:";
 pub const WAITS_FOR_BUDGET: &str =
     "update pending: rollout.maxParallel and rollout.maxUnavailable limit how many nodes are updated at a time";
 
+/// Whether a node has nothing of this operator yet.
+pub fn joins(member: &Member<'_>) -> bool {
+    member.have == StageRevisions::default()
+}
+
 /// Some revisions may be missing: the node never had them, or a user removed a label. Restoring a label disrupts nothing, because a revision's
 /// name includes its driver.
 pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {

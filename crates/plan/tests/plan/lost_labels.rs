@@ -58,7 +58,7 @@ const LOST: [&str; 3] = ["nvidia-h100-80gb"; 3];
 const PROD: [&str; 3] = ["prod"; 3];
 
 #[test]
-fn a_label_of_a_pool_that_returns_within_a_minute_changes_nothing() {
+fn a_pools_label_that_is_lost_for_seconds_changes_nothing() {
     let mut fleet = Loop::of_prod();
     for _ in 0..3 {
         fleet.label("tier", None);

@@ -162,7 +162,7 @@ fn loses_its_plugin(sim: &mut Sim) {
 }
 
 #[test]
-fn a_pool_returns_only_for_failures_that_last_soon_after_an_update() {
+fn a_pool_returns_only_for_lasting_failures_in_the_soak() {
     // Below the grace, in the soak, and long after it.
     for (after, lasts, returns) in [(0, 20, false), (0, 200, true), (11 * 60, 200, false)] {
         let mut sim = updated("{onFailure: RollBack}");

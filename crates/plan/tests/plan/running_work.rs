@@ -1,6 +1,5 @@
 //! Running work is not disturbed: laws of rollouts in fleets to which everything happens that happens to fleets. They are checked at every
 //! write and after every second, by what is true and by what was true before, and not by what the operator has concluded.
-#![allow(dead_code, reason = "each law uses a part of it")]
 
 mod deadlines;
 mod event;

@@ -43,9 +43,8 @@ pub const ROLLING_OUT: Entry = Entry {
 pub const ROLLOUT_HALTED: Entry = Entry {
     list: List::Policy,
     condition: "Stalled=True, pool",
-    meaning: "As many updates in the pool have failed as `rollout.maxFailures`, by default one, so its other nodes \
-               stay at their revision; or nodes have rebooted twice in or shortly after their updates; or the images of the \
-               new revision [cannot be pulled](../concepts/revisions.md#preflight).",
+    meaning: "`rollout.maxFailures` updates in the pool have failed, by default one; or updated nodes have rebooted \
+               twice; or the new images [cannot be pulled](../concepts/revisions.md#preflight).",
     action: "Repair the node in the message, or restore the old settings. If the node no longer exists, change the \
               policy's annotation `gpu.nodestack.dev/retry`: see [Failures](../guides/rollouts.md#failures).",
 };

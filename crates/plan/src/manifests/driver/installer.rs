@@ -5,16 +5,12 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, SecurityContext, Volume, Vol
 
 use crate::{
     container_names::{GUARD, INSTALLER, UNLOAD_NOUVEAU},
+    desired::driver::DriverChoice,
     manifests::pod::{
         HostNamespaces, Mode, PodInput, PodParts, env, host_path, mount, operand_container, own_container, root_with,
     },
     settings::Settings,
 };
-
-/// The variable with the install folder on the host.
-pub const INSTALL_DIR: &str = "NVIDIA_INSTALL_DIR_HOST";
-/// The variable with the address of a `.run` file.
-pub const RUN_FILE_URL: &str = "NVIDIA_DRIVER_DOWNLOAD_URL";
 
 const INSTALL_DIR_IN_CONTAINER: &str = "/usr/local/nvidia";
 const ROOT_IN_CONTAINER: &str = "/root";
@@ -42,7 +38,7 @@ fn installer_pod(input: &PodInput<'_>, installer: Installer<'_>) -> PodParts {
     let Installer { version, install_dir, env: more, command, args, folders, preloaded, host, unloads_nouveau } =
         installer;
     let mut variables = vec![
-        env(INSTALL_DIR, install_dir),
+        env(DriverChoice::INSTALL_DIR_VARIABLE, install_dir),
         env("NVIDIA_INSTALL_DIR_CONTAINER", INSTALL_DIR_IN_CONTAINER),
         env("ROOT_MOUNT_DIR", ROOT_IN_CONTAINER),
         // The runtime must not inject a driver into the container that installs it.
@@ -166,7 +162,7 @@ pub fn run_file_pod(
     sha256: &str,
     install_dir: &str,
 ) -> PodParts {
-    let mut environment = vec![env(RUN_FILE_URL, url), env("NVIDIA_DRIVER_SHA256", sha256)];
+    let mut environment = vec![env(DriverChoice::RUN_FILE_URL_VARIABLE, url), env("NVIDIA_DRIVER_SHA256", sha256)];
     environment.extend(version.map(|version| env("NVIDIA_DRIVER_VERSION", version)));
     let installer = Installer {
         version,

@@ -22,11 +22,6 @@ use crate::{
 
 const JOINED: &str = "update pending: until the rollout of this pool goes on, a node that joins gets the revision that its nodes had before";
 
-/// Whether a node has nothing of this operator yet.
-pub(super) fn joins(member: &Member<'_>) -> bool {
-    member.have == StageRevisions::default()
-}
-
 impl<'f> PoolUpdates<'f> {
     /// Whether nodes that join do not get what is being rolled out, because that is stopped or its canary nodes have not proven it.
     pub(super) fn holds_back(&self, ledger: &Ledger<'_>) -> bool {

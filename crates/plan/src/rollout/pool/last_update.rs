@@ -3,7 +3,7 @@
 use gpu_operator_crd::gpunode::{LastUpdate, RolloutStep, StageRevisions};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{PoolUpdates, joining::joins};
+use super::PoolUpdates;
 use crate::{
     assess::member::Member,
     rollout::{
@@ -11,6 +11,7 @@ use crate::{
         failures::problems,
         goal::{Next, target},
         ledger::Ledger,
+        update::joins,
     },
 };
 

@@ -9,7 +9,7 @@ use crate::{law::Lawful, sim::Sim};
 /// How long after the deadline a slot may still be there: the operator has to notice, and may be asked only every five minutes.
 const SLACK: SignedDuration = SignedDuration::from_mins(7);
 
-/// No slot is kept beyond the deadline of its update, whoever the node belongs to by then.
+/// No slot is kept beyond the deadline of its update, whatever policy governs the node by then.
 pub const NO_SLOT_BEYOND_ITS_DEADLINE: Law = Law { after_step: no_slot_beyond_its_deadline, ..Law::NONE };
 
 fn no_slot_beyond_its_deadline(_: &History, sim: &Sim) -> Lawful {

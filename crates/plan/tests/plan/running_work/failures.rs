@@ -9,7 +9,7 @@ use crate::{law::Lawful, sim::Sim};
 
 /// A pool goes back, or is halted, only because of a node that has failed for good: in its turn, in the soak after it, or in its first
 /// installation. A reboot is no failure, nor is one crash, a probe that is late, or anything on a node whose update has not begun. A second
-/// boot that nobody asked for halts the pool.
+/// unexpected boot halts the pool.
 pub const ONLY_FAILURES_COUNT: Law = Law { at_write: only_failures_count, ..Law::NONE };
 
 fn only_failures_count(history: &History, sim: &Sim, write: &Write) -> Lawful {

@@ -92,7 +92,7 @@ fn no_mps_daemon_begins_or_ends_under_a_gpu_pod() {
 }
 
 #[test]
-fn a_pod_that_starts_before_the_plugin_ends_keeps_its_mig_layout() {
+fn a_pod_that_starts_before_the_plugin_ends_keeps_its_gpus() {
     for (mode, to) in [("Leave", HALVES), ("Await", HALVES), ("Evict", HALVES), ("Leave", MPS)] {
         let mut fleet = fleet(mode, if to == HALVES { WHOLE } else { "{}" });
         assert_eq!(fleet.go(&[(Event::PodComesLate("a"), 0), (Event::Plugin(to), 900)]), Ok(()), "{mode}");

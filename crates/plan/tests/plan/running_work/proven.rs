@@ -1,4 +1,4 @@
-//! Nobody gets what nobody has proven, while a pool is stopped or its canary is not over.
+//! While a pool is stopped or its canary is not over, no node gets what no node of the pool has proven.
 
 use gpu_operator_plan::output::{body::Body, write::Write};
 

@@ -1,9 +1,9 @@
-//! A node that waits says what it waits for.
+//! A node that waits names what it waits for.
 
 use super::{Event, Fleet, History, Law, NEW, Policy};
 use crate::{law::Lawful, sim::Sim};
 
-/// A node that waits for a pod that the API server does not create says what the API server last answered.
+/// A node that waits for a pod that the API server does not create shows the last answer of the API server.
 pub const THE_LAST_ANSWER: Law = Law { after_step: the_last_answer, ..Law::NONE };
 
 fn the_last_answer(history: &History, sim: &Sim) -> Lawful {
