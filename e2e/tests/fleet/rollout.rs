@@ -55,7 +55,12 @@ fn a_pool_is_updated_node_by_node_halts_and_is_rolled_back() {
         // One node cannot pull the new image.
         f.fleet.change("h100-1", |node| node.behaviour.driver = DriverBehaviour::ImageMissing);
         f.apply(&spec("590.10.01")).await?;
-        f.until_condition("Stalled", "True").await?;
+        eventually(DEADLINE, "the halt of the pool", || async {
+            let pools = f.policy().await?.status.context("no status")?.pools;
+            ensure!(pools.iter().any(|pool| pool.reason() == Some(Reason::RolloutHalted)), "{pools:?}");
+            Ok(())
+        })
+        .await?;
         f.fleet.quiet(QUIET, DEADLINE).await?;
         let halted = revisions(&f);
         ensure!(others(&halted) == others(&before), "another pool was updated: {halted:?}");

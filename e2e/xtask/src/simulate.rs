@@ -55,6 +55,7 @@ pub(super) fn run(paths: &Paths, options: &Options) -> Result<()> {
             "properties",
             "schedules",
             "unreadable",
+            "running_work",
         ]);
         command.env(SEED, seed.to_string()).env(CASES, cases.to_string());
         command.stdout(create(&log)?);
