@@ -81,6 +81,8 @@ fn shows_here(row: &Report) -> bool {
     row.pool.is_some()
         && (row.message.starts_with("node h100 ") || !row.message.starts_with("node "))
         && !row.written.contains("{name: rest}")
+        // The node is not ready without the GPUs that its pool promises.
+        && !row.written.contains("gpusPerNode")
 }
 
 /// Waits until the policy's status has the reason and message of the docs for a pool.
