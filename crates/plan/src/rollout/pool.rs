@@ -375,7 +375,10 @@ impl<'f> PoolUpdates<'f> {
             let is_outdated =
                 |member: &Member<'_>| member.want().is_some_and(|want| !has_nothing_else(&member.have, &want));
             let remains = |assessed: &Assessment<'_>| assessed.member.node.ready && is_outdated(&assessed.member);
-            if ledger.failed(self.name).is_empty() && !self.goals.rolled_back && !members.iter().any(remains) {
+            // It may have been rolled back in this pass.
+            let is_stopped =
+                ledger.pool(self.name).is_some_and(|pool| !pool.failed.is_empty() || !pool.rolled_back.is_empty());
+            if !is_stopped && !members.iter().any(remains) {
                 ledger.complete(self.name);
             }
         }

@@ -245,3 +245,18 @@ fn other_settings_end_a_rollback() {
     assert_eq!(with(&mut sim, "580.173.02"), NODES);
     assert_eq!(stalled(&sim), "Settled");
 }
+
+#[test]
+fn a_pool_returns_although_all_its_nodes_were_updated() {
+    let spec = |version: &str| {
+        format!(
+            "{{readiness: {{progressDeadline: 20s}}, rollout: {{onFailure: RollBack}}, defaults: {{driver: {{version: {version}}}}}}}"
+        )
+    };
+    let mut sim = Sim::settled_fleet(&spec(OLD), &["a", "b"]);
+    // The update of the last node fails by its deadline, before its failure has lasted.
+    fails(&mut sim, "b");
+    sim.apply_policy("all", &spec(NEW));
+    sim.run(600);
+    assert_eq!((with(&mut sim, OLD).len(), stalled(&sim).as_str()), (2, "RolledBack"));
+}
