@@ -8,7 +8,6 @@ use gpu_operator_crd::{
     gpunode::{LastUpdate, StageRevisions},
     policy::Canary,
     policy_status::{PoolRollout, RolloutTarget},
-    reason::Reason,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
@@ -16,6 +15,7 @@ use crate::{
     assess::{Assessment, member::Member},
     desired::effective_spec,
     revision::short,
+    rollout::decision::missed_a_gpu_before,
     time::later,
 };
 
@@ -51,8 +51,12 @@ impl Goals {
             goals.rolled_back = !pool.rolled_back.is_empty();
             goals.targets.clone_from(&pool.targets);
         }
-        for assessed in members {
-            goals.learn(&assessed.member);
+        // Nothing that a settled pool has had matters, and it may have thousands of nodes.
+        let is_settled = |member: &Member<'_>| member.want().is_none_or(|want| want == member.have);
+        if pool.is_some() || !members.iter().all(|assessed| is_settled(&assessed.member)) {
+            for assessed in members {
+                goals.learn(&assessed.member);
+            }
         }
         goals
     }
@@ -154,9 +158,7 @@ impl Waves {
         if updated.iter().any(|(_, last_update)| !last_update.canary) {
             return Self::default();
         }
-        let lacks_gpu =
-            |assessed: &Assessment<'_>| matches!(assessed.verdict.reason, Reason::GpuMissing | Reason::GpuUnhealthy);
-        let counts = |assessed: &Assessment<'_>| !failed(&assessed.member) && !lacks_gpu(assessed);
+        let counts = |assessed: &Assessment<'_>| !failed(&assessed.member) && !missed_a_gpu_before(&assessed.verdict);
         let canaries: Vec<_> = updated.into_iter().filter(|(assessed, _)| counts(assessed)).collect();
         let all = u32::try_from(members.len()).unwrap_or(u32::MAX);
         let begun = u32::try_from(canaries.len()).unwrap_or(u32::MAX);
