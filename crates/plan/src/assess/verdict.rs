@@ -27,6 +27,11 @@ impl Verdict {
     pub fn new(phase: Phase, reason: Reason, message: impl Into<String>) -> Self {
         Self { phase, reason, message: message.into(), waits_on: Vec::new() }
     }
+
+    /// A GPU that is missing or unhealthy is not caused by an update.
+    pub fn lacks_a_gpu(&self) -> bool {
+        matches!(self.reason, Reason::GpuMissing | Reason::GpuUnhealthy)
+    }
 }
 
 /// The cause is the pod that it replaces, or a failure.

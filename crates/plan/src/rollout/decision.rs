@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpu_operator_crd::{
     NodeName, PoolName,
     gpunode::{LastUpdate, Rollout, StageRevisions},
-    reason::Reason,
 };
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    assess::{member::Member, verdict::Verdict},
+    assess::member::Member,
     note::Note,
     rollout::{eviction::Eviction, ledger::Content, preflight::PreflightPod},
 };
@@ -82,9 +81,4 @@ pub struct PolicyDecision<'f> {
     pub waits_for: Option<String>,
     /// Slots of nodes that have left their pools.
     pub strays: BTreeMap<NodeName, u32>,
-}
-
-/// A missing or unhealthy GPU is not caused by the update.
-pub fn missed_a_gpu_before(verdict: &Verdict) -> bool {
-    matches!(verdict.reason, Reason::GpuMissing | Reason::GpuUnhealthy)
 }

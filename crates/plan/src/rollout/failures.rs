@@ -13,7 +13,7 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::jiff::Timestamp;
 
-use super::{decision::missed_a_gpu_before, goal::Goals, ledger::Ledger, terms::Terms, update::has_nothing_else};
+use super::{goal::Goals, ledger::Ledger, terms::Terms, update::has_nothing_else};
 use crate::{
     assess::{Assessment, member::Member, verdict::Verdict},
     note::listed,
@@ -133,7 +133,7 @@ fn failure(assessed: &Assessment<'_>, turn: &Turn) -> Option<Failed> {
     let status = member.status();
     let overdue = status.filter(|status| status.reason() == Some(Reason::ProgressDeadlineExceeded));
     let phase = overdue.map_or(verdict.phase, |status| status.phase);
-    let is_failure = verdict.reason.is_failure() && !missed_a_gpu_before(verdict) && !is_by_others(verdict.reason);
+    let is_failure = verdict.reason.is_failure() && !verdict.lacks_a_gpu() && !is_by_others(verdict.reason);
     let stages = changed_stages(member, phase, turn);
     if !(is_failure || overdue.is_some()) || stages.is_empty() {
         return None;

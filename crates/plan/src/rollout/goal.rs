@@ -15,7 +15,6 @@ use crate::{
     assess::{Assessment, member::Member},
     desired::effective_spec,
     revision::short,
-    rollout::decision::missed_a_gpu_before,
     time::later,
 };
 
@@ -158,7 +157,7 @@ impl Waves {
         if updated.iter().any(|(_, last_update)| !last_update.canary) {
             return Self::default();
         }
-        let counts = |assessed: &Assessment<'_>| !failed(&assessed.member) && !missed_a_gpu_before(&assessed.verdict);
+        let counts = |assessed: &Assessment<'_>| !failed(&assessed.member) && !assessed.verdict.lacks_a_gpu();
         let canaries: Vec<_> = updated.into_iter().filter(|(assessed, _)| counts(assessed)).collect();
         let all = u32::try_from(members.len()).unwrap_or(u32::MAX);
         let begun = u32::try_from(canaries.len()).unwrap_or(u32::MAX);

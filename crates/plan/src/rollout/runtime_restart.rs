@@ -11,7 +11,7 @@ use crate::{
     inventory::membership::{self, name_of},
     note::Note,
     revision,
-    rollout::{decision::missed_a_gpu_before, recreate_pods, toolkit_restart},
+    rollout::{recreate_pods, toolkit_restart},
     world::{NodeFacts, World},
 };
 
@@ -141,6 +141,6 @@ fn restarts(member: &Member<'_>, revisions: &StageRevisions) -> bool {
 
 fn failing(member: &Member<'_>, verdict: &Verdict) -> Option<String> {
     let overdue = member.status().is_some_and(|status| status.reason() == Some(Reason::ProgressDeadlineExceeded));
-    (verdict.reason.is_failure() && !missed_a_gpu_before(verdict) || overdue)
+    (verdict.reason.is_failure() && !verdict.lacks_a_gpu() || overdue)
         .then(|| format!("node {}: {}: {}", member.node.name, verdict.reason, verdict.message))
 }

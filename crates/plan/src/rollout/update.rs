@@ -14,7 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     change::{Change, driver_awaits_programs, has_or_had, must_release},
-    decision::{Decision, PoolDecision, missed_a_gpu_before},
+    decision::{Decision, PoolDecision},
     eviction::{self, Eviction, Evictions},
     terms::Terms,
 };
@@ -206,7 +206,7 @@ fn replace(member: &Member<'_>, change: Change, rollout: Rollout, terms: &Terms)
 
 /// A missing or unhealthy GPU is not caused by the new revision, and does not halt the pool.
 fn is_done(member: &Member<'_>, verdict: &Verdict, want: &StageRevisions) -> bool {
-    let arrived = verdict.phase == Phase::Ready || verdict.reason.counts_apart() || missed_a_gpu_before(verdict);
+    let arrived = verdict.phase == Phase::Ready || verdict.reason.counts_apart() || verdict.lacks_a_gpu();
     member.have == *want && member.stack_proven() && arrived
 }
 
