@@ -19,18 +19,18 @@
 //!        │ ◀──────────────────────────────────────────── │ Replace │  labels name the new revisions; on the node:
 //!        │                                               └────┬────┘  guard ─▶ driver ─▶ toolkit ─▶ device plugin
 //!        │                                                    │ not ready at the deadline
-//!        └──────────────── listed as failed ◀────────────┘
+//!        └──────────────── listed as failed ◀────────────────┘
 //! ```
 //!
 //! [`ledger`] lists the nodes that may be disrupted, [`terms`] limits their number, [`decide`] orders them, [`goal`] lets canary nodes come
 //! first and decides whether nodes move to what the policy wants or back, and [`update`] is the picture above. A pool halts while
-//! `maxFailures` of its updates have failed: nodes that fail in their turn, whose turn has failed, or that are worse than before it.
+//! `maxFailures` of its updates have failed ([`failures`]).
 //!
 //! An update waits for the pods of a node if it reloads the driver, changes the MIG layout, or takes MPS's daemon away, brings or replaces
 //! it; the settings decide that ([`change`]). Others wait for none. A node that has no revision yet gets the wanted ones at once, or those
-//! that its pool has proven while a rollout is stopped ([`pool`]). So does one that has failed and offers no GPU: nothing is taken from any pod there. A toolkit that
-//! restarts the container runtime is always serialized ([`runtime_restart`]). A label that another user changes or removes is no update:
-//! the revisions that `GpuNode.spec.current` records are restored at once.
+//! that its pool has proven while a rollout is stopped ([`pool`]). So does one that has failed and offers no GPU: nothing is taken from any
+//! pod there. A toolkit that restarts the container runtime is always serialized ([`runtime_restart`]). A label that another user changes or
+//! removes is no update: the revisions that `GpuNode.spec.current` records are restored at once.
 //!
 //! What does not disrupt (resources, pull secrets, tolerations, …) changes the template in place and takes effect when the pod is
 //! next created. A pod with an outdated template is deleted only if it cannot start: the new template may contain the cure

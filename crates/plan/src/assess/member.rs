@@ -101,6 +101,11 @@ impl<'w> Member<'w> {
         self.gpu_node?.status.as_ref()
     }
 
+    /// Returns the status of a node that was not ready at its deadline.
+    pub fn overdue(&self) -> Option<&'w GpuNodeStatus> {
+        self.status().filter(|status| status.reason() == Some(Reason::ProgressDeadlineExceeded))
+    }
+
     /// Whether a passing state of a phase has lasted for a grace, by this operator's clock alone, or has become the failure that follows it.
     pub fn has_waited(&self, phase: Phase, wait: Wait, now: Timestamp) -> bool {
         let Wait { passing, failure, grace } = wait;

@@ -106,7 +106,7 @@ impl<'m> Counted<'m> {
             model: member.model(),
             excluded: Exclusion::of(member.node, reason),
             // A node without another revision is being installed, not updated.
-            current: member.want().is_none_or(|want| update::has_nothing_else(&member.have, &want)),
+            current: !update::is_outdated(member),
             in_turn,
             driver_version: DriverVersion::of(member),
             fault: member.target.fault(),

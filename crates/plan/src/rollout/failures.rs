@@ -131,7 +131,7 @@ struct Failed {
 fn failure(assessed: &Assessment<'_>, turn: &Turn) -> Option<Failed> {
     let Assessment { member, verdict, .. } = assessed;
     let status = member.status();
-    let overdue = status.filter(|status| status.reason() == Some(Reason::ProgressDeadlineExceeded));
+    let overdue = member.overdue();
     let phase = overdue.map_or(verdict.phase, |status| status.phase);
     let is_failure = verdict.reason.is_failure() && !verdict.lacks_a_gpu() && !is_by_others(verdict.reason);
     let stages = changed_stages(member, phase, turn);

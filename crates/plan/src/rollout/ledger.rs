@@ -174,12 +174,9 @@ impl<'w> Ledger<'w> {
     /// Remembers what the nodes of a pool had before its rollout.
     pub fn know(&mut self, pool: &PoolName, goals: &Goals) {
         let Some(known) = self.pools.iter_mut().find(|known| known.pool == *pool) else { return };
-        for target in goals.targets() {
-            let has_room = known.targets.len() < MAX_TARGETS;
-            match known.targets.iter_mut().find(|known| known.revision == target.revision) {
-                Some(known) => known.proven.clone_from(&target.proven),
-                None if has_room => known.targets.push(target.clone()),
-                None => {}
+        for RolloutTarget { revision, proven, .. } in goals.targets() {
+            if let Some(target) = target(known, revision, false) {
+                target.proven.clone_from(proven);
             }
         }
     }
@@ -196,17 +193,8 @@ impl<'w> Ledger<'w> {
     /// Returns what is remembered of a member's pool, in which an update to what the member wants has begun.
     fn begun(&mut self, member: &Member<'_>) -> &mut PoolRollout {
         let known = self.remembered(&member.pool.name);
-        if let Some(revision) = target_of(member) {
-            if let Some(target) = known.targets.iter_mut().find(|target| target.revision == revision) {
-                target.begun = true;
-            } else {
-                // What was begun matters more than what was only wanted.
-                if known.targets.len() >= MAX_TARGETS {
-                    let spare = known.targets.iter().position(|target| !target.begun).unwrap_or_default();
-                    known.targets.remove(spare);
-                }
-                known.targets.push(RolloutTarget { revision, begun: true, ..RolloutTarget::default() });
-            }
+        if let Some(target) = target_of(member).and_then(|revision| target(known, &revision, true)) {
+            target.begun = true;
         }
         known
     }
@@ -225,6 +213,21 @@ impl<'w> Ledger<'w> {
         let is_same = (&*self.slots, &*self.pools) == recorded(self.policy);
         (!is_same).then_some(Content { slots: self.slots, pools: self.pools })
     }
+}
+
+/// Returns what is remembered of a revision. If there is no room, one that was begun replaces one that was only wanted, or the oldest.
+fn target<'k>(known: &'k mut PoolRollout, revision: &str, is_begun: bool) -> Option<&'k mut RolloutTarget> {
+    let targets = &mut known.targets;
+    let index = targets.iter().position(|target| target.revision == revision).unwrap_or(targets.len());
+    if index == targets.len() {
+        if targets.len() >= MAX_TARGETS && is_begun {
+            targets.remove(targets.iter().position(|target| !target.begun).unwrap_or_default());
+        }
+        if targets.len() < MAX_TARGETS {
+            targets.push(RolloutTarget { revision: revision.to_owned(), ..RolloutTarget::default() });
+        }
+    }
+    targets.iter_mut().find(|target| target.revision == revision)
 }
 
 pub fn recorded(policy: &ClusterGpuPolicy) -> (&[Slot], &[PoolRollout]) {

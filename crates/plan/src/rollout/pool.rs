@@ -26,7 +26,7 @@ use crate::{
         runtime_restart::RuntimeRestartLock,
         terms::{Budgets, Terms},
         update::{
-            WAITS_FOR_BUDGET, begin, continue_update, give_back, has_nothing_else, joins, keep_or_restore,
+            WAITS_FOR_BUDGET, begin, continue_update, give_back, has_nothing_else, is_outdated, joins, keep_or_restore,
             reported_users, settle, users,
         },
     },
@@ -185,9 +185,8 @@ impl<'f> PoolUpdates<'f> {
     /// A halt gives back every node that has nothing new yet, a pause those from which no pod has been evicted and whose GPUs are not
     /// released.
     fn is_given_back(&self, rollout: &Rollout) -> bool {
-        let is_paused = self.terms.strategy.paused == Some(true);
         match rollout.step {
-            RolloutStep::Await => self.is_halted || is_paused && !rollout.evicting,
+            RolloutStep::Await => self.is_halted || self.terms.is_paused() && !rollout.evicting,
             RolloutStep::Release => self.is_halted,
             RolloutStep::Replace => false,
         }
@@ -372,8 +371,6 @@ impl<'f> PoolUpdates<'f> {
         }
         if self.decision.nodes.values().all(|decision| decision.rollout.is_none()) {
             restore_mig_layouts(members, now, &mut self.decision);
-            let is_outdated =
-                |member: &Member<'_>| member.want().is_some_and(|want| !has_nothing_else(&member.have, &want));
             let remains = |assessed: &Assessment<'_>| assessed.member.node.ready && is_outdated(&assessed.member);
             // It may have been rolled back in this pass.
             let is_stopped =

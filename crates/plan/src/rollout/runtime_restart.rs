@@ -140,7 +140,6 @@ fn restarts(member: &Member<'_>, revisions: &StageRevisions) -> bool {
 }
 
 fn failing(member: &Member<'_>, verdict: &Verdict) -> Option<String> {
-    let overdue = member.status().is_some_and(|status| status.reason() == Some(Reason::ProgressDeadlineExceeded));
-    (verdict.reason.is_failure() && !verdict.lacks_a_gpu() || overdue)
+    (verdict.reason.is_failure() && !verdict.lacks_a_gpu() || member.overdue().is_some())
         .then(|| format!("node {}: {}: {}", member.node.name, verdict.reason, verdict.message))
 }

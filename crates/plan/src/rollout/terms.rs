@@ -68,6 +68,10 @@ impl Terms {
         self.mode() == GpuPodsMode::Evict && !self.may_evict
     }
 
+    pub fn is_paused(&self) -> bool {
+        self.strategy.paused == Some(true)
+    }
+
     /// Returns why no update begins until a user changes that.
     pub fn suspended(&self) -> Option<&'static str> {
         if self.other_schema {
@@ -75,7 +79,7 @@ impl Terms {
                 "update pending: a CRD is of another version than the operator; see condition Degraded of the policy",
             );
         }
-        (self.strategy.paused == Some(true)).then_some("update pending: the rollout is paused by rollout.paused")
+        self.is_paused().then_some("update pending: the rollout is paused by rollout.paused")
     }
 
     fn mode(&self) -> GpuPodsMode {

@@ -51,6 +51,10 @@ pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
     })
 }
 
+pub fn is_outdated(member: &Member<'_>) -> bool {
+    member.want().is_some_and(|want| !has_nothing_else(&member.have, &want))
+}
+
 /// Restores labels that were given up for an update that cannot continue. While the wanted revisions are unknown, as after a reboot, an update
 /// is neither continued nor, before its deadline, given up.
 pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>, terms: &Terms) -> Decision {

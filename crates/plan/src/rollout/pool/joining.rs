@@ -8,7 +8,7 @@ use gpu_operator_crd::{
 
 use super::{PoolUpdates, ROLLED_BACK};
 use crate::{
-    assess::{Assessment, member::Member},
+    assess::member::Member,
     note::Note,
     rollout::{
         change::daemon_sets_exist,
@@ -16,7 +16,7 @@ use crate::{
         goal::Next,
         ledger::Ledger,
         terms::Budgets,
-        update::{WAITS_FOR_BUDGET, has_nothing_else, settle},
+        update::{WAITS_FOR_BUDGET, is_outdated, settle},
     },
 };
 
@@ -25,14 +25,10 @@ const JOINED: &str = "update pending: until the rollout of this pool goes on, a 
 impl<'f> PoolUpdates<'f> {
     /// Whether nodes that join do not get what is being rolled out, because that is stopped or its canary nodes have not proven it.
     pub(super) fn holds_back(&self, ledger: &Ledger<'_>) -> bool {
-        let is_outdated = |assessed: &Assessment<'_>| {
-            let Assessment { member, .. } = assessed;
-            member.want().is_some_and(|want| !has_nothing_else(&member.have, &want))
-        };
-        let is_stopped = self.is_halted || self.terms.strategy.paused == Some(true);
+        let is_stopped = self.is_halted || self.terms.is_paused();
         let is_unproven = is_stopped || self.goals.rolled_back || self.waves.next() != Next::Rest;
         let since = ledger.pool(self.name).and_then(|pool| pool.since.as_ref());
-        is_unproven && (since.is_some() || self.members.iter().any(is_outdated))
+        is_unproven && (since.is_some() || self.members.iter().any(|assessed| is_outdated(&assessed.member)))
     }
 
     /// Gives a node what the nodes of the pool had before, if they had something for its system.

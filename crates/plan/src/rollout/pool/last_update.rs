@@ -9,7 +9,7 @@ use crate::{
     rollout::{
         decision::Decision,
         failures::problems,
-        goal::{Next, target},
+        goal::{Next, target_of},
         ledger::Ledger,
         update::joins,
     },
@@ -18,16 +18,16 @@ use crate::{
 impl PoolUpdates<'_> {
     pub(super) fn begun_update(&mut self, member: &Member<'_>, rollout: Time) -> LastUpdate {
         let before = self.goals.last_update(member).cloned();
-        if let Some(before) = before.clone().filter(|_| self.goals.rolled_back) {
-            return before;
+        if let Some(before) = &before
+            && self.goals.rolled_back
+        {
+            return before.clone();
         }
         let canary = self.waves.next() == Next::Canary;
         self.waves.begin();
         // What a node got when it joined during the rollout is not proven.
         let from = before.map_or_else(|| member.have.clone(), |before| before.from);
-        let revision = member.want().as_ref().map(target).unwrap_or_default();
-        let boot_id = member.node.boot_id.to_string();
-        LastUpdate { rollout, revision, boot_id, canary, from, unhealthy: problems(member), at: None }
+        LastUpdate { canary, from, ..record(member, rollout) }
     }
 
     /// Returns the record of an update that goes on, has ended, or ended earlier. One that has been given up is none.
@@ -46,14 +46,19 @@ impl PoolUpdates<'_> {
     /// A first installation during a rollout counts as an update, if it fails.
     pub(super) fn first_installation(&self, member: &Member<'_>, ledger: &Ledger<'_>) -> Option<LastUpdate> {
         let rollout = ledger.pool(self.name)?.since.clone().filter(|_| joins(member) && !self.goals.rolled_back)?;
-        Some(LastUpdate {
-            rollout,
-            revision: target(&member.want()?),
-            boot_id: member.node.boot_id.to_string(),
-            canary: false,
-            from: StageRevisions::default(),
-            unhealthy: problems(member),
-            at: Some(Time(self.terms.now)),
-        })
+        Some(LastUpdate { at: Some(Time(self.terms.now)), ..record(member, rollout) })
+    }
+}
+
+/// Returns the record of an update that begins in a rollout.
+fn record(member: &Member<'_>, rollout: Time) -> LastUpdate {
+    LastUpdate {
+        rollout,
+        revision: target_of(member).unwrap_or_default(),
+        boot_id: member.node.boot_id.to_string(),
+        canary: false,
+        from: StageRevisions::default(),
+        unhealthy: problems(member),
+        at: None,
     }
 }
