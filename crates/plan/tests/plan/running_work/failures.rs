@@ -123,6 +123,20 @@ fn a_probe_that_reports_late_is_no_failure_of_a_driver() {
 }
 
 #[test]
+fn a_boot_that_takes_longer_than_an_update_may_is_no_failure() {
+    let policy = Policy { progress_deadline: "30s", ..rolling("Leave") };
+    let mut fleet = Fleet::settled(policy, 4, &[ONLY_FAILURES_COUNT]);
+    let events = [
+        (PENDING, 5),
+        (Event::Driver(NEW), 60),
+        (Event::IsMute("a", true), 1),
+        (Event::Reboots("a"), 50),
+        (Event::IsMute("a", false), 300),
+    ];
+    assert_eq!(fleet.go(&events), Ok(()));
+}
+
+#[test]
 fn a_node_that_an_autoscaler_takes_away_fails_nothing() {
     let policy = Policy { tolerates_all: false, ..rolling("Leave") };
     let mut fleet = pending(policy, &[ONLY_FAILURES_COUNT]);
