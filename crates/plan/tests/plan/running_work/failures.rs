@@ -123,17 +123,11 @@ fn a_probe_that_reports_late_is_no_failure_of_a_driver() {
 }
 
 #[test]
-fn a_boot_that_takes_longer_than_an_update_may_is_no_failure() {
-    let policy = Policy { progress_deadline: "30s", ..rolling("Leave") };
-    let mut fleet = Fleet::settled(policy, 4, &[ONLY_FAILURES_COUNT]);
-    let events = [
-        (PENDING, 5),
-        (Event::Driver(NEW), 60),
-        (Event::IsMute("a", true), 1),
-        (Event::Reboots("a"), 50),
-        (Event::IsMute("a", false), 300),
-    ];
+fn a_webhook_that_is_down_for_minutes_is_no_failure() {
+    let mut fleet = Fleet::settled(rolling("Leave"), 4, &[ONLY_FAILURES_COUNT]);
+    let events = [(Event::Driver(NEW), 5), (Event::WebhookDown(true), 600), (Event::WebhookDown(false), 1800)];
     assert_eq!(fleet.go(&events), Ok(()));
+    assert!(fleet.sim.nodes.values().all(|node| fleet.history.version_of(node) == Some(NEW)));
 }
 
 #[test]

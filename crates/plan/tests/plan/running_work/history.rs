@@ -161,7 +161,8 @@ impl History {
                 self.wishes.insert(pool.into(), wish);
             }
             // Nothing is known of a pool that had no rollout when its last node left.
-            if !has_stacks(pool) && !ledger(policy).iter().any(|known| known.pool.as_str() == pool) {
+            let has_rollout = ledger(policy).iter().any(|known| known.pool.as_str() == pool);
+            if !has_stacks(pool) && !has_rollout && !self.stopped.contains_key(pool) {
                 self.proven.retain(|(of, _)| of != pool);
             }
         }

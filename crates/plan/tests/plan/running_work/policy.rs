@@ -34,7 +34,6 @@ pub struct Policy {
     /// Whether it has settings that concern no GPU of the fleet, and no revision.
     pub has_more: bool,
     pub tolerates_all: bool,
-    pub progress_deadline: &'static str,
 }
 
 impl Default for Policy {
@@ -52,7 +51,6 @@ impl Default for Policy {
             is_paused: false,
             has_more: false,
             tolerates_all: true,
-            progress_deadline: "30m",
         }
     }
 }
@@ -65,7 +63,6 @@ impl Policy {
         } else {
             [self.driver, OLD].map(|version| format!("{{version: {version}}}"))
         };
-        let progress_deadline = self.progress_deadline;
         let canary = if self.has_canary { format!("canary: {{nodes: 1, soak: {SOAK}s}}, ") } else { String::new() };
         let on_failure = if self.rolls_back { "RollBack" } else { "Halt" };
         let more =
@@ -74,7 +71,7 @@ impl Policy {
         let labels = |(key, value): (&str, &str)| format!("{{matchLabels: {{{key}: '{value}'}}}}");
         let (selected, pooled) = (labels(SELECTED), labels(POOLED));
         format!(
-            "{{nodeSelector: {selected}, {more}readiness: {{progressDeadline: {progress_deadline}}}, rollout: {{maxParallel: {max_parallel}, maxUnavailable: 3, \
+            "{{nodeSelector: {selected}, {more}rollout: {{maxParallel: {max_parallel}, maxUnavailable: 3, \
              maxFailures: {max_failures}, onFailure: {on_failure}, paused: {is_paused}, {canary}windows: {windows}, \
              gpuPods: {{mode: {mode}{gpu_pods}}}}}, defaults: {{driver: {of_others}{tolerations}}}, \
              pools: [{{name: p, match: {{nodeSelector: {pooled}}}, driver: {driver}, devicePlugin: {plugin}}}]}}"
