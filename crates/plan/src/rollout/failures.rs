@@ -149,7 +149,7 @@ fn failure(assessed: &Assessment<'_>, turn: &Turn) -> Option<Failed> {
     Some(Failed { why, counts_from: since.map_or(Timestamp::MAX, |since| later(since, STAGE_GRACE)) })
 }
 
-/// Taints, probes and what the API server refuses, such as while a webhook does not answer, are not the update's.
+/// Taints, probes and what the API server rejects, such as while a webhook does not answer, are not the update's.
 fn is_by_others(reason: Reason) -> bool {
     matches!(
         reason,

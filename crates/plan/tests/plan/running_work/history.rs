@@ -375,7 +375,7 @@ fn named<'p>(policy: &'p ClusterGpuPolicy, pool: &str) -> Option<&'p Pool> {
     policy.spec.pools.iter().find(|known| known.name.as_str() == pool)
 }
 
-/// Returns everything that says what the nodes of a pool should get, and how often that was asked for.
+/// Returns all settings that decide which revisions the nodes of a pool should get, and the retry annotation.
 fn wish(sim: &Sim, policy: &ClusterGpuPolicy, pool: &str) -> String {
     let plugin = named(policy, pool).map(|pool| &pool.device_plugin);
     format!("{:?} {plugin:?} {:?}", wanted(sim, policy, pool), policy.annotations().get(keys::RETRY))

@@ -3,7 +3,7 @@
 pub const OLD: &str = "595.91.07";
 pub const NEW: &str = "590.10.01";
 pub const THIRD: &str = "580.173.02";
-/// Of a release that mends [`NEW`].
+/// Of a release that fixes [`NEW`].
 pub const NEXT: &str = "595.95.01";
 /// The driver that the operator recommends: [`OLD`], until another release of the operator recommends another.
 pub const DEFAULT: &str = "";
