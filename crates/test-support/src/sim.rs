@@ -194,6 +194,14 @@ impl Sim {
         sim
     }
 
+    /// The operator is replaced by another release, whose newest recommended driver is this one.
+    pub fn recommend(&mut self, driver: &str) {
+        let [models, desktop] =
+            [include_str!("../../plan/data/accelerators.yaml"), include_str!("../../plan/data/desktop.txt")];
+        let models = models.replace("version: \"595.91.07\"", &format!("version: \"{driver}\""));
+        self.catalogue = Arc::new(Catalogue::from_files(&models, desktop).expect("a valid catalogue"));
+    }
+
     /// Adds a node with `count` GPUs of a PCI device id that has reported.
     pub fn gpu_node(mut self, name: impl Into<NodeName>, device_id: &str, count: u32) -> Self {
         self.join(name, device_id, count);

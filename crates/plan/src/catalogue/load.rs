@@ -110,7 +110,7 @@ impl Catalogue {
         Self::from_files(BUILTIN, DESKTOP)
     }
 
-    pub(super) fn from_files(yaml: &str, desktop: &str) -> Result<Self, CatalogueError> {
+    pub fn from_files(yaml: &str, desktop: &str) -> Result<Self, CatalogueError> {
         let file: File = serde_yaml::from_str(yaml)?;
         let models = file
             .models

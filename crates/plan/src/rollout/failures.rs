@@ -149,9 +149,12 @@ fn failure(assessed: &Assessment<'_>, turn: &Turn) -> Option<Failed> {
     Some(Failed { why, counts_from: since.map_or(Timestamp::MAX, |since| later(since, STAGE_GRACE)) })
 }
 
-/// Taints and probes are not the update's.
+/// Taints, probes and what the API server rejects, such as while a webhook does not answer, are not the update's.
 fn is_by_others(reason: Reason) -> bool {
-    matches!(reason, Reason::UntoleratedTaint | Reason::ProbeMissing | Reason::GpuNodeUnreadable)
+    matches!(
+        reason,
+        Reason::UntoleratedTaint | Reason::ProbeMissing | Reason::GpuNodeUnreadable | Reason::PodsForbidden
+    )
 }
 
 /// Returns the stages of a phase that an update changes.

@@ -83,10 +83,11 @@ impl Goals {
         member.last_update().filter(|last_update| Some(&last_update.rollout) == self.since.as_ref())
     }
 
-    /// Returns the last update of a node, if it was to what the node should get now.
+    /// Returns the last update of a node, if it was to what the node should get now, and the node was not given back what it had.
     pub fn update_to_want<'w>(&self, member: &Member<'w>) -> Option<&'w LastUpdate> {
         let want = target_of(member)?;
-        self.last_update(member).filter(|last_update| last_update.revision == want)
+        let lasts = |last_update: &LastUpdate| member.rollout().is_some() || last_update.from != member.have;
+        self.last_update(member).filter(|last_update| last_update.revision == want && lasts(last_update))
     }
 
     /// Returns what a node had when the rollout began.

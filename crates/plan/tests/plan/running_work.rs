@@ -35,7 +35,17 @@ impl Law {
 }
 
 /// The laws that the random search checks.
-const LAWS: &[Law] = &[BUDGETS];
+const LAWS: &[Law] = &[
+    BUDGETS,
+    deadlines::NO_SLOT_BEYOND_ITS_DEADLINE,
+    evictions::NOTHING_IN_VAIN,
+    failures::ONLY_FAILURES_COUNT,
+    idle::IDLE_GPUS,
+    memory::WHAT_STOPPED_STAYS_STOPPED,
+    proven::ONLY_PROVEN_DRIVERS,
+    selectors::A_MINUTES_GRACE,
+    waits::THE_LAST_ANSWER,
+];
 
 /// What holds without any history.
 const BUDGETS: Law = Law {

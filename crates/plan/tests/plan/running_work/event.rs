@@ -5,7 +5,7 @@ use gpu_operator_plan::world::{GpuPod, PodOwner};
 use k8s_openapi::jiff::SignedDuration;
 use proptest::{prelude::*, sample::select};
 
-use super::policy::{NEW, OLD, POOLED, Policy, SELECTED, THIRD};
+use super::policy::{DEFAULT, NEW, OLD, POOLED, Policy, SELECTED, THIRD};
 use crate::sim::{Faults, Sim};
 
 /// Names of nodes.
@@ -23,6 +23,8 @@ pub enum Event {
     Paused(bool),
     /// A user adds settings that concern no GPU of the fleet, or removes them.
     More(bool),
+    /// The operator is replaced by a release that recommends this driver.
+    Recommends(&'static str),
     /// A user asks for another attempt.
     Retry,
     /// The label by which the policy or its pool selects a node is lost, or comes back.
@@ -92,6 +94,7 @@ impl Event {
             Self::Plugin(plugin) => change(sim, policy, |policy| policy.plugin = plugin),
             Self::Paused(is) => change(sim, policy, |policy| policy.is_paused = is),
             Self::More(is) => change(sim, policy, |policy| policy.has_more = is),
+            Self::Recommends(driver) => sim.recommend(driver),
             Self::Retry => {
                 let annotations = sim.policies.get_mut(&"all".into()).map(|all| &mut all.metadata.annotations);
                 annotations.expect("a policy").get_or_insert_default().insert(keys::RETRY.into(), count.to_string());
@@ -171,8 +174,9 @@ pub fn event() -> impl Strategy<Value = (Event, u32)> {
     let stage = select(vec![Stage::Driver, Stage::Toolkit, Stage::DevicePlugin]);
     let pods = vec![Pod::Plain, Pod::Plain, Pod::Slow, Pod::EmptyDir, Pod::Bare, Pod::OfSetWithData];
     let of_policy = prop_oneof![
-        6 => select(vec![OLD, NEW, NEW, THIRD]).prop_map(Event::Driver),
-        2 => select(vec!["{}", MPS]).prop_map(Event::Plugin),
+        6 => select(vec![OLD, NEW, NEW, THIRD, DEFAULT]).prop_map(Event::Driver),
+        2 => select(vec![OLD, NEW]).prop_map(Event::Recommends),
+        3 => select(vec!["{}", MPS, HALVES]).prop_map(Event::Plugin),
         2 => any::<bool>().prop_map(Event::Paused),
         2 => any::<bool>().prop_map(Event::More),
         1 => Just(Event::Retry),

@@ -123,6 +123,14 @@ fn a_probe_that_reports_late_is_no_failure_of_a_driver() {
 }
 
 #[test]
+fn a_webhook_that_is_down_for_minutes_is_no_failure() {
+    let mut fleet = Fleet::settled(rolling("Leave"), 4, &[ONLY_FAILURES_COUNT]);
+    let events = [(Event::Driver(NEW), 5), (Event::WebhookDown(true), 600), (Event::WebhookDown(false), 1800)];
+    assert_eq!(fleet.go(&events), Ok(()));
+    assert!(fleet.sim.nodes.values().all(|node| fleet.history.version_of(node) == Some(NEW)));
+}
+
+#[test]
 fn a_node_that_an_autoscaler_takes_away_fails_nothing() {
     let policy = Policy { tolerates_all: false, ..rolling("Leave") };
     let mut fleet = pending(policy, &[ONLY_FAILURES_COUNT]);

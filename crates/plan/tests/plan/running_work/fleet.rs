@@ -3,15 +3,21 @@
 
 use std::collections::BTreeSet;
 
-use gpu_operator_crd::{NodeName, gpunode::RolloutStep};
-use gpu_operator_plan::{loop_memory::LoopState, output::body::Body, pass::Pass, time::Uptime, world::GpuPod};
+use gpu_operator_crd::{NodeName, gpunode::RolloutStep, policy::Stage};
+use gpu_operator_plan::{
+    loop_memory::LoopState,
+    output::body::Body,
+    pass::Pass,
+    time::Uptime,
+    world::{GpuPod, PodFacts},
+};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
     Event, History, Law, Policy,
     event::{NODES, join},
 };
-use crate::{law::Lawful, sim::Sim};
+use crate::{law::Lawful, sim::Sim, truth::pod};
 
 /// The most that passes where nothing happens, because the laws are checked only then.
 const AT_MOST: SignedDuration = SignedDuration::from_secs(300);
@@ -25,7 +31,7 @@ pub struct Fleet {
     began: Timestamp,
     laws: &'static [Law],
     events: u32,
-    /// Nodes to which the scheduler binds a pod as soon as an update takes their GPUs.
+    /// Nodes to which the scheduler binds a pod as soon as an update takes their GPUs: the device plugin has not ended yet.
     late: BTreeSet<NodeName>,
 }
 
@@ -50,8 +56,10 @@ impl Fleet {
     pub fn go(&mut self, events: &[(Event, u32)]) -> Lawful {
         for (index, (event, seconds)) in events.iter().enumerate() {
             self.events += 1;
-            if let Event::PodComesLate(node) = event {
-                self.late.insert((*node).into());
+            match event {
+                Event::PodComesLate(node) => drop(self.late.insert((*node).into())),
+                Event::Recommends(_) => (self.carry, self.began) = (LoopState::default(), self.sim.now),
+                _ => {}
             }
             event.happen(&mut self.sim, &mut self.policy, self.events);
             self.run(*seconds).map_err(|why| format!("{why}\nafter {:?}", &events[..=index]))?;
@@ -103,8 +111,9 @@ impl Fleet {
 
     fn bind_late_pods(&mut self) {
         for node in self.late.clone() {
+            let has_plugin = pod(&self.sim, &node, Stage::DevicePlugin).is_some_and(PodFacts::running);
             let step = self.sim.gpu_nodes.get(&node).and_then(|node| Some(node.spec.rollout.as_ref()?.step));
-            if step.is_some_and(|step| step != RolloutStep::Await) {
+            if has_plugin && step.is_some_and(|step| step != RolloutStep::Await) {
                 self.events += 1;
                 self.sim.start_gpu_pod(&node, &format!("team/late-{}", self.events), GpuPod::default());
                 self.late.remove(&node);

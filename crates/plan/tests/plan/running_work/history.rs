@@ -7,7 +7,7 @@ use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, NodeName, Revision,
     gpunode::{DisruptionScope, Rollout, RolloutStep},
     keys,
-    policy::Stage,
+    policy::{Pool, Stage},
     policy_status::PoolRollout,
 };
 use gpu_operator_plan::{
@@ -36,7 +36,9 @@ pub struct History {
     pub proven: BTreeSet<(String, String)>,
     pub stopped: BTreeMap<String, Stopped>,
     /// The nodes that have failed in their turn, in the soak after it or in their first installation, for the present settings.
-    pub failed: BTreeSet<NodeName>,
+    pub failed: BTreeSet<(String, NodeName)>,
+    /// What the nodes of each pool should get.
+    wishes: BTreeMap<String, String>,
     /// The spec of the policy, and since when it has been like that.
     spec: String,
     pub edited: Option<Timestamp>,
@@ -48,14 +50,17 @@ pub struct Stopped {
     /// The version that stopped it.
     pub version: String,
     pub since: Timestamp,
-    pub retry: Option<String>,
+    wish: String,
     pub rolled_back: bool,
     pub failed: Vec<NodeName>,
 }
 
 #[derive(Clone, Default)]
 pub struct Past {
-    pub ready_with: Option<(String, Timestamp)>,
+    /// The version of the driver with which it is ready.
+    pub ready_with: Option<String>,
+    /// The version that its label names, and since when it has worked with it, reboots apart.
+    worked: Option<(String, Timestamp)>,
     loaded: Option<(String, Timestamp)>,
     /// When each label was lost that selects the node, if the node had what it should have.
     pub lost: BTreeMap<&'static str, Timestamp>,
@@ -124,7 +129,7 @@ impl History {
             self.versions.insert(set.name_any().replacen("driver-", "", 1), version);
         }
         let Some(policy) = sim.policies.get(&"all".into()) else { return };
-        let spec = format!("{:?} {:?}", policy.spec, policy.annotations());
+        let spec = format!("{:?} {:?} {:?}", policy.spec, policy.annotations(), recommended(sim));
         if spec != self.spec {
             self.edited = Some(sim.now);
             self.spec = spec;
@@ -137,26 +142,41 @@ impl History {
     }
 
     fn observe_stops(&mut self, sim: &Sim, policy: &ClusterGpuPolicy, has_passed: bool) {
-        let retry = policy.annotations().get(keys::RETRY).cloned();
         let is_ready_with = |node: &NodeName, version: &String| {
-            self.nodes.get(node).and_then(|past| past.ready_with.as_ref()).is_some_and(|(with, _)| with == version)
+            self.nodes.get(node).and_then(|past| past.ready_with.as_ref()) == Some(version)
         };
         self.stopped.retain(|pool, stopped| {
             let recovers = stopped.failed.iter().any(|node| is_ready_with(node, &stopped.version));
-            stopped.retry == retry
-                && wanted(policy, pool) == Some(stopped.version.as_str())
-                && (stopped.rolled_back || !recovers)
+            stopped.wish == wish(sim, policy, pool) && (stopped.rolled_back || !recovers)
         });
-        if self.stopped.is_empty() && self.edited == Some(sim.now) {
-            self.failed.clear();
+        let has_stacks = |pool: &str| {
+            let mut nodes = sim.nodes.values().filter(|node| pool_of(node) == pool);
+            nodes.any(|node| node.labels.contains_key(keys::DRIVER))
+        };
+        for pool in ["p", IMPLICIT] {
+            let wish = wish(sim, policy, pool);
+            if self.wishes.get(pool) != Some(&wish) {
+                let is_ready = |node: &NodeName| sim.gpu_nodes.contains_key(node) && sim.status(node).is_ready();
+                self.failed.retain(|(of, node)| of != pool || !is_ready(node));
+                self.wishes.insert(pool.into(), wish);
+            }
+            // Nothing is known of a pool that had no rollout when its last node left.
+            let has_rollout = ledger(policy).iter().any(|known| known.pool.as_str() == pool);
+            if !has_stacks(pool) && !has_rollout && !self.stopped.contains_key(pool) {
+                self.proven.retain(|(of, _)| of != pool);
+            }
         }
         let most = policy.spec.rollout.max_failures.unwrap_or(1) as usize;
-        for found in ledger(policy).iter().filter(|_| has_passed) {
+        // The record of a pool without nodes may be of earlier wishes.
+        let is_present = |found: &&PoolRollout| has_passed && has_stacks(found.pool.as_str());
+        for found in ledger(policy).iter().filter(is_present) {
             let pool = found.pool.as_str().to_owned();
-            let (Some(version), rolled_back) = (wanted(policy, &pool), !found.rolled_back.is_empty()) else { continue };
+            let (Some(version), rolled_back) = (wanted(sim, policy, &pool), !found.rolled_back.is_empty()) else {
+                continue;
+            };
             if rolled_back || found.failed.len() >= most {
-                let (version, retry, since) = (version.to_owned(), retry.clone(), sim.now);
-                let stopped = Stopped { version, since, retry, rolled_back, failed: found.failed.clone() };
+                let (version, wish, since) = (version.to_owned(), wish(sim, policy, &pool), sim.now);
+                let stopped = Stopped { version, since, wish, rolled_back, failed: found.failed.clone() };
                 let known = self.stopped.entry(pool).or_insert(stopped);
                 known.rolled_back |= rolled_back;
             }
@@ -174,19 +194,19 @@ impl History {
         let is_in_turn = rollout.is_some_and(|rollout| rollout.step != RolloutStep::Await);
         let is_first = gpu_node.is_some_and(|gpu_node| gpu_node.spec.last_update.is_none()) && rollout.is_none();
         if (is_in_turn || is_in_soak || is_first) && self.has_failed(sim, name, rollout) {
-            self.failed.insert(name.clone());
+            self.failed.insert((pool.clone(), name.clone()));
         }
         let is_stopped = self.stopped.contains_key(&pool);
         let is_gone_back = self.is_excused(sim, policy, name, node);
         let past = self.nodes.entry(name.clone()).or_default();
         let is_ready = sim.status(name).is_ready() && node.ready && loaded.is_some() && loaded == labelled;
-        match (&past.ready_with, loaded.clone().filter(|_| is_ready)) {
-            (Some((known, since)), Some(version)) if *known == version => {
-                if now.duration_since(*since).as_secs() >= SOAK - 10 {
-                    self.proven.insert((pool, version));
-                }
+        past.worked.take_if(|(version, _)| labelled.as_ref() != Some(version));
+        past.ready_with = labelled.filter(|_| is_ready);
+        if let Some(version) = past.ready_with.clone() {
+            let (version, since) = past.worked.get_or_insert((version, now));
+            if now.duration_since(*since).as_secs() >= SOAK - 10 {
+                self.proven.insert((pool, version.clone()));
             }
-            (_, version) => past.ready_with = version.map(|version| (version, now)),
         }
         if past.loaded.as_ref().map(|(version, _)| version) != loaded.as_ref() {
             past.loaded = loaded.map(|version| (version, now));
@@ -198,7 +218,12 @@ impl History {
             let has = node.labels.get(key).map(Interned::as_str) == Some(value);
             if has {
                 past.had.insert(key);
-            } else if past.had.remove(key) && has_wanted_before(gpu_node) && rollout.is_none() && !is_stopped {
+            } else if past.had.remove(key)
+                && !node.labels.contains_key(keys::MANAGED)
+                && has_wanted_before(gpu_node)
+                && rollout.is_none()
+                && !is_stopped
+            {
                 past.lost.insert(key, now);
             }
         }
@@ -335,16 +360,34 @@ impl<'h> NewDriver<'h> {
 }
 
 /// Returns the version that the policy wants for a pool.
-pub fn wanted<'p>(policy: &'p ClusterGpuPolicy, pool: &str) -> Option<&'p str> {
-    let of_pool = policy.spec.pools.iter().find(|known| known.name.as_str() == pool);
-    let version = of_pool.and_then(|pool| pool.driver.version.as_ref());
-    version.or(policy.spec.defaults.driver.version.as_ref()).map(String::as_str)
+pub fn wanted<'s>(sim: &'s Sim, policy: &'s ClusterGpuPolicy, pool: &str) -> Option<&'s str> {
+    let version = named(policy, pool).and_then(|pool| pool.driver.version.as_ref());
+    version.or(policy.spec.defaults.driver.version.as_ref()).map(String::as_str).or_else(|| recommended(sim))
 }
+
+/// Returns the version that the operator recommends.
+fn recommended(sim: &Sim) -> Option<&str> {
+    let models = [sim.catalogue.model(IMPLICIT)?];
+    sim.catalogue.default_driver(&models).ok().map(|release| release.version.as_str())
+}
+
+fn named<'p>(policy: &'p ClusterGpuPolicy, pool: &str) -> Option<&'p Pool> {
+    policy.spec.pools.iter().find(|known| known.name.as_str() == pool)
+}
+
+/// Returns all settings that decide which revisions the nodes of a pool should get, and the retry annotation.
+fn wish(sim: &Sim, policy: &ClusterGpuPolicy, pool: &str) -> String {
+    let plugin = named(policy, pool).map(|pool| &pool.device_plugin);
+    format!("{:?} {plugin:?} {:?}", wanted(sim, policy, pool), policy.annotations().get(keys::RETRY))
+}
+
+/// The pool of the nodes that no named pool has: their model.
+const IMPLICIT: &str = "nvidia-h100-80gb";
 
 /// Returns the pool to which a node belongs by its label.
 pub fn pool_of(node: &NodeFacts) -> String {
     let is_pooled = node.labels.get(POOLED.0).map(Interned::as_str) == Some(POOLED.1);
-    if is_pooled { "p".into() } else { "nvidia-h100-80gb".into() }
+    if is_pooled { "p".into() } else { IMPLICIT.into() }
 }
 
 pub fn ledger(policy: &ClusterGpuPolicy) -> &[PoolRollout] {

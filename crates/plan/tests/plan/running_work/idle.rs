@@ -64,7 +64,9 @@ fn pods_do_not_block(history: &History, sim: &Sim) -> Lawful {
         let daemon = pod(sim, name, Stage::Mps).filter(|pod| !pod.has_failed());
         daemon.and_then(PodFacts::running_since).is_some_and(|since| since.local() == sim.now)
     };
-    if let Some(name) = sim.nodes.keys().filter(|name| is_in_use(sim, name)).find(begins) {
+    // A node that is given back what it had gets its daemon again.
+    let is_under_update = |name: &&NodeName| sim.is_moving(*name) && is_in_use(sim, name);
+    if let Some(name) = sim.nodes.keys().filter(is_under_update).find(begins) {
         return Err(format!("the MPS daemon of {name} begins under a GPU pod"));
     }
     let blocked = history.nodes.iter().find_map(|(name, past)| Some((name, past.blocked?)));

@@ -4,7 +4,9 @@ use gpu_operator_plan::output::write::Write;
 
 use super::{
     Event, Fleet, History, Law, NEW, Policy,
+    event::NODES,
     history::{NewDriver, pool_of},
+    policy::{DEFAULT, NEXT},
 };
 use crate::{law::Lawful, sim::Sim};
 
@@ -49,6 +51,31 @@ fn a_pool_that_was_empty_does_not_begin_again() {
     for rolls_back in [true, false] {
         let mut fleet = stopped(rolls_back);
         assert_eq!(fleet.go(&[(Event::AllLeave, 600), (Event::AllJoin, 900)]), Ok(()), "rolls back: {rolls_back}");
+    }
+}
+
+#[test]
+fn a_pool_whose_nodes_are_all_unknown_does_not_begin_again() {
+    for rolls_back in [true, false] {
+        let mut fleet = stopped(rolls_back);
+        let reboots = NODES.into_iter().flat_map(|node| [(Event::IsMute(node, true), 0), (Event::Reboots(node), 0)]);
+        let heals = NODES.into_iter().map(|node| (Event::IsMute(node, false), 0));
+        let events: Vec<_> = reboots.chain([(Event::More(false), 120)]).chain(heals).collect();
+        assert_eq!(fleet.go(&events), Ok(()));
+        assert_eq!(fleet.run(900), Ok(()), "rolls back: {rolls_back}");
+    }
+}
+
+#[test]
+fn another_default_driver_begins_after_one_that_stopped() {
+    for rolls_back in [true, false] {
+        let policy = Policy { driver: DEFAULT, rolls_back, ..Policy::default() };
+        let mut fleet = Fleet::settled(policy, 4, &[WHAT_STOPPED_STAYS_STOPPED]);
+        let events = [(Event::Broken(NEW, true), 0), (Event::Recommends(NEW), 3000)];
+        assert_eq!(fleet.go(&events), Ok(()));
+        assert!(fleet.history.stopped.contains_key("p"), "{:#?}", fleet.sim.policies);
+        assert_eq!(fleet.go(&[(Event::Recommends(NEXT), 2400)]), Ok(()));
+        assert!(fleet.sim.nodes.values().all(|node| fleet.history.version_of(node) == Some(NEXT)), "{rolls_back}");
     }
 }
 

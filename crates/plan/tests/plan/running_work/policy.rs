@@ -3,6 +3,10 @@
 pub const OLD: &str = "595.91.07";
 pub const NEW: &str = "590.10.01";
 pub const THIRD: &str = "580.173.02";
+/// Of a release that fixes [`NEW`].
+pub const NEXT: &str = "595.95.01";
+/// The driver that the operator recommends: [`OLD`], until another release of the operator recommends another.
+pub const DEFAULT: &str = "";
 
 /// How long canary nodes have to work.
 pub const SOAK: i64 = 600;
@@ -14,7 +18,7 @@ pub const POOLED: (&str, &str) = ("tier", "p");
 #[expect(clippy::struct_excessive_bools, reason = "independent settings")]
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Of the pool `p`. All other nodes have [`OLD`].
+    /// Of the pool `p`. All other nodes have [`OLD`], or what the operator recommends if the pool has that.
     pub driver: &'static str,
     /// The settings of the device plugin, as YAML.
     pub plugin: &'static str,
@@ -53,7 +57,12 @@ impl Default for Policy {
 
 impl Policy {
     pub fn yaml(&self) -> String {
-        let Self { driver, plugin, mode, gpu_pods, windows, max_failures, max_parallel, is_paused, .. } = self;
+        let Self { plugin, mode, gpu_pods, windows, max_failures, max_parallel, is_paused, .. } = self;
+        let [driver, of_others] = if self.driver == DEFAULT {
+            [String::from("{}"), "{}".into()]
+        } else {
+            [self.driver, OLD].map(|version| format!("{{version: {version}}}"))
+        };
         let canary = if self.has_canary { format!("canary: {{nodes: 1, soak: {SOAK}s}}, ") } else { String::new() };
         let on_failure = if self.rolls_back { "RollBack" } else { "Halt" };
         let more =
@@ -64,8 +73,8 @@ impl Policy {
         format!(
             "{{nodeSelector: {selected}, {more}rollout: {{maxParallel: {max_parallel}, maxUnavailable: 3, \
              maxFailures: {max_failures}, onFailure: {on_failure}, paused: {is_paused}, {canary}windows: {windows}, \
-             gpuPods: {{mode: {mode}{gpu_pods}}}}}, defaults: {{driver: {{version: {OLD}}}{tolerations}}}, \
-             pools: [{{name: p, match: {{nodeSelector: {pooled}}}, driver: {{version: {driver}}}, devicePlugin: {plugin}}}]}}"
+             gpuPods: {{mode: {mode}{gpu_pods}}}}}, defaults: {{driver: {of_others}{tolerations}}}, \
+             pools: [{{name: p, match: {{nodeSelector: {pooled}}}, driver: {driver}, devicePlugin: {plugin}}}]}}"
         )
     }
 }

@@ -5,6 +5,7 @@ use gpu_operator_plan::output::{body::Body, write::Write};
 use super::{
     Event, Fleet, History, Law, NEW, Policy,
     history::{NewDriver, Past, ledger, pool_of, wanted},
+    policy::{DEFAULT, NEXT},
 };
 use crate::{law::Lawful, sim::Sim};
 
@@ -20,7 +21,7 @@ fn only_proven_drivers(history: &History, sim: &Sim, write: &Write) -> Lawful {
     let is_proven = |version: &str| history.proven.contains(&(pool.clone(), version.to_owned()));
     if let Some(NewDriver { gets, had_one: false, .. }) = NewDriver::of(history, sim, write) {
         let is_first = !history.proven.iter().any(|(of, version)| *of == pool && version != gets);
-        let works = |past: &Past| past.ready_with.as_ref().is_some_and(|(version, _)| version == gets);
+        let works = |past: &Past| past.ready_with.as_deref() == Some(gets);
         let works_somewhere = || history.nodes.values().any(works);
         let (why, is_known) = if history.stopped.get(&pool).is_some_and(|stopped| stopped.version == gets) {
             ("stopped", works_somewhere())
@@ -39,7 +40,7 @@ fn only_proven_drivers(history: &History, sim: &Sim, write: &Write) -> Lawful {
     let begins = after.spec.rollout.is_some() && spec.is_some_and(|spec| spec.rollout.is_none());
     let is_canary = after.spec.last_update.as_ref().is_none_or(|last_update| last_update.canary);
     let is_back = ledger(policy).iter().any(|known| !known.rolled_back.is_empty());
-    let to = wanted(policy, &pool).unwrap_or_default();
+    let to = wanted(sim, policy, &pool).unwrap_or_default();
     if !begins || is_canary || is_back || strategy.canary.is_none() || is_proven(to) {
         return Ok(());
     }
@@ -74,6 +75,25 @@ fn who_joins_during_a_soak_gets_what_its_pool_has_proven() {
 fn a_canary_that_failed_proves_nothing() {
     let mut fleet = fleet(Policy { has_canary: true, max_failures: 2, ..Policy::default() });
     assert_eq!(fleet.go(&[(Event::Broken(NEW, true), 0), (Event::Driver(NEW), 7200)]), Ok(()));
+}
+
+#[test]
+fn a_canary_with_another_default_driver_proves_nothing() {
+    let mut fleet = fleet(Policy { driver: DEFAULT, has_canary: true, ..Policy::default() });
+    assert_eq!(fleet.go(&[(Event::Recommends(NEW), 300), (Event::Recommends(NEXT), 2400)]), Ok(()));
+    assert!(fleet.sim.nodes.values().all(|node| fleet.history.version_of(node) == Some(NEXT)));
+}
+
+#[test]
+fn a_canary_that_was_given_back_proves_nothing() {
+    let mut fleet = fleet(Policy { has_canary: true, rolls_back: true, max_failures: 2, ..Policy::default() });
+    let events = [
+        (Event::Broken(NEW, true), 0),
+        (Event::Driver(NEW), 2400),
+        (Event::Broken(NEW, false), 60),
+        (Event::Retry, 600),
+    ];
+    assert_eq!(fleet.go(&events), Ok(()));
 }
 
 #[test]
