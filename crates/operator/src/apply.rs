@@ -50,7 +50,7 @@ impl Writer {
     async fn make(&self, write: &Write, version: Option<Version>) -> Result<Answer, kube::Error> {
         let Target { kind, name, .. } = &write.target;
         match &write.body {
-            Body::Delete(uid) => self.delete(*kind, name, uid.clone()).await,
+            Body::Delete(uid) => self.delete(*kind, name, uid.clone(), version).await,
             Body::Pod(pod) => self.create(pod).await,
             Body::Eviction(uid) => self.evict(name, uid, false).await,
             Body::EvictionCheck(uid) => self.evict(name, uid, true).await,
@@ -119,9 +119,18 @@ impl Writer {
         }
     }
 
-    async fn delete(&self, kind: Kind, name: &str, uid: Option<String>) -> Result<Answer, kube::Error> {
+    /// Deletes an object with this uid, or in this version: it may be in use again when the API server carries out the request.
+    async fn delete(
+        &self,
+        kind: Kind,
+        name: &str,
+        uid: Option<String>,
+        version: Option<Version>,
+    ) -> Result<Answer, kube::Error> {
         let propagation_policy = (kind == Kind::DaemonSet).then_some(PropagationPolicy::Background);
-        let preconditions = uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None });
+        let resource_version = version.map(|version| version.to_string());
+        let preconditions =
+            (uid.is_some() || resource_version.is_some()).then_some(Preconditions { uid, resource_version });
         let params = DeleteParams { propagation_policy, preconditions, ..DeleteParams::default() };
         match kind {
             Kind::ClusterGpuPolicy => delete::<ClusterGpuPolicy>(&self.all(), name, &params).await,

@@ -66,6 +66,8 @@ pub struct World {
     pub runtime_classes: BTreeMap<String, Arc<RuntimeClassFacts>>,
     /// Answers to [`crate::output::write::Questions::gpu_pods`]. If a node is not a key, its pods have not been queried.
     pub gpu_pods: BTreeMap<NodeName, GpuPods>,
+    /// Nodes whose pods are queried even if their probes report pods that have GPUs.
+    pub unconfirmed: BTreeSet<NodeName>,
     /// Why the API server does not evict pods, `namespace/name`, if it was asked to.
     pub refused_evictions: BTreeMap<String, String>,
     /// Why the API server has not created pods of this operator that belong to no DaemonSet.

@@ -62,6 +62,11 @@ impl Candidate {
         self.is_certain = false;
     }
 
+    /// Ends its term at once. The Lease is not released but expires, so that requests in progress end before another term.
+    pub const fn resign(&mut self) {
+        self.claimed = None;
+    }
+
     /// Whether the known Lease is its own last write, so that it need not be read.
     pub const fn is_certain(&self) -> bool {
         self.is_certain

@@ -10,7 +10,10 @@ use gpu_operator_common::mirror::{Facts, Mirror, Version};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, SchemaMismatch, schema_revision::crd_names};
 use gpu_operator_diagnose::{PendingPod, RefusedPods, Symptoms};
 use gpu_operator_plan::{
-    output::{body::Body, write::Write},
+    output::{
+        body::{Body, Kind},
+        write::Write,
+    },
     revision,
     rollout::ledger,
     world::{
@@ -218,6 +221,13 @@ impl Mirrors {
                     mirror.version::<PolicyName>(&name),
                     mirror.get::<PolicyName>(&name).and_then(Option::as_deref).is_some_and(same),
                 )
+            }
+            Body::Delete(None) => {
+                return Ok(match write.target.kind {
+                    Kind::DaemonSet => self.daemon_sets.read().version(name),
+                    Kind::RuntimeClass => self.runtime_classes.read().version(name),
+                    Kind::ClusterGpuPolicy | Kind::GpuNode | Kind::Node | Kind::Pod => None,
+                });
             }
             _ => return Ok(None),
         };

@@ -30,6 +30,7 @@ use crate::{
 pub const NODES: &str = "/api/v1/nodes";
 pub const PODS: &str = "/api/v1/namespaces/gpu-operator/pods";
 pub const SETS: &str = "/apis/apps/v1/namespaces/gpu-operator/daemonsets";
+pub const CLASSES: &str = "/apis/node.k8s.io/v1/runtimeclasses";
 pub const GPU_NODES: &str = "/apis/gpu.nodestack.dev/v1alpha1/gpunodes";
 pub const POLICIES: &str = "/apis/gpu.nodestack.dev/v1alpha1/clustergpupolicies";
 

@@ -6,6 +6,7 @@ mod api;
 mod check;
 mod cluster;
 mod election;
+mod evictions;
 mod faults;
 mod observe;
 mod passes;

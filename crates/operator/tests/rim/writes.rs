@@ -1,8 +1,8 @@
 //! The writes of one plan: their order, what they contain, and what happens if they fail.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use axum::http::{Method, StatusCode};
+use axum::http::StatusCode;
 use gpu_operator::{
     drive::{Driver, Written},
     election::Leadership,
@@ -11,7 +11,7 @@ use gpu_operator::{
     metrics::Metrics,
     watch::{Answer, Mirrors},
 };
-use gpu_operator_crd::Reason;
+use gpu_operator_crd::{Reason, keys};
 use gpu_operator_plan::{
     Plan,
     catalogue::Catalogue,
@@ -32,7 +32,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     api::{Api, Fault, Made},
-    cluster::{GPU_NODES, NODES, PODS, POLICIES, SETS, store},
+    cluster::{CLASSES, GPU_NODES, NODES, PODS, POLICIES, SETS, store},
     sim::Sim,
 };
 
@@ -54,7 +54,7 @@ fn slow_fleet(nodes: usize) -> (Arc<Api>, Sim) {
     (api, sim)
 }
 
-fn driver(api: &Arc<Api>) -> Driver {
+pub fn driver(api: &Arc<Api>) -> Driver {
     let Sim { settings, .. } = Sim::new();
     Driver::new(settings, Catalogue::builtin().expect("a catalogue"), api.client(), mirrors(api))
 }
@@ -65,14 +65,16 @@ fn mirrors(api: &Api) -> Arc<Mirrors> {
     api.all(POLICIES).into_iter().for_each(|policy| mirrors.learn(Answer::Policy(policy)));
     api.all(NODES).into_iter().for_each(|node| mirrors.learn(Answer::Node(node)));
     api.all(GPU_NODES).into_iter().for_each(|gpu_node| mirrors.learn(Answer::GpuNode(gpu_node)));
+    api.all(SETS).into_iter().for_each(|set| mirrors.learn(Answer::DaemonSet(set)));
+    api.all(CLASSES).into_iter().for_each(|class| mirrors.learn(Answer::RuntimeClass(class)));
     Arc::new(mirrors)
 }
 
-async fn apply(api: &Arc<Api>, plan: &Plan) -> Vec<Written> {
+pub async fn apply(api: &Arc<Api>, plan: &Plan) -> Vec<Written> {
     carry_out(&driver(api), plan, &mut LoopState::default()).await
 }
 
-async fn carry_out(driver: &Driver, plan: &Plan, carry: &mut LoopState) -> Vec<Written> {
+pub async fn carry_out(driver: &Driver, plan: &Plan, carry: &mut LoopState) -> Vec<Written> {
     carry_out_as(driver, plan, carry, &Leadership::sole()).await
 }
 
@@ -83,12 +85,16 @@ async fn carry_out_as(driver: &Driver, plan: &Plan, carry: &mut LoopState, leade
 }
 
 /// Returns a fault of the requests for paths with this prefix.
-fn fault_of(prefix: &'static str, fault: Fault) -> impl Fn(&Made) -> Fault {
+pub fn fault_of(prefix: &'static str, fault: Fault) -> impl Fn(&Made) -> Fault {
     move |made| if made.url().starts_with(prefix) { fault.clone() } else { Fault::None }
 }
 
 fn paths(api: &Api) -> Vec<String> {
     api.take().iter().map(Made::url).collect()
+}
+
+fn is_conflict(written: &Written) -> bool {
+    written.result.as_ref().is_err_and(|error| error.class() == Class::Conflict)
 }
 
 #[tokio::test]
@@ -234,7 +240,6 @@ async fn only_the_gpu_node_that_the_plan_has_seen_is_deleted() {
     sim.sleep(61);
     let (api, path) = (api_of(&sim), format!("{GPU_NODES}/a"));
     api.write("nvml-probe", &path, |gpu_node| gpu_node["metadata"]["uid"] = "another".into());
-    let is_conflict = |write: &Written| write.result.as_ref().is_err_and(|error| error.class() == Class::Conflict);
     assert!(apply(&api, &sim.plan()).await.iter().any(is_conflict));
     assert!(!api.get(&path).is_null());
     let uid = sim.gpu_nodes[&"a".into()].metadata.uid.clone();
@@ -244,54 +249,25 @@ async fn only_the_gpu_node_that_the_plan_has_seen_is_deleted() {
 }
 
 #[tokio::test]
-async fn evictions_respect_budgets_and_name_them() {
-    let api = Api::new();
-    for (name, app) in [("free", "free"), ("held", "held"), ("twice", "twice"), ("another", "free")] {
-        api.write("user", &format!("/api/v1/namespaces/team/pods/{name}"), |pod| {
-            *pod = json!({"metadata": {"uid": format!("uid of {name}"), "labels": {"app": app}}});
-        });
+async fn what_has_changed_since_it_was_seen_is_not_deleted() {
+    let sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    let api = api_of(&sim);
+    apply(&api, &sim.plan()).await;
+    api.write("gpu-operator", &format!("{CLASSES}/nvidia"), |class| {
+        *class = json!({"metadata": {"labels": {keys::NAME: keys::OPERATOR_NAME}}, "handler": "nvidia"});
+    });
+    for (kind, path) in
+        [(Kind::DaemonSet, api.paths(SETS).remove(0)), (Kind::RuntimeClass, api.paths(CLASSES).remove(0))]
+    {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let plan = Plan { writes: vec![Write::delete(kind, name)], ..Plan::default() };
+        let outdated = driver(&api);
+        api.write("gpu-operator", &path, |object| object["metadata"]["annotations"] = json!({"in": "use again"}));
+        let written = carry_out(&outdated, &plan, &mut LoopState::default()).await;
+        assert!(written.len() == 1 && is_conflict(&written[0]) && !api.get(&path).is_null(), "{written:?}");
+        assert!(apply(&api, &plan).await.iter().all(|written| written.result.is_ok()));
+        assert!(api.get(&path).is_null());
     }
-    for (name, app, allowed) in [("open", "free", 1), ("web", "held", 0), ("one", "twice", 1), ("two", "twice", 1)] {
-        api.write("user", &format!("/apis/policy/v1/namespaces/team/poddisruptionbudgets/{name}"), |budget| {
-            let selector = json!({"matchLabels": {"app": app}});
-            *budget = json!({"spec": {"selector": selector}, "status": {"disruptionsAllowed": allowed}});
-        });
-    }
-    let evict = |name: &str, uid: &str| Write::new(format!("team/{name}"), Body::Eviction(uid.to_owned()));
-    let mut writes: Vec<_> =
-        ["free", "gone", "held", "twice"].map(|name| evict(name, &format!("uid of {name}"))).into();
-    writes.push(evict("another", "uid of its predecessor"));
-    let (plan, mut carry) = (Plan { writes, ..Plan::default() }, LoopState::default());
-    let written = carry_out(&driver(&api), &plan, &mut carry).await;
-    let made = api.take();
-    assert!(
-        made.iter()
-            .all(|made| made.method == Method::POST && made.body["deleteOptions"]["preconditions"]["uid"].is_string())
-    );
-    let pods = "/api/v1/namespaces/team/pods";
-    assert_eq!(api.paths(pods), ["another", "held", "twice"].map(|name| format!("{pods}/{name}")));
-    let classes: BTreeMap<_, _> = written
-        .iter()
-        .map(|written| (&*written.write.target.name, written.result.as_ref().err().map(Error::class)))
-        .collect();
-    let expected = [
-        ("team/another", None),
-        ("team/free", None),
-        ("team/gone", None),
-        ("team/held", Some(Class::TooManyRequests)),
-        ("team/twice", Some(Class::Refused)),
-    ];
-    assert_eq!(classes, expected.into());
-    // The next plan knows why.
-    let mut world = World::default();
-    carry.annotate(&mut world, Duration::ZERO);
-    let why = world.refused_evictions;
-    assert_eq!(why.len(), 2, "{why:?}");
-    assert!(
-        why["team/held"].ends_with("The disruption budget web needs 1 healthy pods and has 1 currently"),
-        "{why:?}"
-    );
-    assert!(why["team/twice"].contains("more than one PodDisruptionBudget"), "{why:?}");
 }
 
 #[tokio::test]

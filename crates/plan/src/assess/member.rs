@@ -49,6 +49,8 @@ pub struct Member<'w> {
     pub contested: Option<&'w str>,
     /// The pods that use or offer its GPUs, if they were queried.
     pub gpu_pods: Option<&'w GpuPods>,
+    /// Whether they are queried even if the probe reports some.
+    pub is_unconfirmed: bool,
     /// For the fleet, by `namespace/name`.
     pub refused_evictions: &'w BTreeMap<String, String>,
     /// For the fleet, by `namespace/name`, with the UIDs.
@@ -91,6 +93,7 @@ impl<'w> Member<'w> {
             most_in_pool,
             contested: world.contested_nodes.get(name).map(String::as_str),
             gpu_pods: world.gpu_pods.get(name),
+            is_unconfirmed: world.unconfirmed.contains(name),
             refused_evictions: &world.refused_evictions,
             allowed_evictions: &world.allowed_evictions,
             desired,

@@ -13,8 +13,9 @@ use crate::{
     world::{GpuPod, GpuPods, LogTails, World},
 };
 
-// A probe that reads kubelet's pod resources reports when pods have ended. Where none does, the pods of busy nodes are listed again after a
-// minute, in rotation, so that a busy fleet costs no more requests than a small one.
+// A probe that reads kubelet's pod resources reports when pods have ended; its list is confirmed every ten minutes, because some kubelets
+// also list pods that have ended. Where no probe does, the pods of busy nodes are listed again after a minute. Both are done in rotation, so
+// that a busy fleet costs no more requests than a small one.
 
 /// In one pass.
 pub const MAX_LISTS: usize = 32;
@@ -22,15 +23,23 @@ pub const MAX_LISTS: usize = 32;
 const MAX_BUSY: usize = 30;
 /// How long an answer is kept at least.
 const BUSY_TTL: Duration = Duration::from_mins(1);
+/// How many of them may be nodes whose probes report pods. The rest is for nodes on which the last pod has ended.
+const MAX_CONFIRMED: usize = MAX_BUSY / 2;
+/// How long a probe's list is believed.
+const CONFIRMED_TTL: Duration = Duration::from_mins(10);
 /// When the next pass lists the pods of nodes for which this one had no request left.
 const NEXT_LIST: Uptime = Uptime::from_secs(1);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Busy {
     found: BTreeMap<NodeName, Found>,
+    /// When the API server is next asked to confirm the pods that a probe reports.
+    confirm: BTreeMap<NodeName, Uptime>,
     period: Uptime,
     /// The number of busy nodes found in the period.
     count: usize,
+    /// The number of nodes in [`Self::confirm`] that were asked for in the period.
+    confirmed: usize,
     postponed: usize,
 }
 
@@ -46,10 +55,10 @@ impl Busy {
     /// Adds the cached GPU pods of busy nodes. Idle nodes and nodes in an update are never cached: both must be listed fresh.
     pub fn annotate(&mut self, world: &mut World, now: Uptime) {
         if now.saturating_sub(self.period) >= BUSY_TTL {
-            (self.period, self.count) = (now, 0);
+            (self.period, self.count, self.confirmed) = (now, 0, 0);
         }
         self.found.retain(|node, found| {
-            let have_ended = pods_have_ended(world, node) && now.saturating_sub(found.at) >= ASK_AGAIN;
+            let have_ended = reported(world, node) == Some(0) && now.saturating_sub(found.at) >= ASK_AGAIN;
             let is_same = uid_of_gpu_node(world, node) == found.gpu_node;
             world.nodes.contains_key(node) && is_same && !have_ended
         });
@@ -61,12 +70,29 @@ impl Busy {
         for (_, node) in old.into_iter().take(most) {
             self.found.remove(&node);
         }
+        self.confirm(world, now);
         let known = self
             .found
             .iter()
             .filter(|(node, _)| !is_updated(world, node))
             .map(|(node, found)| (node.clone(), GpuPods { users: found.users.clone(), ..GpuPods::default() }));
         world.gpu_pods = known.collect();
+    }
+
+    /// Selects the reports that are not believed in this pass.
+    fn confirm(&mut self, world: &mut World, now: Uptime) {
+        let is_reported = |node: &&NodeName| reported(world, node).is_some_and(|pods| pods > 0);
+        let busy = world.gpu_nodes.keys().filter(is_reported);
+        self.confirm = busy.map(|node| (node.clone(), self.confirm.get(node).copied().unwrap_or(now))).collect();
+        let most = if self.postponed > 0 { 0 } else { self.left().min(MAX_CONFIRMED - self.confirmed) };
+        let mut due: Vec<_> = self.confirm.iter_mut().filter(|(_, at)| **at <= now).collect();
+        due.sort_by_key(|(_, at)| **at);
+        for (node, at) in due.into_iter().take(most) {
+            self.found.remove(node);
+            world.unconfirmed.insert(node.clone());
+            self.confirmed += 1;
+            *at = now + CONFIRMED_TTL;
+        }
     }
 
     pub fn left(&self) -> usize {
@@ -91,8 +117,11 @@ impl Busy {
     }
 
     pub fn next(&self, now: Uptime) -> Option<Uptime> {
-        let next = if self.left() > 0 { now + NEXT_LIST } else { self.period + BUSY_TTL };
-        (self.postponed > 0).then_some(next)
+        let next = |left| if left > 0 { now + NEXT_LIST } else { self.period + BUSY_TTL };
+        let listed = (self.postponed > 0).then(|| next(self.left()));
+        let confirmed =
+            self.confirm.values().min().map(|at| next(self.left().min(MAX_CONFIRMED - self.confirmed)).max(*at));
+        listed.into_iter().chain(confirmed).min()
     }
 }
 
@@ -104,10 +133,10 @@ fn uid_of_gpu_node(world: &World, node: &NodeName) -> Option<String> {
     world.gpu_nodes.get(node)?.metadata.uid.clone()
 }
 
-fn pods_have_ended(world: &World, node: &NodeName) -> bool {
-    let gpu_node = world.gpu_nodes.get(node).filter(|gpu_node| gpu_node.spec.report_holders);
-    let pods = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref()?.report.as_ref()?.gpu_pods.as_ref());
-    pods.is_some_and(|pods| pods.count == 0)
+/// Returns the number of pods that have GPUs according to the probe.
+fn reported(world: &World, node: &NodeName) -> Option<u32> {
+    let gpu_node = world.gpu_nodes.get(node).filter(|gpu_node| gpu_node.spec.report_holders)?;
+    Some(gpu_node.status.as_ref()?.report.as_ref()?.gpu_pods.as_ref()?.count)
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -279,13 +279,19 @@ fn await_idle(
         let message = format!("{}; meanwhile the node is cordoned, until {latest} at the latest", note.message);
         decision(Some(rollout), Note { message, ..note })
     };
-    if let Some(pods) = holders::reported_pods(member).filter(|_| !terms.evicts()) {
-        return blocked(in_use(pods.count, pods.names.iter()), pool);
+    let reported = reported_users(member).filter(|_| !terms.evicts());
+    if let Some(users) = &reported
+        && !member.is_unconfirmed
+    {
+        return blocked(users.clone(), pool);
     }
     match member.gpu_pods.map(|pods| &pods.users) {
         None => {
             pool.questions.insert(member.node.name.clone());
-            return decision(Some(rollout), listing());
+            return match reported {
+                Some(users) => blocked(users, pool),
+                None => decision(Some(rollout), listing()),
+            };
         }
         Some(users) if terms.evicts() && !users.is_empty() => {
             let Evictions { pods, note } = eviction::of(users, &terms.strategy.gpu_pods, member.refused_evictions, now);
@@ -303,7 +309,7 @@ fn await_idle(
                 return if may_begin { evict(member, rollout, &pods, decision) } else { decision };
             }
         }
-        Some(pods) if !pods.is_empty() => return blocked(in_use_by(pods), pool),
+        Some(pods) if !pods.is_empty() => return blocked(reported.unwrap_or_else(|| in_use_by(pods)), pool),
         Some(_) => {}
     }
     match Holders::of(member) {
@@ -371,15 +377,17 @@ pub fn reported_users(member: &Member<'_>) -> Option<Note> {
     holders::reported_pods(member).map(|pods| in_use(pods.count, pods.names.iter()))
 }
 
-/// Returns a note on the pods that use the node's GPUs, or asks for them. The API server has to confirm only that there are none.
+/// Returns a note on the pods that use the node's GPUs, or asks for them. The API server has to confirm that there are none, and now and then
+/// that there are some.
 pub fn users(member: &Member<'_>, pool: &mut PoolDecision) -> Option<Note> {
-    if let Some(users) = reported_users(member) {
-        return Some(users);
+    let reported = reported_users(member);
+    if reported.is_some() && !member.is_unconfirmed {
+        return reported;
     }
     let Some(pods) = member.gpu_pods.map(|pods| &pods.users) else {
         pool.ask(member);
-        return Some(Note::new(Reason::RolloutPending, WAITS_FOR_BUDGET));
+        return reported.or_else(|| Some(Note::new(Reason::RolloutPending, WAITS_FOR_BUDGET)));
     };
     pool.ask_again |= !pods.is_empty();
-    (!pods.is_empty()).then(|| in_use_by(pods))
+    (!pods.is_empty()).then(|| reported.unwrap_or_else(|| in_use_by(pods)))
 }

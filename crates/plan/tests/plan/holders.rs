@@ -1,10 +1,10 @@
 //! Programs that use the driver without a pod that requests a GPU: an update does not take the GPUs from a node that it cannot update.
 
 use gpu_operator_crd::{NodeName, Phase, gpunode::RolloutStep, keys, reason::Reason};
-use gpu_operator_plan::world::Bystander;
+use gpu_operator_plan::{loop_memory::LoopState, time::Uptime, world::Bystander};
 
 use crate::{
-    robust::{NEW, OLD},
+    robust::{NEW, OLD, loaded, rollout_spec},
     sim::{Program, Sim},
 };
 
@@ -106,4 +106,31 @@ fn a_driver_container_that_waits_names_the_programs() {
     let status = sim.status("a");
     assert_eq!(status.reason(), Some(Reason::DriverInUse), "{status:#?}");
     assert_eq!(status.waits_on, ["process nvidia-smi (PID 4711) of the host"]);
+}
+
+#[test]
+fn a_pod_that_has_ended_and_is_still_reported_blocks_nothing() {
+    for mode in ["Leave", "Await"] {
+        let strategy = format!("{{gpuPods: {{mode: {mode}}}}}");
+        let mut sim = Sim::settled_fleet(&rollout_spec(&strategy, "595.91.07"), &["a"]);
+        sim.gpu_pods.insert("a".into(), vec!["team/job".into()]);
+        sim.apply_policy("all", &rollout_spec(&strategy, "590.10.01"));
+        let mut carry = LoopState::default();
+        for second in 0..30 {
+            sim.pass(&mut carry, Uptime::from_secs(second));
+            sim.sleep(1);
+        }
+        assert_eq!(sim.status("a").waits_on, ["team/job"], "{mode}");
+        // It ends: the API server does not list it any more, and kubelet does.
+        sim.requests.insert("team/job".into(), "example.com/none".into());
+        let begins = (30..700).any(|second| {
+            sim.pass(&mut carry, Uptime::from_secs(second));
+            sim.sleep(1);
+            !has_plugin(&sim, "a")
+        });
+        assert!(begins, "{mode}: {:#?}", sim.status("a"));
+        sim.gpu_pods.clear();
+        sim.settle();
+        assert_eq!(loaded(&mut sim, "a"), "590.10.01", "{mode}");
+    }
 }

@@ -2,6 +2,8 @@
 
 /// Words that a name contains if its value is a credential.
 const CREDENTIALS: [&str; 6] = ["token", "password", "passwd", "passphrase", "secret", "credential"];
+/// The last of several words of a name whose value is a credential. `PWD` alone is a directory.
+const ENDINGS: [&str; 4] = ["auth", "pass", "pat", "pwd"];
 /// What precedes the word *key* in the name of a key that is a credential. Most keys of Kubernetes are none.
 const KEYS: [&str; 12] = [
     "access",
@@ -22,7 +24,10 @@ const PLACES: [&str; 8] = ["dir", "file", "kind", "name", "namespace", "path", "
 
 /// Returns whether the value of an environment variable is a credential, by its name.
 pub fn is_sensitive_variable(name: &str) -> bool {
-    contains_credential(name) || words(name).iter().any(|word| is_key(word) || is_compound(word))
+    let words = words(name);
+    contains_credential(name)
+        || ends_as_credential(&words)
+        || words.iter().any(|word| is_key(word) || is_compound(word))
 }
 
 /// Returns whether the value of a field, of a flag or of a pair in a text is a credential, by its name.
@@ -34,12 +39,19 @@ pub fn is_sensitive(name: &str) -> bool {
         return false;
     }
     let is_pair = |pair: &[String]| KEYS.contains(&pair[0].as_str()) && is_key(&pair[1]);
-    contains_credential(name) || words.windows(2).any(is_pair) || words.iter().any(|word| is_compound(word))
+    contains_credential(name)
+        || ends_as_credential(&words)
+        || words.windows(2).any(is_pair)
+        || words.iter().any(|word| is_compound(word))
 }
 
 fn contains_credential(name: &str) -> bool {
     let name: String = name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
     CREDENTIALS.iter().any(|word| name.contains(word))
+}
+
+fn ends_as_credential(words: &[String]) -> bool {
+    matches!(words, [_, .., last] if ENDINGS.contains(&last.as_str()))
 }
 
 fn is_key(word: &str) -> bool {
@@ -87,10 +99,24 @@ mod tests {
             "GITHUBTOKEN",
             "registry.passphrase",
             "private-key",
+            "DB_PASS",
+            "dbPwd",
+            "REGISTRY_AUTH",
+            "GITHUB_PAT",
         ] {
             assert!(is_sensitive_variable(name) && is_sensitive(name), "{name}");
         }
-        for name in ["PATH", "MONKEY", "NVIDIA_VISIBLE_DEVICES", "keyboard", "NODE_NAME", "pass-device-specs"] {
+        for name in [
+            "PATH",
+            "MONKEY",
+            "NVIDIA_VISIBLE_DEVICES",
+            "keyboard",
+            "NODE_NAME",
+            "pass-device-specs",
+            "PWD",
+            "OLDPWD",
+            "COMPAT",
+        ] {
             assert!(!is_sensitive_variable(name) && !is_sensitive(name), "{name}");
         }
         // A variable of any key is hidden; a field that is called key is not.

@@ -8,8 +8,22 @@ use super::names::is_sensitive;
 pub const HIDDEN: &str = "***";
 
 /// What tokens of well-known services begin with. `eyJ` begins every JSON object in base64, such as a JWT.
-const TOKENS: [&str; 11] =
-    ["AKIA", "ASIA", "dckr_pat_", "eyJ", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "hvs.", "nvapi-"];
+const TOKENS: [&str; 14] = [
+    "AKIA",
+    "ASIA",
+    "dckr_pat_",
+    "eyJ",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "github_pat_",
+    "glpat-",
+    "hf_",
+    "hvs.",
+    "nvapi-",
+    "sk-",
+    "xox",
+];
 /// The length from which a word with such a beginning is a token.
 const TOKEN: usize = 12;
 /// The length of a line of a private key.
@@ -242,7 +256,7 @@ mod tests {
     use super::*;
 
     /// Texts with a credential that contains CANARY or canary, and what is shown.
-    const CASES: [(&str, &str); 34] = [
+    const CASES: [(&str, &str); 38] = [
         ("a GET https://me:canary@h/p?q=canary b", "a GET https://***@h/p?*** b"),
         ("http://me:ca/nary@h", "http://***@h"),
         ("proxy me:canary@proxy:3128 failed", "proxy ***@proxy:3128 failed"),
@@ -255,6 +269,10 @@ mod tests {
         ("cut eyJcanaryabc", "cut ***"),
         ("t=eyJcanary.eyJcanary.canary", "t=***"),
         ("key nvapi-canary12345", "key ***"),
+        ("key hf_canary12345", "key ***"),
+        ("key sk-proj-canary12345", "key ***"),
+        ("key xoxb-canary12345", "key ***"),
+        ("DB_PASS=canary NODE=a", "DB_PASS=*** NODE=a"),
         ("TOKEN=canary NODE=a", "TOKEN=*** NODE=a"),
         ("a token=canary,b", "a token=***"),
         ("password: canary canary", "password: ***"),
@@ -307,6 +325,7 @@ mod tests {
             "Unable to retrieve image pull secrets (regcred)",
             "bearer tokens are used",
             "authorization mode RBAC",
+            "disk-pressure-taint and taxoxide-1234567",
             "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
             "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
             "a PRIVATE KEY----- b",

@@ -133,7 +133,9 @@ impl Store {
             let causes = vec![json!({"reason": "DisruptionBudget", "message": cause})];
             return Err(Refusal { causes, ..Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message) });
         }
-        self.remove(&made.path, pod);
+        if !made.query.contains_key("dryRun") {
+            self.remove(&made.path, pod);
+        }
         Ok(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
     }
 
