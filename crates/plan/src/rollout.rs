@@ -28,9 +28,10 @@
 //!
 //! An update waits for the pods of a node if it reloads the driver, changes the MIG layout, or takes MPS's daemon away, brings or replaces
 //! it; the settings decide that ([`change`]). Others wait for none. A node that has no revision yet gets the wanted ones at once, or those
-//! that its pool has proven while a rollout is stopped ([`pool`]). So does one that has failed and offers no GPU: nothing is taken from any
-//! pod there. A toolkit that restarts the container runtime is always serialized ([`runtime_restart`]). A label that another user changes or
-//! removes is no update: the revisions that `GpuNode.spec.current` records are restored at once.
+//! that its pool has proven while a rollout is stopped ([`pool`]). One that has failed and offers no GPU gets them at once, too, unless its
+//! pool is halted: nothing is taken from any pod there. A toolkit that restarts the container runtime is always serialized
+//! ([`runtime_restart`]). A label that another user changes or removes is no update: the revisions that `GpuNode.spec.current` records are
+//! restored at once.
 //!
 //! What does not disrupt (resources, pull secrets, tolerations, …) changes the template in place and takes effect when the pod is
 //! next created. A pod with an outdated template is deleted only if it cannot start: the new template may contain the cure

@@ -13,7 +13,11 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::jiff::Timestamp;
 
-use super::{goal::Goals, ledger::Ledger, terms::Terms, update::has_nothing_else};
+use super::{
+    goal::{Goals, has_nothing_else},
+    ledger::Ledger,
+    terms::Terms,
+};
 use crate::{
     assess::{Assessment, member::Member, verdict::Verdict},
     note::listed,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gpu_operator_crd::{
     GpuNodeStatus,
     gpunode::{LastUpdate, StageRevisions},
-    policy::Canary,
+    policy::{Canary, Stage},
     policy_status::{PoolRollout, RolloutTarget},
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
@@ -29,6 +29,15 @@ pub fn target(want: &StageRevisions) -> String {
 /// Returns the hash of what a node should get, if that is known.
 pub fn target_of(member: &Member<'_>) -> Option<String> {
     member.want().as_ref().map(target)
+}
+
+/// Some revisions may be missing: the node never had them, or a user removed a label. Restoring a label disrupts nothing, because a revision's
+/// name includes its driver.
+pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
+    Stage::ALL.into_iter().all(|stage| {
+        let had = have.get(stage);
+        had.is_none() || had == want.get(stage)
+    })
 }
 
 #[derive(Clone, Debug, Default)]
@@ -85,9 +94,9 @@ impl Goals {
 
     /// Returns the last update of a node, if it was to what the node should get now, and the node was not given back what it had.
     pub fn update_to_want<'w>(&self, member: &Member<'w>) -> Option<&'w LastUpdate> {
-        let want = target_of(member)?;
-        let lasts = |last_update: &LastUpdate| member.rollout().is_some() || last_update.from != member.have;
-        self.last_update(member).filter(|last_update| last_update.revision == want && lasts(last_update))
+        let want = member.want()?;
+        let lasts = member.rollout().is_some() || has_nothing_else(&member.have, &want);
+        self.last_update(member).filter(|last_update| last_update.revision == target(&want) && lasts)
     }
 
     /// Returns what a node had when the rollout began.

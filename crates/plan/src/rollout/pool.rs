@@ -19,15 +19,15 @@ use crate::{
         change::{Change, daemon_sets_exist, driver_awaits_users, must_release},
         decision::{Decision, PoolDecision},
         failures::{self, Failures},
-        goal::{Goals, Next, Waves},
+        goal::{Goals, Next, Waves, has_nothing_else},
         ledger::Ledger,
         preflight::{self, Preflight, Preflights},
         recreate_pods::restore_mig_layouts,
         runtime_restart::RuntimeRestartLock,
         terms::{Budgets, Terms},
         update::{
-            WAITS_FOR_BUDGET, begin, continue_update, give_back, has_nothing_else, is_outdated, joins, keep_or_restore,
-            reported_users, settle, users,
+            WAITS_FOR_BUDGET, begin, continue_update, give_back, is_outdated, joins, keep_or_restore, reported_users,
+            settle, users,
         },
     },
     world::{GpuPods, World},
@@ -239,8 +239,9 @@ impl<'f> PoolUpdates<'f> {
             return self.install_in_turn(member, want, ledger, budgets);
         }
         let change = Change::of(member, want, self.world);
-        // A failed node without allocatable units has no workload to disturb, so it is updated immediately.
-        if member.was_failing() && member.allocatable() == 0 && member.external.by_claims().is_none() {
+        // A failed node without allocatable units has no workload to disturb, so it is updated immediately, but not to what has failed.
+        let has_nothing_to_lose = member.was_failing() && member.allocatable() == 0;
+        if has_nothing_to_lose && member.external.by_claims().is_none() && !self.is_halted {
             let users = change.needs_idle_gpus.then(|| users(member, &mut self.decision)).flatten();
             return match users {
                 Some(note) => Decision { note: Some(note), report_holders: true, ..settle(member.have.clone()) },

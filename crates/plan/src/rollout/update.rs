@@ -16,6 +16,7 @@ use super::{
     change::{Change, driver_awaits_programs, has_or_had, must_release},
     decision::{Decision, PoolDecision},
     eviction::{self, Eviction, Evictions},
+    goal::has_nothing_else,
     terms::Terms,
 };
 use crate::{
@@ -40,15 +41,6 @@ pub const WAITS_FOR_BUDGET: &str =
 /// Whether a node has nothing of this operator yet.
 pub fn joins(member: &Member<'_>) -> bool {
     member.have == StageRevisions::default()
-}
-
-/// Some revisions may be missing: the node never had them, or a user removed a label. Restoring a label disrupts nothing, because a revision's
-/// name includes its driver.
-pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
-    Stage::ALL.into_iter().all(|stage| {
-        let had = have.get(stage);
-        had.is_none() || had == want.get(stage)
-    })
 }
 
 pub fn is_outdated(member: &Member<'_>) -> bool {

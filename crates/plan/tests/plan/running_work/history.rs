@@ -73,8 +73,8 @@ pub struct Past {
     pub started: Option<Timestamp>,
     /// Since when a GPU pod has run there while the update is in step Replace without a device plugin.
     pub blocked: Option<Timestamp>,
-    /// Since when each stage has had no pod.
-    pub missing: BTreeMap<Stage, Timestamp>,
+    /// Since when each DaemonSet that its labels name has had no pod.
+    pub missing: BTreeMap<String, Timestamp>,
     /// The boots during an update or its soak that no user asked for.
     pub boots: u32,
     boot: String,
@@ -238,14 +238,12 @@ impl History {
             |rollout: &Rollout| rollout.step == RolloutStep::Replace && rollout.scope == DisruptionScope::GpuPods;
         let is_blocked = rollout.is_some_and(takes_gpus) && is_used(sim, name) && !has_plugin && node.ready;
         past.blocked = is_blocked.then(|| past.blocked.unwrap_or(now));
-        for stage in Stage::ALL {
-            let is_missing = node.labels.contains_key(stage.key()) && pod(sim, name, stage).is_none() && node.ready;
-            if is_missing {
-                past.missing.entry(stage).or_insert(now);
-            } else {
-                past.missing.remove(&stage);
-            }
-        }
+        let is_missing = |stage: &Stage| node.ready && pod(sim, name, *stage).is_none();
+        let sets = Stage::ALL.into_iter().filter(is_missing).filter_map(|stage| {
+            let revision = node.labels.get(stage.key())?;
+            Some(format!("{}-{revision}", stage.as_str()))
+        });
+        past.missing = sets.map(|set| (set.clone(), past.missing.get(&set).copied().unwrap_or(now))).collect();
         past.observe_turn(gpu_node, rollout, is_gone_back, now);
     }
 

@@ -1,5 +1,6 @@
 //! What stopped a rollout is remembered.
 
+use gpu_operator_crd::policy::Stage;
 use gpu_operator_plan::output::write::Write;
 
 use super::{
@@ -76,6 +77,14 @@ fn another_default_driver_begins_after_one_that_stopped() {
         assert!(fleet.history.stopped.contains_key("p"), "{:#?}", fleet.sim.policies);
         assert_eq!(fleet.go(&[(Event::Recommends(NEXT), 2400)]), Ok(()));
         assert!(fleet.sim.nodes.values().all(|node| fleet.history.version_of(node) == Some(NEXT)), "{rolls_back}");
+    }
+}
+
+#[test]
+fn a_node_that_breaks_in_a_stopped_pool_keeps_its_driver() {
+    for rolls_back in [true, false] {
+        let mut fleet = stopped(rolls_back);
+        assert_eq!(fleet.go(&[(Event::Breaks("d", Stage::DevicePlugin), 900)]), Ok(()), "rolls back: {rolls_back}");
     }
 }
 

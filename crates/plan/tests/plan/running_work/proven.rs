@@ -5,7 +5,7 @@ use gpu_operator_plan::output::{body::Body, write::Write};
 use super::{
     Event, Fleet, History, Law, NEW, Policy,
     history::{NewDriver, Past, ledger, pool_of, wanted},
-    policy::{DEFAULT, NEXT},
+    policy::{DEFAULT, NEXT, THIRD},
 };
 use crate::{law::Lawful, sim::Sim};
 
@@ -94,6 +94,15 @@ fn a_canary_that_was_given_back_proves_nothing() {
         (Event::Retry, 600),
     ];
     assert_eq!(fleet.go(&events), Ok(()));
+}
+
+#[test]
+fn a_canary_that_keeps_an_earlier_revision_proves_nothing() {
+    let mut fleet = fleet(Policy { has_canary: true, ..Policy::default() });
+    let events = [(Event::Driver(THIRD), 300), (Event::PodComesLate("a"), 0), (Event::Driver(NEW), 3000)];
+    assert_eq!(fleet.go(&events), Ok(()));
+    let versions: Vec<_> = fleet.sim.nodes.values().map(|node| fleet.history.version_of(node)).collect();
+    assert_eq!(versions, [Some(THIRD), Some(NEW), Some(NEW)]);
 }
 
 #[test]

@@ -1,26 +1,23 @@
 //! A node that waits names what it waits for.
 
+use gpu_operator_crd::policy::Stage;
+
 use super::{Event, Fleet, History, Law, NEW, Policy};
-use crate::{law::Lawful, sim::Sim};
+use crate::{law::Lawful, sim::Sim, truth::governing};
 
 /// A node that waits for a pod that the API server does not create shows the last answer of the API server.
 pub const THE_LAST_ANSWER: Law = Law { after_step: the_last_answer, ..Law::NONE };
 
 fn the_last_answer(history: &History, sim: &Sim) -> Lawful {
-    for (name, past) in &history.nodes {
+    for (name, past) in history.nodes.iter().filter(|(name, _)| governing(sim, name).is_some()) {
         let status = sim.status(name);
-        for (stage, since) in &past.missing {
-            let revision =
-                sim.nodes[name].labels.get(stage.key()).map(|revision| format!("{}-{revision}", stage.as_str()));
-            let answer = revision.and_then(|set| sim.refusals.get(&set)).filter(|refusal| refusal.at > Some(*since));
+        for (set, since) in &past.missing {
+            let answer = sim.refusals.get(set).filter(|refusal| refusal.at > Some(*since));
             let Some(answer) = answer.filter(|_| sim.now.duration_since(*since).as_secs() > 60) else { continue };
             let mut parts = answer.message.split(": ").filter(|part| part.len() > 12);
             if !parts.any(|part| status.message.contains(part)) {
                 let message = &status.message;
-                return Err(format!(
-                    "{name} waits for a pod of {stage:?} and says {message:?}, not {:?}",
-                    answer.message
-                ));
+                return Err(format!("{name} waits for a pod of {set} and says {message:?}, not {:?}", answer.message));
             }
         }
     }
@@ -32,4 +29,16 @@ fn a_webhook_that_does_not_answer_is_named() {
     let mut fleet = Fleet::settled(Policy::default(), 2, &[THE_LAST_ANSWER]);
     // The images are pulled by then.
     assert_eq!(fleet.go(&[(Event::Driver(NEW), 5), (Event::WebhookDown(true), 600)]), Ok(()));
+}
+
+#[test]
+fn a_node_that_gets_another_revision_waits_from_then_on() {
+    let mut fleet = Fleet::settled(Policy { tolerates_all: false, ..Policy::default() }, 4, &[THE_LAST_ANSWER]);
+    let events = [
+        (Event::WebhookDown(true), 0),
+        (Event::Crashes("a", Stage::Driver), 60),
+        (Event::Driver(NEW), 120),
+        (Event::Managed("a", false), 300),
+    ];
+    assert_eq!(fleet.go(&events), Ok(()));
 }
