@@ -356,6 +356,11 @@ fn end(sim: &Sim) -> String {
         status.conditions.clear();
         status.summary.message.clear();
         status.attention.iter_mut().for_each(|attention| attention.since = None);
+        status
+            .rollout
+            .pools
+            .iter_mut()
+            .for_each(|pool| pool.since = pool.since.take().map(|_| Time(Timestamp::UNIX_EPOCH)));
         status.attention.sort_by(|one, other| one.node.cmp(&other.node));
         add(&status);
     }

@@ -12,9 +12,12 @@ const MODELS: [&str; 10] = ["2330", "1eb8", "102d", "15f9", "1db6", "20b0", "20b
 /// An operating system without a driver.
 const PLAN_9: (&str, &str) = ("plan9", "4");
 
+/// The label of every GKE node.
+const GKE_NODE_POOL: &str = "cloud.google.com/gke-nodepool";
+
 /// The labels on which policies select nodes, and those with which clouds, NFD and users announce GPUs.
 const LABELS: [(&str, &[&str]); 9] = [
-    ("cloud.google.com/gke-nodepool", &["gpus"]),
+    (GKE_NODE_POOL, &["gpus"]),
     ("zone", &["a", "b"]),
     ("team", &["x", "y"]),
     ("cloud.google.com/gke-accelerator", &["nvidia-tesla-t4", "nvidia-tesla-k80", "nvidia-of-tomorrow"]),
@@ -69,10 +72,11 @@ impl Machine {
         }
     }
 
-    /// Returns whether it can fail for good: its host's driver may never work, there is no driver for its operating system, or no policy
-    /// names its startup taint.
+    /// Returns whether it can fail for good: its host's driver may never work, there is no driver for its operating system, no policy names
+    /// its startup taint, or GPUs with a driver from Google's installers have to be divided.
     pub fn may_fail(&self) -> bool {
-        self.host_driver.is_some() || self.os == PLAN_9 || self.startup_taint.is_some()
+        let is_of_google = self.os.0 == "cos" || self.labels.iter().any(|(key, _)| *key == GKE_NODE_POOL);
+        self.host_driver.is_some() || self.os == PLAN_9 || self.startup_taint.is_some() || is_of_google
     }
 
     /// Returns the machine without a host driver.
@@ -82,7 +86,7 @@ impl Machine {
 
     /// Returns the machine without labels that may name another model than that of its GPUs.
     pub fn named_by_its_gpus(mut self) -> Self {
-        self.labels.retain(|(key, _)| ["cloud.google.com/gke-nodepool", "zone", "team"].contains(key));
+        self.labels.retain(|(key, _)| [GKE_NODE_POOL, "zone", "team"].contains(key));
         self
     }
 

@@ -248,7 +248,9 @@ fn ready_nodes_lose_their_startup_taints(sim: &Sim, plan: &Plan) {
         let Some(key) = key.filter(is_tainted) else { continue };
         let written = sim.gpu_nodes.get(name).and_then(|gpu_node| gpu_node.status.as_ref());
         let is_ready = statuses.get(name).copied().or(written).is_some_and(GpuNodeStatus::is_ready);
-        let serves = sim.has_served(name) && is_complete(sim, name);
+        // Until kubelet reports a reboot, nothing has been reported of the boot that it names.
+        let is_its_boot = sim.machines.get(name).is_some_and(|machine| *machine.boot_id == *node.boot_id);
+        let serves = is_its_boot && sim.has_served(name) && is_complete(sim, name);
         let lifted = taints.get(name).and_then(|write| Some(&write.lifted.as_ref()?.key));
         assert!(!is_ready || !serves || lifted == Some(&key), "{name} is ready and keeps taint {key}: {plan:#?}");
     }
