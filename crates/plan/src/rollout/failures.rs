@@ -30,6 +30,8 @@ use crate::{
 pub struct Failures {
     /// Why updates have failed.
     pub nodes: BTreeMap<NodeName, String>,
+    /// Nodes that had failed until now.
+    pub recovered: BTreeSet<NodeName>,
     /// When a failure that does not count yet may do so.
     pub check_again: Option<Timestamp>,
 }
@@ -50,10 +52,13 @@ pub fn of(
         let is_ready = member.rollout().is_none() && member.status().is_some_and(GpuNodeStatus::is_ready);
         is_ready && has_goal(member) && got_worse(member, goals).is_none()
     };
-    for Assessment { member, .. } in members.iter().filter(|assessed| has_recovered(&assessed.member)) {
-        ledger.recover(pool, &member.node.name);
-    }
     let mut failures = Failures::default();
+    for Assessment { member, .. } in members.iter().filter(|assessed| has_recovered(&assessed.member)) {
+        if ledger.failed(pool).contains(&member.node.name) {
+            ledger.recover(pool, &member.node.name);
+            failures.recovered.insert(member.node.name.clone());
+        }
+    }
     for assessed in members {
         let member = &assessed.member;
         let Some(turn) = Turn::of(member, goals, terms) else { continue };
@@ -137,7 +142,7 @@ fn failure(assessed: &Assessment<'_>, turn: &Turn) -> Option<Failed> {
     let status = member.status();
     let overdue = member.overdue();
     let phase = overdue.map_or(verdict.phase, |status| status.phase);
-    let is_failure = verdict.reason.is_failure() && !verdict.lacks_a_gpu() && !is_by_others(verdict.reason);
+    let is_failure = verdict.reason.is_failure() && !verdict.lacks_a_gpu() && !is_by_others(verdict);
     let stages = changed_stages(member, phase, turn);
     if !(is_failure || overdue.is_some()) || stages.is_empty() {
         return None;
@@ -153,12 +158,13 @@ fn failure(assessed: &Assessment<'_>, turn: &Turn) -> Option<Failed> {
     Some(Failed { why, counts_from: since.map_or(Timestamp::MAX, |since| later(since, STAGE_GRACE)) })
 }
 
-/// Taints, probes and what the API server rejects, such as while a webhook does not answer, are not the update's.
-fn is_by_others(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::UntoleratedTaint | Reason::ProbeMissing | Reason::GpuNodeUnreadable | Reason::PodsForbidden
-    )
+/// Taints and probes are not the update's, and a webhook that does not answer has not judged the update's pods.
+fn is_by_others(verdict: &Verdict) -> bool {
+    match verdict.reason {
+        Reason::UntoleratedTaint | Reason::ProbeMissing | Reason::GpuNodeUnreadable => true,
+        Reason::PodsForbidden => verdict.message.contains("failed calling webhook"),
+        _ => false,
+    }
 }
 
 /// Returns the stages of a phase that an update changes.

@@ -3,8 +3,10 @@
 mod joining;
 mod last_update;
 
+use std::collections::BTreeSet;
+
 use gpu_operator_crd::{
-    PoolName,
+    NodeName, PoolName,
     gpunode::{DisruptionScope, Rollout, RolloutStep, StageRevisions},
     keys,
     policy::OnFailure,
@@ -43,6 +45,8 @@ pub struct PoolUpdates<'f> {
     preflights: Preflights,
     /// Whether as many updates have failed as the strategy allows, or updates reboot nodes.
     is_halted: bool,
+    /// Nodes whose update had failed until now.
+    recovered: BTreeSet<NodeName>,
     pub decision: PoolDecision,
     runtime: RuntimeRestartLock,
     pub awaits_slot: bool,
@@ -73,6 +77,7 @@ impl<'f> PoolUpdates<'f> {
             goals,
             preflights: Preflights::default(),
             is_halted: false,
+            recovered: BTreeSet::new(),
             decision: PoolDecision::default(),
             runtime: RuntimeRestartLock::of(members, world, now),
             awaits_slot: false,
@@ -89,8 +94,9 @@ impl<'f> PoolUpdates<'f> {
 
     /// Halts the rollout after too many failures, or rolls it back.
     fn count_failures(&mut self, ledger: &mut Ledger<'_>) {
-        let Failures { nodes: failures, check_again } =
+        let Failures { nodes: failures, recovered, check_again } =
             failures::of(self.name, self.members, &self.goals, &self.terms, ledger);
+        self.recovered = recovered;
         if let Some(at) = check_again.filter(|at| *at < Timestamp::MAX) {
             self.decision.check(at);
         }
@@ -186,7 +192,7 @@ impl<'f> PoolUpdates<'f> {
     /// released.
     fn is_given_back(&self, rollout: &Rollout) -> bool {
         match rollout.step {
-            RolloutStep::Await => self.is_halted || self.terms.is_paused() && !rollout.evicting,
+            RolloutStep::Await => self.is_halted || self.terms.is_paused && !rollout.evicting,
             RolloutStep::Release => self.is_halted,
             RolloutStep::Replace => false,
         }

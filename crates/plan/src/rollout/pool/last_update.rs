@@ -33,6 +33,10 @@ impl PoolUpdates<'_> {
     /// Returns the record of an update that goes on, has ended, or ended earlier. One that has been given up is none.
     pub(super) fn last_update(&self, member: &Member<'_>, decision: &Decision) -> Option<LastUpdate> {
         let last_update = member.last_update()?.clone();
+        // An update that has failed ends once the node works: from then on it is a canary node that soaks.
+        if self.recovered.contains(&member.node.name) {
+            return Some(LastUpdate { at: Some(Time(self.terms.now)), ..last_update });
+        }
         if member.rollout().is_some() && decision.rollout.is_none() && last_update.at.is_none() {
             let at = Some(Time(self.terms.now));
             return (decision.labels != last_update.from).then_some(LastUpdate { at, ..last_update });

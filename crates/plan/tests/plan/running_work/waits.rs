@@ -11,7 +11,7 @@ pub const THE_LAST_ANSWER: Law = Law { after_step: the_last_answer, ..Law::NONE 
 fn the_last_answer(history: &History, sim: &Sim) -> Lawful {
     for (name, past) in history.nodes.iter().filter(|(name, _)| governing(sim, name).is_some()) {
         let status = sim.status(name);
-        for (set, since) in &past.missing {
+        if let Some((set, since)) = &past.missing {
             let answer = sim.refusals.get(set).filter(|refusal| refusal.at > Some(*since));
             let Some(answer) = answer.filter(|_| sim.now.duration_since(*since).as_secs() > 60) else { continue };
             let mut parts = answer.message.split(": ").filter(|part| part.len() > 12);
