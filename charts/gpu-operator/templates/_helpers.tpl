@@ -278,9 +278,6 @@ readinessProbe:
 {{- if or .Values.admission.allowedRegistries .Values.admission.requireDigests -}}
 {{- $names = append $names (printf "%s-images" $operator) -}}
 {{- end -}}
-{{- if .Values.gkeHealthMonitoring -}}
-{{- $names = append $names "nodestack-gke-device-plugin" -}}
-{{- end -}}
 {{- toJson $names -}}
 {{- end }}
 

@@ -207,12 +207,16 @@ fn retry(policy: &ClusterGpuPolicy, now: Timestamp) -> Report {
 
 fn pause(policy: &ClusterGpuPolicy, paused: bool) -> Report {
     let from = policy.spec.rollout.paused;
-    let own = policy.spec.pools.iter().filter(|pool| pool.rollout.paused.is_some_and(|own| own != paused));
-    let pools = own.map(|pool| PoolReport {
+    let paused_pools = policy
+        .spec
+        .pools
+        .iter()
+        .filter(|pool| !paused && pool.rollout.as_ref().is_some_and(|rollout| rollout.paused == Some(true)));
+    let pools = paused_pools.map(|pool| PoolReport {
         name: pool.name.to_string(),
         failed: Vec::new(),
         rolled_back: String::new(),
-        paused: pool.rollout.paused,
+        paused: Some(true),
     });
     Report {
         policy: policy.name_any(),

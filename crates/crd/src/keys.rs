@@ -109,8 +109,6 @@ pub const UNHEALTHY_TAINT: &str = "gpu.nodestack.dev/unhealthy";
 pub const OWN_TAINT: &str = "gpu.nodestack.dev/taint";
 /// The key of startup taints, unless a policy names another one.
 pub const STARTUP_TAINT: &str = "gpu.nodestack.dev/startup";
-/// The key of startup taints for Cluster Autoscaler, unless a policy names another one.
-pub const AUTOSCALER_STARTUP_TAINT: &str = "startup-taint.cluster-autoscaler.kubernetes.io/gpu-nodestack";
 /// The beginning of the keys that Cluster Autoscaler regards as startup taints.
 pub const AUTOSCALER_STARTUP_PREFIX: &str = "startup-taint.cluster-autoscaler.kubernetes.io/";
 /// Condition of a Node: whether its GPUs are healthy. It is added when the first problem occurs.

@@ -29,19 +29,20 @@ use crate::{
     schema::{LabelValue, PodAnnotations, PodLabels, PriorityClassName, PublishedKey, Tolerated},
 };
 pub use crate::{
-    policy_health::{Health, OnUnhealthy, OnUnhealthyMode, TaintEffect, UnhealthyTaint},
+    policy_health::{Health, OnUnhealthy, TaintEffect, UnhealthyTaint},
     selector::Selector,
     stage::Stage,
 };
 pub use compatibility::{Compatibility, CompatibleLabels};
-pub use device_plugin::{
-    ContainerMetrics, DeviceIdStrategy, DevicePlugin, Mps, PluginFlags, PluginFlavor, Sharing, SharingMode, TimeSlicing,
+pub use device_plugin::{DevicePlugin, ExternalPlugin, GooglePlugin, Mps, PluginFlavor, Sharing, TimeSlicing};
+pub use driver::{
+    CloudInstaller, ConfigMapFiles, Driver, DriverChannel, DriverConfigMaps, DriverContainer, DriverSource,
+    KernelModule, Preinstalled, RunFile,
 };
-pub use driver::{ConfigMapFiles, Driver, DriverChannel, DriverConfigMaps, DriverSource, KernelModule};
 pub use mig::{Mig, MigLayoutEntry, MigMode, MigProfile, MigStrategy};
 pub use model::{Architecture, Model, ModelDriver, ModuleSupport};
 pub use operand::{Image, Images, Operand, Proxy, PullPolicy, PullSecret};
-pub use readiness::{Readiness, StartupTaint, StartupTaintPreset, Validation, ValidationMode};
+pub use readiness::{Readiness, StartupTaint, Validation, ValidationMode};
 pub use rollout::{Canary, Eviction, GpuPodsMode, OnFailure, RolloutGpuPods, RolloutStrategy, RolloutWindow, Weekday};
 pub use toolkit::{ContainerRuntime, Distribution, Injection, RuntimePaths, Toolkit};
 
@@ -75,14 +76,8 @@ pub use toolkit::{ContainerRuntime, Distribution, Injection, RuntimePaths, Toolk
     validation = Rule::new("!has(self.nodeLabels) || !has(self.pools) || self.pools.all(pool, !has(pool.nodeLabels) || pool.nodeLabels.all(label, !self.nodeLabels.exists(of_all, of_all.key == label.key)))")
         .message("a key cannot be both in spec.nodeLabels, which applies to all pools, and in a pool's nodeLabels: remove it from spec.nodeLabels and write it in the nodeLabels of each pool")
         .field_path(".nodeLabels"),
-    validation = Rule::new("!has(self.pools) || !has(self.defaults) || !has(self.defaults.driver) || !has(self.defaults.driver.source) || self.defaults.driver.source != 'Preinstalled' || self.pools.all(pool, !has(pool.driver) || has(pool.driver.source) || (!has(pool.driver.version) && !has(pool.driver.image) && !has(pool.driver.kernelModule)))")
-        .message("a pool's version, image and kernelModule have no effect with defaults.driver.source: Preinstalled; add source: Container to the pool's driver, or remove them")
-        .field_path(".pools"),
-    validation = Rule::new("!has(self.defaults) || !has(self.defaults.driver) || !has(self.defaults.driver.source) || self.defaults.driver.source != 'RunFile' || (has(self.defaults.driver.image) && has(self.defaults.driver.image.repository)) || (has(self.pools) && self.pools.all(pool, has(pool.driver) && ((has(pool.driver.source) && pool.driver.source != 'RunFile') || (has(pool.driver.image) && has(pool.driver.image.repository)))))")
-        .message("source RunFile has no default image: set image.repository and image.tag to an installer built for the nodes' operating system, such as this project's images/run-file")
-        .field_path(".defaults"),
-    validation = Rule::new("!has(self.pools) || (has(self.defaults) && has(self.defaults.driver) && has(self.defaults.driver.source) && self.defaults.driver.source == 'RunFile') || self.pools.all(pool, !has(pool.driver) || !has(pool.driver.source) || pool.driver.source != 'RunFile' || (has(pool.driver.image) && has(pool.driver.image.repository)))")
-        .message("source RunFile has no default image: set image.repository and image.tag to an installer built for the nodes' operating system, such as this project's images/run-file")
+    validation = Rule::new("!has(self.pools) || self.pools.all(pool, self.pools.exists_one(other, other.name == pool.name))")
+        .message("two pools have the same name: give each pool its own")
         .field_path(".pools")
 )]
 pub struct ClusterGpuPolicySpec {
@@ -124,14 +119,14 @@ pub struct ClusterGpuPolicySpec {
     /// Proxy settings for the containers that the policy places on nodes.
     #[serde(default, skip_serializing_if = "is_default")]
     pub proxy: Proxy,
-    /// Settings that apply to every pool that does not override them.
+    /// Settings of the pools that do not set them. A member that a pool sets replaces the one in `defaults` as a whole.
     #[serde(default, skip_serializing_if = "is_default")]
     pub defaults: Defaults,
     /// Named groups of nodes, in order of precedence: the first pool that matches a node governs it. A node that
     /// matches no pool belongs to an implicit pool that is named after the node's model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub pools: Vec<Pool>,
     /// The criteria by which the policy counts as ready, and how schedulers learn that a node is.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -152,8 +147,8 @@ impl ClusterGpuPolicySpec {
 
     /// Returns the keys of the taints that nodes of the policy and its pools can get, except the default key.
     pub fn taint_keys(&self) -> BTreeSet<&str> {
-        let settings = iter::once(&self.health).chain(self.pools.iter().map(|pool| &pool.health));
-        let named = settings.filter_map(|health| health.on_unhealthy.taint()).map(UnhealthyTaint::key);
+        let settings = iter::once(&self.health).chain(self.pools.iter().filter_map(|pool| pool.health.as_ref()));
+        let named = settings.filter_map(|health| health.on_unhealthy.taint.as_ref()).map(UnhealthyTaint::key);
         named.filter(|key| *key != keys::UNHEALTHY_TAINT).collect()
     }
 }
@@ -172,7 +167,7 @@ pub struct PodMetadata {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Settings that apply to every pool that does not override them.
+/// Settings of the pools that do not set them. A member that a pool sets replaces the one in `defaults` as a whole.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Defaults {
@@ -223,32 +218,33 @@ pub struct Pool {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub gpus_per_node: Option<u32>,
-    /// The driver. Fields that are not set are taken from `defaults.driver`.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub driver: Driver,
-    /// The container toolkit. Fields that are not set are taken from `defaults.toolkit`.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub toolkit: Toolkit,
-    /// The device plugin. Fields that are not set are taken from `defaults.devicePlugin`.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub device_plugin: DevicePlugin,
-    /// The treatment of the pool's nodes with a third-party GPU stack. Defaults to the value in `defaults`.
+    /// The driver. Defaults to `defaults.driver`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<Driver>,
+    /// The container toolkit. Defaults to `defaults.toolkit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub toolkit: Option<Toolkit>,
+    /// The device plugin. Defaults to `defaults.devicePlugin`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_plugin: Option<DevicePlugin>,
+    /// The treatment of the pool's nodes with a third-party GPU stack. Defaults to `defaults.foreignStack`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign_stack: Option<ForeignStack>,
-    /// Tolerations of the pool's operand pods. Defaults to those in `defaults`.
+    /// Tolerations of the pool's operand pods. Defaults to `defaults.tolerations`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Vec<Tolerated>>", length(max = 32))]
     pub tolerations: Option<Vec<Toleration>>,
-    /// Priority class of the pool's operand pods. Defaults to the one in `defaults`.
+    /// Priority class of the pool's operand pods. Defaults to `defaults.priorityClassName`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<PriorityClassName>")]
     pub priority_class_name: Option<String>,
-    /// The health rules of the pool's GPUs. Fields that are not set are taken from the policy's `health`.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub health: Health,
-    /// How nodes of the pool move to a new revision. Fields that are not set are taken from the policy's `rollout`.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub rollout: RolloutStrategy,
+    /// The health rules of the pool's GPUs. Defaults to the policy's `health`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Health>,
+    /// How nodes of the pool move to a new revision. Defaults to the policy's `rollout`, whose `maxParallel`, `maxUnavailable` and
+    /// `paused` apply in addition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutStrategy>,
 }
 
 /// When the GPU stack of a node is removed that its policy no longer governs.

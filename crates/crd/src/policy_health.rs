@@ -14,12 +14,8 @@ use crate::{health::HealthRules, keys, open::is_default, schema::TaintKey};
 pub struct Health {
     /// The number of a node's GPUs that must not be unhealthy for the node to be ready, as a number or as a percentage
     /// of the expected GPUs. Defaults to 100%.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("maxLength" = 16))]
-    #[x_kube(validation = (
-        "string(self).matches('^([0-9]|[1-9][0-9]|100)%$') || self != string(self) && string(self).matches('^[0-9]{1,2}$')",
-        "write a number of GPUs, such as 7, or a percentage from \"0%\" to \"100%\""
-    ))]
+    #[serde(rename = "minHealthyGPUs", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = "^([0-9]|[1-9][0-9]|100)%$", "minimum" = 0, "maximum" = 99))]
     pub min_healthy_gpus: Option<IntOrString>,
     /// What happens to a node with an unhealthy GPU until the GPU has recovered, beside the condition
     /// `gpu.nodestack.dev/GpuHealthy`. Defaults to nothing.
@@ -33,38 +29,10 @@ pub struct Health {
 /// What happens to a node with an unhealthy GPU until the GPU has recovered.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = (
-    "!has(self.mode) || self.mode != 'None' || !has(self.taint)",
-    "mode None sets no taint: write mode: Taint, or remove taint"
-))]
 pub struct OnUnhealthy {
-    /// What happens. Defaults to `Taint` if a field of `taint` is set, otherwise to `None`.
+    /// The taint that the node gets: `{}` is `gpu.nodestack.dev/unhealthy:NoSchedule`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<OnUnhealthyMode>,
-    /// The taint. Defaults to `gpu.nodestack.dev/unhealthy:NoSchedule`.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub taint: UnhealthyTaint,
-}
-
-impl OnUnhealthy {
-    /// Returns the taint that the node gets, if any.
-    pub fn taint(&self) -> Option<&UnhealthyTaint> {
-        let sets = match self.mode {
-            Some(mode) => mode == OnUnhealthyMode::Taint,
-            None => self.taint != UnhealthyTaint::default(),
-        };
-        sets.then_some(&self.taint)
-    }
-}
-
-/// What happens to a node with an unhealthy GPU.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnUnhealthyMode {
-    /// Nothing.
-    #[default]
-    None,
-    /// The node gets a taint.
-    Taint,
+    pub taint: Option<UnhealthyTaint>,
 }
 
 /// The taint of a node with an unhealthy GPU. The operator's pods tolerate it.

@@ -142,8 +142,8 @@ fn a_part_of_a_policy_is_completed() {
         ("pools: [{name: a}]", json!({"pools": [{"name": "a"}]})),
         ("driver: {source: Auto}", json!({"defaults": {"driver": {"source": "Auto"}}})),
         (
-            "devicePlugin: {flavor: Gke}\ntoolkit: {}",
-            json!({"defaults": {"devicePlugin": {"flavor": "Gke"}, "toolkit": {}}}),
+            "devicePlugin: {flavor: Google}\ntoolkit: {}",
+            json!({"defaults": {"devicePlugin": {"flavor": "Google"}, "toolkit": {}}}),
         ),
     ] {
         let objects = complete(written).unwrap_or_else(|error| panic!("{written}: {error}"));

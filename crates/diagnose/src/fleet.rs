@@ -128,7 +128,7 @@ impl<'w> Host<'w> {
             // The label reflects the choice for the current policy and node, unless one of them has just changed.
             self.node.labels.get(keys::TOOLKIT).filter(|revision| !revision.is_empty())?;
             let disables_cdi = self.status().is_some_and(|status| status.cdi_disabled);
-            toolkit::choose(&self.toolkit()?, self.node, OnHost { disables_cdi, ..OnHost::default() }).ok()?
+            toolkit::choose(self.toolkit()?, self.node, OnHost { disables_cdi, ..OnHost::default() }).ok()?
         };
         choice.class_to_name().map(str::to_owned)
     }
@@ -138,14 +138,14 @@ impl<'w> Host<'w> {
         self.toolkit().is_some_and(|toolkit| toolkit.set_as_default == Some(false))
     }
 
-    fn toolkit(&self) -> Option<Toolkit> {
+    fn toolkit(&self) -> Option<&'w Toolkit> {
         Some(effective_spec::toolkit(self.policy?, self.pool))
     }
 
     pub fn resources(&self) -> impl Iterator<Item = &'w str> {
         let plugin = self.policy.map(|policy| effective_spec::device_plugin(policy, self.pool));
-        let own_name = plugin.and_then(|plugin| plugin.resource_name);
-        let has_gpus = move |name: &Interned| is_gpu(name) || own_name.as_deref() == Some(name.as_str());
+        let own_name = plugin.and_then(|plugin| plugin.external.resource_name.as_deref());
+        let has_gpus = move |name: &Interned| is_gpu(name) || own_name == Some(name.as_str());
         let offered = self.node.allocatable.names().filter(|name| self.node.allocatable.amount(name) > 0);
         offered.filter(move |name| has_gpus(name)).map(Interned::as_str)
     }

@@ -143,7 +143,7 @@ fn resource_layout(
     let set = have.device_plugin.as_ref().map(|revision| revision::daemon_set_name(Stage::DevicePlugin, revision));
     let set = set.and_then(|set| world.daemon_sets.get(&set));
     set.map_or_else(
-        || ResourceLayout::of(&effective_spec::device_plugin(policy, pool)),
+        || ResourceLayout::of(effective_spec::device_plugin(policy, pool)),
         |set| set.resource_layout.clone(),
     )
 }

@@ -167,7 +167,7 @@ fn stage(set: &DaemonSet) -> Option<Stage> {
 
 fn with_host_drivers(policy: &ClusterGpuPolicy) -> ClusterGpuPolicy {
     let mut policy = policy.clone();
-    let drivers = policy.spec.pools.iter_mut().map(|pool| &mut pool.driver);
+    let drivers = policy.spec.pools.iter_mut().filter_map(|pool| pool.driver.as_mut());
     for driver in drivers.chain([&mut policy.spec.defaults.driver]) {
         *driver = Driver { source: Some(DriverSource::Preinstalled), ..Driver::default() };
     }
@@ -269,7 +269,8 @@ impl<'a> Search<'a> {
 
     fn hosts(&self) -> Vec<Host> {
         let any_kernel = [String::new()];
-        let precompiled = effective_spec::is_precompiled(self.policy, self.pool);
+        let driver = effective_spec::driver(self.policy, self.pool);
+        let precompiled = driver.container.precompiled.unwrap_or_default();
         let kernels = if precompiled { self.fleet.kernels.as_slice() } else { &any_kernel };
         let states: &[Before] = if self.by_third_party { &[Before::HostDriver] } else { &Before::ALL };
         let mut hosts = Vec::new();
@@ -316,7 +317,7 @@ impl<'a> Search<'a> {
         let choose = |on: &Subject<'_>| variant::choose(self.policy, &pool, on, &ExternalStack::default(), false);
         let chosen = choose(&first);
         let driver = effective_spec::driver(self.policy, self.pool);
-        let precompiled = chosen.as_ref().ok().and_then(|key| driver::wants_precompiled(&driver, &first, &key.driver));
+        let precompiled = chosen.as_ref().ok().and_then(|key| driver::wants_precompiled(driver, &first, &key.driver));
         let second = precompiled.map(|image| choose(&Subject { missing_image: Some(&image), ..first }));
         [chosen].into_iter().chain(second).collect()
     }

@@ -106,10 +106,10 @@ impl World {
     /// Returns how pods request GPUs in this cluster.
     pub fn gpu_requests(&self) -> GpuRequests {
         let plugins = self.policies.values().flat_map(|policy| {
-            let of_pools = policy.spec.pools.iter().map(|pool| &pool.device_plugin);
+            let of_pools = policy.spec.pools.iter().filter_map(|pool| pool.device_plugin.as_ref());
             of_pools.chain([&policy.spec.defaults.device_plugin])
         });
-        let named = plugins.filter_map(|plugin| plugin.resource_name.clone());
+        let named = plugins.filter_map(|plugin| plugin.external.resource_name.clone());
         // Pods outlive the policy and the DRA driver by which they got their GPUs.
         let statuses = || self.gpu_nodes.values().filter_map(|gpu_node| gpu_node.status.as_ref());
         let resources = named.chain(statuses().flat_map(|status| status.past_resource_names.clone())).collect();

@@ -124,7 +124,7 @@ impl<'a> Bench<'a> {
         let bench = Self { cluster, fleet, operator, deadline };
         bench.step("the operator starts and probes report", bench.reported(nodes)).await?;
         let start = cluster.audit().requests(OPERATOR, begun)?;
-        let installed = bench.install(nodes, start).await?;
+        let installed = Box::pin(bench.install(nodes, start)).await?;
         Ok((bench, installed))
     }
 

@@ -113,7 +113,6 @@ fn values(state: &State) -> serde_json::Value {
         "uninstall": {"timeout": "20s"},
         // Everything runs under the restrictions that a cluster can have, except for digests: the images have only tags.
         "admission": {"allowedRegistries": REGISTRIES},
-        "gkeHealthMonitoring": true,
         "extraEnv": [
             {"name": "KUBERNETES_SERVICE_HOST", "value": network::CONTROL_PLANE},
             {"name": "KUBERNETES_SERVICE_PORT", "value": state.api_port.to_string()},

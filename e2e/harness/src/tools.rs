@@ -77,7 +77,7 @@ const KUBERNETES_OLDEST: Tool = Tool {
     module: "kubernetes-oldest",
     flags: &[
         "-ldflags",
-        "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 -X k8s.io/client-go/pkg/version.gitVersion=v1.34.4",
+        "-s -w -X k8s.io/component-base/version.gitVersion=v1.32.5 -X k8s.io/client-go/pkg/version.gitVersion=v1.32.5",
     ],
     packages: &["tool"],
     folder: Paths::kubernetes_oldest,

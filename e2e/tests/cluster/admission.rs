@@ -2,7 +2,6 @@
 
 mod detector;
 mod enforced;
-mod google;
 mod images;
 mod kubelet;
 mod nodes;
@@ -89,7 +88,7 @@ async fn well_typed(cluster: &Cluster, selector: &str) -> Result<BTreeSet<String
 fn the_admission_policies_have_no_type_errors() {
     test(async |f| {
         let names = well_typed(&f.cluster, &format!("app.kubernetes.io/instance={}", f.cluster.release())).await?;
-        let expected = ["nodestack-gke-device-plugin", "nodestack-gpu-operator-images", "nodestack-gpu-operator-nodes"];
+        let expected = ["nodestack-gpu-operator-images", "nodestack-gpu-operator-nodes"];
         let expected = expected.into_iter().chain(["nodestack-nvml-probe"]).map(str::to_owned).collect();
         ensure!(names == expected, "{names:?}");
         Ok(())

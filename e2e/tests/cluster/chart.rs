@@ -12,14 +12,13 @@ use gpu_operator_crd::policy::Stage;
 use serde_json::{Value, json};
 
 /// Values with which the chart renders all of its objects.
-pub(super) const EVERYTHING: [&str; 12] = [
+pub(super) const EVERYTHING: [&str; 11] = [
     "image.repository=example.com/x",
     "metrics.service.enabled=true",
     "monitoring.podMonitor.enabled=true",
     "monitoring.prometheusRule.enabled=true",
     "monitoring.dashboard.enabled=true",
     "resourceQuota.enabled=true",
-    "gkeHealthMonitoring=true",
     "networkPolicy.enabled=true",
     "admission.allowedRegistries[0]=example.com",
     "admission.requireDigests=true",
@@ -208,7 +207,6 @@ fn invalid_values_are_rejected() {
         "probe.interval=30",
         "extraEnv[0].name=RUST_LOG",
         "podDiagnosis=sometimes",
-        "gkeHealthMonitoring=yes please",
         "operator.listenAddress=127.0.0.1:8080",
         "probe.listenAddress=127.0.0.1:9484",
         "probe.listenAddress=9484",
@@ -259,27 +257,10 @@ fn pod_diagnosis_false_sets_the_flag_and_removes_the_permission() {
 }
 
 #[test]
-fn permissions_of_googles_plugin_exist_only_if_requested() {
-    let cluster = cluster();
-    for (wanted, set) in [(false, "podDiagnosis=true"), (true, "gkeHealthMonitoring=true")] {
-        let rendered = template(&cluster, &["image.repository=example.com/x", set]).expect("a chart");
-        let rendered = documents(&rendered).expect("YAML");
-        let made = |kind: &str| {
-            let of_kind = rendered.iter().filter(|document| document["kind"] == kind);
-            of_kind.filter(|document| document["metadata"]["name"] == "nodestack-gke-device-plugin").count()
-        };
-        let policy = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
-        for kind in ["ServiceAccount", "ClusterRole", "ClusterRoleBinding"].into_iter().chain(policy) {
-            assert_eq!(made(kind), usize::from(wanted), "{kind} with {set}");
-        }
-    }
-}
-
-#[test]
 fn the_operator_checks_every_admission_policy_of_the_chart() {
     let cluster = cluster();
     let renamed = [&EVERYTHING[..], &["fullnameOverride=other"]].concat();
-    for (set, expected) in [(&["image.repository=example.com/x"][..], 2), (&EVERYTHING, 4), (&renamed, 4)] {
+    for (set, expected) in [(&["image.repository=example.com/x"][..], 2), (&EVERYTHING, 3), (&renamed, 3)] {
         let rendered = documents(&template(&cluster, set).expect("a chart")).expect("YAML");
         let of_kind = |kind: &'static str| rendered.iter().filter(move |document| document["kind"] == kind);
         let names = |kind| -> BTreeSet<&str> {

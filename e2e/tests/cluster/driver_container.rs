@@ -197,7 +197,7 @@ fn an_image_that_cannot_take_over_waits_for_the_gpu_pod() {
         let loads = f.host.standin().loads()?;
         kill_driver(&f).await?;
         wait_for_recovery(&f, loads + 1, 2).await.context("an old image without a GPU pod")?;
-        f.apply("{defaults: {driver: {version: 580.173.02, precompiled: true}}}").await?;
+        f.apply("{defaults: {driver: {version: 580.173.02, container: {precompiled: true}}}}").await?;
         is_ready_with(&f, "580.173.02").await?;
         recovery_waits_for_the_pod(&f).await.context("a precompiled image")
     });

@@ -108,7 +108,7 @@ fn xid_79_leaves_seven_gpus_and_a_reboot_restores_the_eighth() {
         f.wait_for_allocatable(7, SHOWN).await?;
         f.run_gpu_pod("on-one-of-seven").await?;
         // The policy defines whether seven are enough.
-        f.apply("{health: {interval: 1s, cleanIntervals: 1, minHealthyGpus: 7}}").await?;
+        f.apply("{health: {interval: 1s, cleanIntervals: 1, minHealthyGPUs: 7}}").await?;
         f.wait_for_condition("Ready", "True").await?;
         f.wait_for_condition("Degraded", "True").await?;
 
@@ -128,7 +128,7 @@ fn a_gpu_that_the_plugin_withholds_is_restored() {
         let faults = Faults::read();
         f.set_faults(&faults.well)?;
         f.apply(
-            "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGpus: 7, onUnhealthy: {mode: Taint}}}",
+            "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGPUs: 7, onUnhealthy: {taint: {}}}}",
         )
         .await?;
         f.wait_until_ready().await?;

@@ -199,8 +199,8 @@ fn a_run_file_and_googles_plugin_need_no_toolkit() {
             "{{pools: [{{
                 name: ceph-workers,
                 nodeLabels: [{{key: gpu/nividia, value: P630}}],
-                driver: {{source: RunFile, version: 580.173.02, url: '{url}', sha256: {UNCHECKED}, {image}}},
-                devicePlugin: {{flavor: Gke, containerMetrics: {{port: 2112}}, {image}}},
+                driver: {{source: RunFile, version: 580.173.02, runFile: {{url: '{url}', sha256: {UNCHECKED}}}, {image}}},
+                devicePlugin: {{flavor: Google, google: {{metricsPort: 2112}}, {image}}},
             }}]}}"
         ))
         .await?;
@@ -239,7 +239,7 @@ fn shows_no_credential(f: &Fixture, driver: &str) -> Result<()> {
         &["logs", "-n", namespace, "-l", PROBE_PODS, "--tail=-1", "--prefix"],
     ] {
         let shown = f.cluster.kubectl(args)?;
-        ensure!(!shown.is_empty() && !shown.contains(CANARY), "{args:?} shows the token of driver.url");
+        ensure!(!shown.is_empty() && !shown.contains(CANARY), "{args:?} shows the token of driver.runFile.url");
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The oldest minor version of Kubernetes, as in the chart.
-const OLDEST: u32 = 34;
+const OLDEST: u32 = 32;
 
 pub fn kubernetes_version(facts: &Facts) -> Judged<'_> {
     let version = facts.kubernetes.as_ref()?;

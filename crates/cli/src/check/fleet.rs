@@ -6,6 +6,7 @@ use gpu_operator_crd::{
     ClusterGpuPolicy, ConditionType, GpuNode, Reason, keys,
     policy::{Injection, Toolkit},
 };
+use gpu_operator_plan::desired::effective_spec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
@@ -166,8 +167,8 @@ pub fn runtime_classes(facts: &Facts) -> Judged<'_> {
         let spec = &policy.spec;
         for pool in status.pools.iter().filter(|pool| pool.nodes.ready > 0) {
             // An implicit pool has the settings of the policy.
-            let own = spec.pools.iter().find(|own| own.name == pool.name).map(|own| &own.toolkit);
-            let Some(class) = class_of(&spec.defaults.toolkit, own) else { continue };
+            let own = spec.pools.iter().find(|own| own.name == pool.name);
+            let Some(class) = class_of(effective_spec::toolkit(policy, own)) else { continue };
             needed.insert(class);
             if !classes.iter().any(|found| found.name_any() == class) {
                 missing.insert(format!("RuntimeClass {class} of policy {}", policy.name_any()));
@@ -189,10 +190,9 @@ pub fn runtime_classes(facts: &Facts) -> Judged<'_> {
 }
 
 /// Returns the RuntimeClass of a pool whose injection is `Runtime`.
-fn class_of<'p>(defaults: &'p Toolkit, own: Option<&'p Toolkit>) -> Option<&'p str> {
-    let injection = own.and_then(|own| own.injection).or(defaults.injection);
-    let class = own.and_then(|own| own.runtime_class.as_deref()).or(defaults.runtime_class.as_deref());
-    (injection == Some(Injection::Runtime)).then(|| class.unwrap_or(RUNTIME_CLASS))
+fn class_of(toolkit: &Toolkit) -> Option<&str> {
+    let class = toolkit.runtime_class.as_deref().unwrap_or(RUNTIME_CLASS);
+    (toolkit.injection == Some(Injection::Runtime)).then_some(class)
 }
 
 pub fn gpus_healthy(facts: &Facts) -> Judged<'_> {

@@ -16,7 +16,7 @@ impl Check {
         match self {
             Self::KubernetesVersion => text(
                 "The version of the API server.",
-                "The rules of the CRDs require Kubernetes 1.34; Helm does not install the chart on older clusters.",
+                "The operator is tested with Kubernetes 1.32 and later; Helm does not install the chart on older clusters.",
                 "Upgrade the control plane.",
             ),
             Self::InstallRights => text(

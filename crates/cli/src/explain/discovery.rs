@@ -1,6 +1,8 @@
 //! Whether the Node can run pods, which GPUs it has, and which policy governs it.
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Reason, gpunode::GpuCounts, keys, report::Report};
+use gpu_operator_crd::{
+    ClusterGpuPolicy, GpuNode, GpuNodeStatus, Reason, gpunode::GpuCounts, keys, policy::Pool, report::Report,
+};
 use gpu_operator_plan::{
     catalogue::Catalogue,
     inventory::{node_labels, records},
@@ -192,7 +194,25 @@ pub fn policy(facts: &Facts, gpu_node: &GpuNode) -> Check {
     };
     let problem = pool.and_then(|pool| problem_of(policy, pool.as_str()));
     let state = if problem.is_some() { State::Failed } else { State::Done };
-    Check::new(NAME, state, detail).with(problem.into_iter().map(Evidence::new).collect())
+    let named = policy.spec.pools.iter().find(|named| Some(&named.name) == pool);
+    let settings = named.map(settings);
+    Check::new(NAME, state, detail).with(problem.into_iter().chain(settings).map(Evidence::new).collect())
+}
+
+/// Returns where the settings of a pool are written: what the pool sets replaces the policy's as a whole.
+fn settings(pool: &Pool) -> String {
+    let members = [
+        ("driver", pool.driver.is_some()),
+        ("toolkit", pool.toolkit.is_some()),
+        ("devicePlugin", pool.device_plugin.is_some()),
+        ("health", pool.health.is_some()),
+        ("rollout", pool.rollout.is_some()),
+    ];
+    let of = |is_own: bool| -> Vec<&str> {
+        members.iter().filter(|(_, own)| *own == is_own).map(|(member, _)| *member).collect()
+    };
+    let named = |members: Vec<&str>| if members.is_empty() { "none".to_owned() } else { members.join(", ") };
+    format!("set by the pool: {}; by the policy: {}", named(of(true)), named(of(false)))
 }
 
 fn problem_of(policy: &ClusterGpuPolicy, pool: &str) -> Option<String> {

@@ -10,52 +10,36 @@ use crate::{
     schema::{FileName, HostFolder, ObjectName},
 };
 
-/// The installation of the NVIDIA driver on nodes.
+/// The installation of the NVIDIA driver on nodes: its source, what all sources have in common, and the settings of each source.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = (
-        "!has(self.source) || self.source != 'Preinstalled' || (!has(self.version) && !has(self.image) && !has(self.kernelModule))",
-        "source Preinstalled uses the driver on the host: remove version, image and kernelModule, or write source: Container"
+        "(!has(self.container) || !has(self.source) || self.source in ['Auto', 'Container']) && (!has(self.cloudInstaller) || has(self.source) && self.source == 'CloudInstaller') && (!has(self.runFile) || has(self.source) && self.source == 'RunFile') && (!has(self.preinstalled) || has(self.source) && self.source == 'Preinstalled')",
+        "container, cloudInstaller, runFile and preinstalled are the settings of the source of that name: add that source, or remove them. container is valid without source, too"
     ),
     validation = (
-        "!has(self.channel) || (has(self.source) && self.source == 'GkeCos' && !has(self.version))",
-        "channel is valid only with source: GkeCos and without version; add source: GkeCos and remove version, or remove channel"
+        "!has(self.source) || self.source != 'Preinstalled' || (!has(self.version) && !has(self.image))",
+        "source Preinstalled uses the driver on the host: remove version and image, or write source: Container"
     ),
     validation = (
-        "!(has(self.url) || has(self.sha256)) || (has(self.source) && self.source == 'RunFile')",
-        "url and sha256 are valid only with source: RunFile; add source: RunFile, or remove them"
+        "!has(self.source) || self.source != 'RunFile' || (has(self.runFile) && (has(self.version) || has(self.runFile.url)) && has(self.image) && has(self.image.repository))",
+        "source RunFile installs one file, with an installer built for the nodes' operating system, such as this project's images/run-file: set runFile.sha256, as sha256sum prints it, version or runFile.url, and image.repository and image.tag"
     ),
     validation = (
-        "!has(self.source) || self.source != 'RunFile' || has(self.sha256) == (has(self.version) || has(self.url))",
-        "with source RunFile, the checksum of the file belongs beside version or url: add sha256 as sha256sum prints it, or version or url beside sha256"
+        "!has(self.cloudInstaller) || !has(self.cloudInstaller.channel) || !has(self.version)",
+        "channel chooses the version: remove channel or version"
     ),
     validation = (
-        "!has(self.installDir) || (has(self.source) && self.source in ['GkeCos', 'GkeUbuntu', 'RunFile', 'Preinstalled'])",
-        "installDir is valid only with source: GkeCos, GkeUbuntu, RunFile or Preinstalled; add one of them, or remove installDir"
-    ),
-    validation = (
-        "!has(self.precompiled) || !self.precompiled || !has(self.source) || self.source in ['Auto', 'Container']",
-        "precompiled is valid only with source: Auto or Container; write source: Container, or remove precompiled"
-    ),
-    validation = (
-        "!has(self.precompiled) || !self.precompiled || !has(self.image) || !(has(self.image.digest) || has(self.image.tag))",
+        "!has(self.container) || !has(self.container.precompiled) || !self.container.precompiled || !has(self.image) || !(has(self.image.digest) || has(self.image.tag))",
         "precompiled needs a different image for each kernel, which a tag or digest prevents: write only image.repository, or remove precompiled"
     ),
     validation = (
-        "!has(self.configMaps) || !has(self.source) || self.source in ['Auto', 'Container']",
-        "configMaps is valid only with source: Auto or Container; remove configMaps, or write source: Container"
-    ),
-    validation = (
-        "!has(self.kernelModule) || !has(self.source) || !(self.source in ['GkeCos', 'GkeUbuntu', 'RunFile'])",
-        "kernelModule is not valid with source: GkeCos, GkeUbuntu or RunFile, whose installers choose the kernel modules; remove kernelModule, or write source: Container"
-    ),
-    validation = (
-        "!has(self.image) || !(has(self.image.digest) || has(self.image.tag)) || has(self.version) || has(self.source) && self.source in ['GkeCos', 'GkeUbuntu', 'RunFile']",
+        "!has(self.image) || !(has(self.image.digest) || has(self.image.tag)) || has(self.version) || has(self.source) && self.source in ['CloudInstaller', 'RunFile']",
         "the driver version cannot be derived from an image tag or digest: add version, such as version: \"580.173.02\", or source if the image is an installer"
     ),
     validation = (
-        "!has(self.source) || !(self.source in ['GkeCos', 'GkeUbuntu', 'RunFile']) || !has(self.image) || !has(self.image.repository) || has(self.image.tag) || has(self.image.digest)",
+        "!has(self.source) || !(self.source in ['CloudInstaller', 'RunFile']) || !has(self.image) || !has(self.image.repository) || has(self.image.tag) || has(self.image.digest)",
         "the tag of an installer's image cannot be derived from the driver version: add image.tag or image.digest to image.repository"
     )
 )]
@@ -64,8 +48,8 @@ pub struct Driver {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<DriverSource>,
     /// The full version of the driver, such as `580.173.02`. Defaults to the newest recommended version that supports the
-    /// node's models and has an image for its operating system. With `GkeCos` and `GkeUbuntu` it defaults to the choice of
-    /// Google's installer, and with `RunFile` to the version in `url`.
+    /// node's models and has an image for its operating system. With `CloudInstaller` it defaults to the installer's choice,
+    /// and with `RunFile` to the version in `runFile.url`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = (
@@ -73,9 +57,27 @@ pub struct Driver {
         "write the full driver version, such as \"580.173.02\""
     ))]
     pub version: Option<String>,
-    /// The version that source `GkeCos` installs if `version` is not set. Defaults to `Default`.
+    /// Settings of source `Container`, and of `Auto` on nodes where it chooses that source.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub container: DriverContainer,
+    /// Settings of source `CloudInstaller`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cloud_installer: CloudInstaller,
+    /// Settings of source `RunFile`, which requires them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub channel: Option<DriverChannel>,
+    pub run_file: Option<RunFile>,
+    /// Settings of source `Preinstalled`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub preinstalled: Preinstalled,
+    /// Image, environment, arguments and resources of the driver's container.
+    #[serde(flatten)]
+    pub operand: Operand,
+}
+
+/// Settings of NVIDIA's driver container, or of a compatible image.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct DriverContainer {
     /// The type of kernel modules. Defaults to `Auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_module: Option<KernelModule>,
@@ -84,11 +86,26 @@ pub struct Driver {
     /// Defaults to `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precompiled: Option<bool>,
-    /// Additional files for NVIDIA's driver container.
+    /// Additional files for the container.
     #[serde(default, skip_serializing_if = "is_default")]
     pub config_maps: DriverConfigMaps,
-    /// The URL (HTTP or HTTPS) from which source `RunFile` downloads the `.run` file: NVIDIA's driver, or a CUDA bundle if the
-    /// installer's image supports it. Defaults to the file of `version` on NVIDIA's public download site.
+}
+
+/// Settings of the cloud's installer.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct CloudInstaller {
+    /// The version that is installed on Container-Optimized OS if `version` is not set. Defaults to `Default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<DriverChannel>,
+}
+
+/// The `.run` file that is installed.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RunFile {
+    /// The URL (HTTP or HTTPS) from which the file is downloaded: NVIDIA's driver, or a CUDA bundle if the installer's image
+    /// supports it. Defaults to the file of `version` on NVIDIA's public download site.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     #[x_kube(validation = (
@@ -100,25 +117,30 @@ pub struct Driver {
         "remove user and password: everyone who may read policies or pods could read them. Write the URL of a mirror that needs none; sha256 ensures that it serves the right file"
     ))]
     pub url: Option<String>,
-    /// The SHA-256 checksum of the `.run` file, as `sha256sum` prints it. Required with source `RunFile`. The installer
-    /// checks it before each execution of the file and executes no other file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The SHA-256 checksum of the file, as `sha256sum` prints it. The installer checks it before each execution of the file and
+    /// executes no other file.
     #[schemars(length(max = 64))]
     #[x_kube(validation = (
         "self.matches('^[0-9a-f]{64}$')",
         "write the 64 hexadecimal digits, in lower case, that sha256sum prints for the .run file"
     ))]
-    pub sha256: Option<String>,
-    /// The directory on the host in which the installers of `GkeCos`, `GkeUbuntu` and `RunFile` place the driver.
-    /// Defaults to `/home/kubernetes/bin/nvidia`, and with `RunFile` outside GKE to `/opt/nvidia`. With `Preinstalled`,
-    /// the directory of the driver's libraries, if they are not found otherwise: the libraries are in this directory or in
+    pub sha256: String,
+    /// The directory on the host in which the driver is installed. Defaults to `/opt/nvidia`, and on GKE to
+    /// `/home/kubernetes/bin/nvidia`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<HostFolder>")]
+    pub install_dir: Option<String>,
+}
+
+/// Settings for the host's own driver.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Preinstalled {
+    /// The directory of the driver's libraries, if they are not found otherwise: the libraries are in this directory or in
     /// its `lib`, `lib64`, `usr/lib64` and similar subdirectories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<HostFolder>")]
     pub install_dir: Option<String>,
-    /// Image, environment, arguments and resources of the driver's container.
-    #[serde(flatten)]
-    pub operand: Operand,
 }
 
 /// ConfigMaps in the operator's namespace with additional files for NVIDIA's driver container.
@@ -164,15 +186,13 @@ pub struct ConfigMapFiles {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DriverSource {
     /// `Preinstalled` on nodes with a driver on the host, loaded or not, and on GKE nodes whose driver is installed by
-    /// GKE; `GkeCos` or `GkeUbuntu` on other GKE nodes; `Container` on all others.
+    /// GKE; `CloudInstaller` on other GKE nodes; `Container` on all others.
     #[default]
     Auto,
     /// NVIDIA's driver container, or a compatible image.
     Container,
-    /// Google's installer for Container-Optimized OS.
-    GkeCos,
-    /// Google's installer for Ubuntu on GKE.
-    GkeUbuntu,
+    /// The installer of the node's cloud: Google's for Container-Optimized OS and for Ubuntu on GKE.
+    CloudInstaller,
     /// NVIDIA's `.run` file, downloaded and run by an installer with the same environment variables as Google's
     /// installer for Ubuntu, and `NVIDIA_DRIVER_SHA256`. There is no default image.
     RunFile,

@@ -22,10 +22,7 @@ pub struct Readiness {
     /// The number of nodes that must be ready, as a number or as a percentage of the eligible nodes, which are those
     /// that are not NotReady, cordoned or being deleted. A node that is being updated counts as ready. Defaults to 100%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = (
-        "string(self).matches('^([0-9]|[1-9][0-9]|100)%$') || self != string(self) && string(self).matches('^[0-9]{1,6}$')",
-        "write a number of nodes, such as 3, or a percentage from \"0%\" to \"100%\""
-    ))]
+    #[schemars(extend("pattern" = "^([0-9]|[1-9][0-9]|100)%$", "minimum" = 0, "maximum" = 999_999))]
     pub min_ready_nodes: Option<IntOrString>,
     /// Validation of nodes by a short test on a GPU.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -44,10 +41,7 @@ pub struct Readiness {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct StartupTaint {
-    /// What the key follows. Defaults to `Own`.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub preset: StartupTaintPreset,
-    /// The key. Defaults to that of the preset. Keys of kubernetes.io and k8s.io are reserved, except those that begin with
+    /// The key. Defaults to `gpu.nodestack.dev/startup`. Keys of kubernetes.io and k8s.io are reserved, except those that begin with
     /// `startup-taint.cluster-autoscaler.kubernetes.io/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<StartupTaintKey>")]
@@ -57,28 +51,7 @@ pub struct StartupTaint {
 impl StartupTaint {
     /// Returns the key.
     pub fn key(&self) -> &str {
-        self.key.as_deref().unwrap_or_else(|| self.preset.key())
-    }
-}
-
-/// What the key of a startup taint follows.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StartupTaintPreset {
-    /// No autoscaler: `gpu.nodestack.dev/startup`.
-    #[default]
-    Own,
-    /// Cluster Autoscaler, also as part of GKE and AKS: `startup-taint.cluster-autoscaler.kubernetes.io/gpu-nodestack`.
-    ClusterAutoscaler,
-    /// Karpenter, whose `NodePool` names the key in `startupTaints`: `gpu.nodestack.dev/startup`.
-    Karpenter,
-}
-
-impl StartupTaintPreset {
-    fn key(self) -> &'static str {
-        match self {
-            Self::Own | Self::Karpenter => keys::STARTUP_TAINT,
-            Self::ClusterAutoscaler => keys::AUTOSCALER_STARTUP_TAINT,
-        }
+        self.key.as_deref().unwrap_or(keys::STARTUP_TAINT)
     }
 }
 

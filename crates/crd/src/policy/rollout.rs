@@ -20,11 +20,7 @@ pub struct RolloutStrategy {
     /// updated, NotReady, cordoned or being deleted. If it is reached, only nodes that are unavailable anyway are
     /// updated. Defaults to 25% for a policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("maxLength" = 16))]
-    #[x_kube(validation = (
-        "string(self).matches('^([1-9]|[1-9][0-9]|100)%$') || self != string(self) && string(self).matches('^[1-9][0-9]{0,5}$')",
-        "write a number of nodes above 0, such as 3, or a percentage from \"1%\" to \"100%\""
-    ))]
+    #[schemars(extend("pattern" = "^([1-9]|[1-9][0-9]|100)%$", "minimum" = 1, "maximum" = 999_999))]
     pub max_unavailable: Option<IntOrString>,
     /// The number of failed updates in a pool at which its rollout halts. Defaults to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,11 +98,7 @@ pub enum Weekday {
 #[serde(rename_all = "camelCase")]
 pub struct Canary {
     /// Their number, or their percentage of the pool's nodes, rounded up.
-    #[schemars(extend("maxLength" = 16))]
-    #[x_kube(validation = (
-        "string(self).matches('^([1-9]|[1-9][0-9]|100)%$') || self != string(self) && string(self).matches('^[1-9][0-9]{0,5}$')",
-        "write a number of nodes above 0, such as 1, or a percentage from \"1%\" to \"100%\""
-    ))]
+    #[schemars(extend("pattern" = "^([1-9]|[1-9][0-9]|100)%$", "minimum" = 1, "maximum" = 999_999))]
     pub nodes: IntOrString,
     /// How long they must work before other nodes are updated. Defaults to no time.
     #[serde(default, skip_serializing_if = "Option::is_none")]

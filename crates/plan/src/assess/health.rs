@@ -280,10 +280,10 @@ mod tests {
         let health = |text: &str| serde_yaml::from_str::<Health>(text).unwrap();
         for (policy, expected, wanted) in [
             ("{}", 8, 8),
-            ("{minHealthyGpus: 7}", 8, 7),
-            ("{minHealthyGpus: 16}", 8, 8),
-            ("{minHealthyGpus: 50%}", 7, 4),
-            ("{minHealthyGpus: 0%}", 8, 0),
+            ("{minHealthyGPUs: 7}", 8, 7),
+            ("{minHealthyGPUs: 16}", 8, 8),
+            ("{minHealthyGPUs: 50%}", 7, 4),
+            ("{minHealthyGPUs: 0%}", 8, 0),
         ] {
             assert_eq!(required(&health(policy), expected), wanted, "{policy}");
         }

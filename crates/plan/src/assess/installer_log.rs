@@ -33,7 +33,7 @@ const COMPLAINTS: [Complaint; 21] = [
     Complaint {
         reason: Reason::ChecksumMismatch,
         words: &[&["checksum mismatch"]],
-        advice: "the file was not executed because its checksum differs from driver.sha256: compare it with the one that the file's publisher states; if it is correct, the server or its cache delivers another file: replace it, or set driver.url",
+        advice: "the file was not executed because its checksum differs from driver.runFile.sha256: compare it with the one that the file's publisher states; if it is correct, the server or its cache delivers another file: replace it, or set driver.runFile.url",
     },
     Complaint {
         reason: Reason::SecureBootRejectsModule,
@@ -53,12 +53,12 @@ const COMPLAINTS: [Complaint; 21] = [
     Complaint {
         reason: Reason::DriverUnsupported,
         words: &[&["requires use of the", "open kernel modules"]],
-        advice: "the GPU runs with NVIDIA's open kernel modules only: set driver.kernelModule: Open, or install a driver with the open kernel modules on the host",
+        advice: "the GPU runs with NVIDIA's open kernel modules only: set driver.container.kernelModule: Open, or install a driver with the open kernel modules on the host",
     },
     Complaint {
         reason: Reason::DriverUnsupported,
         words: &[&["is not supported by open", "nvidia.ko"], &["open nvidia.ko is only ready for use on"]],
-        advice: "the GPU does not run with these open kernel modules: set driver.kernelModule: Proprietary, or install a driver with the proprietary kernel modules on the host",
+        advice: "the GPU does not run with these open kernel modules: set driver.container.kernelModule: Proprietary, or install a driver with the proprietary kernel modules on the host",
     },
     Complaint {
         reason: Reason::DriverUnsupported,
@@ -123,7 +123,7 @@ const COMPLAINTS: [Complaint; 21] = [
             &["no such host"],
             &["could not resolve '"],
         ],
-        advice: "a host name cannot be resolved: check the node's DNS, or set a proxy in proxy, a mirror in driver.url or repositories in driver.configMaps",
+        advice: "a host name cannot be resolved: check the node's DNS, or set a proxy in proxy, a mirror in driver.runFile.url or repositories in driver.container.configMaps",
     },
     Complaint {
         reason: Reason::DownloadFailed,
@@ -137,7 +137,7 @@ const COMPLAINTS: [Complaint; 21] = [
             &["peer's certificate issuer"],
             &["ssl certificate problem"],
         ],
-        advice: "the server's certificate is not trusted: set its certificate authority in proxy.trustedCAConfigMap, or for package repositories in driver.configMaps.certificates",
+        advice: "the server's certificate is not trusted: set its certificate authority in proxy.trustedCAConfigMap, or for package repositories in driver.container.configMaps.certificates",
     },
     Complaint {
         reason: Reason::KernelHeadersUnavailable,
@@ -174,7 +174,7 @@ const COMPLAINTS: [Complaint; 21] = [
             &["kernel source path", "incorrect"],
             &["kernel source path", "does not exist"],
         ],
-        advice: "the headers of the node's kernel are missing: set repositories that contain them in driver.configMaps.repositories, set precompiled: true, or boot a kernel whose headers are available",
+        advice: "the headers of the node's kernel are missing: set repositories that contain them in driver.container.configMaps.repositories, set precompiled: true, or boot a kernel whose headers are available",
     },
     Complaint {
         reason: Reason::ContainerCrashed,
@@ -226,7 +226,7 @@ const COMPLAINTS: [Complaint; 21] = [
             &["404  not found"],
             &["status code: 404"],
         ],
-        advice: "the file does not exist on the server: check driver.version and driver.url, or the repositories",
+        advice: "the file does not exist on the server: check driver.version and driver.runFile.url, or the repositories",
     },
     Complaint {
         reason: Reason::DownloadFailed,
@@ -283,7 +283,7 @@ mod tests {
         (
             "run-file installer: checksum mismatch: https://m/a.run has 00, and 11 is wanted",
             Reason::ChecksumMismatch,
-            "driver.sha256",
+            "driver.runFile.sha256",
         ),
         (
             "Err:1 http://archive.ubuntu.com/ubuntu jammy InRelease\n  Temporary failure resolving 'archive.ubuntu.com'\nE: Unable to locate package linux-headers-5.15.0-91-generic",
@@ -314,7 +314,7 @@ mod tests {
         ("curl: (5) Could not resolve proxy: proxy.example.com", Reason::DownloadFailed, "proxy.httpsProxy"),
         ("curl: (56) CONNECT tunnel failed, response 407", Reason::DownloadFailed, "proxy.httpsProxy"),
         ("curl: (56) Received HTTP code 407 from proxy after CONNECT", Reason::DownloadFailed, "proxy.httpsProxy"),
-        ("curl: (22) The requested URL returned error: 404", Reason::DownloadFailed, "driver.url"),
+        ("curl: (22) The requested URL returned error: 404", Reason::DownloadFailed, "driver.runFile.url"),
         (
             "E: Failed to fetch http://m/linux.deb  404  Not Found [IP: 10.0.0.1 80]",
             Reason::DownloadFailed,

@@ -40,7 +40,7 @@ pub struct Member<'w> {
     desired: DesiredNode<'w>,
     /// The first taint that the policy does not tolerate, which keeps operands away.
     pub untolerated: Option<&'w TaintFact>,
-    pub health_policy: Health,
+    pub health_policy: &'w Health,
     pub health: NodeHealth,
     /// The most GPUs that any node of the pool has had, if the pool's `gpusPerNode` is greater: then none is missing by that number.
     pub most_in_pool: Option<u32>,
@@ -218,7 +218,7 @@ impl<'w> Member<'w> {
     /// Whether all expected units are allocatable, except those of unhealthy GPUs, and the policy does not require more healthy GPUs.
     pub fn is_complete(&self) -> bool {
         let enough = |expected: u32| {
-            expected.saturating_sub(self.health.unhealthy) >= health::required(&self.health_policy, expected)
+            expected.saturating_sub(self.health.unhealthy) >= health::required(self.health_policy, expected)
         };
         // GPUs in MIG mode without a MIG device have no expected units, which must not make a node ready.
         let kept = |expected_resources: &ExpectedResources| {

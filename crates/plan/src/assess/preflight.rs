@@ -94,7 +94,8 @@ pub fn missing_precompiled(
     without_image: &BTreeSet<&str>,
 ) -> Option<String> {
     // This is called for every node, and most policies select no precompiled driver.
-    if !effective_spec::is_precompiled(member.policy, member.pool.named) {
+    let settings = effective_spec::driver(member.policy, member.pool.named);
+    if !settings.container.precompiled.unwrap_or_default() {
         return None;
     }
     let status = member.status()?;
@@ -111,8 +112,7 @@ pub fn missing_precompiled(
         report,
         missing_image: status.missing_image.as_deref(),
     };
-    let settings = effective_spec::driver(member.policy, member.pool.named);
-    let image = driver::wants_precompiled(&settings, &subject, choice)?;
+    let image = driver::wants_precompiled(settings, &subject, choice)?;
     let known = status.missing_image.as_ref() == Some(&image);
     let want = member.want();
     let now_seen = || {

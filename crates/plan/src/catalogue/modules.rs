@@ -38,15 +38,15 @@ impl fmt::Display for Flavour {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FlavourUnsupported {
     #[error(
-        "{model} runs with the proprietary kernel modules only; write driver.kernelModule: Proprietary, or Auto to leave the choice to the operator"
+        "{model} runs with the proprietary kernel modules only; write driver.container.kernelModule: Proprietary, or Auto to leave the choice to the operator"
     )]
     ProprietaryOnly { model: String },
     #[error(
-        "{model} runs with the open kernel modules only; write driver.kernelModule: Open, or Auto to leave the choice to the operator"
+        "{model} runs with the open kernel modules only; write driver.container.kernelModule: Open, or Auto to leave the choice to the operator"
     )]
     OpenOnly { model: String },
     #[error(
-        "driver {version} has no open kernel modules, which exist from branch 515 on; write a newer driver.version, or driver.kernelModule: Proprietary if the model supports it"
+        "driver {version} has no open kernel modules, which exist from branch 515 on; write a newer driver.version, or driver.container.kernelModule: Proprietary if the model supports it"
     )]
     NotYetOpen { version: String },
     #[error(

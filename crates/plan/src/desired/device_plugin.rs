@@ -2,7 +2,7 @@
 
 use gpu_operator_common::{mig_layout::MigLayout, version::Version};
 use gpu_operator_crd::{
-    policy::{DevicePlugin, Image, Mig, MigMode, MigStrategy, Mps, PluginFlags, PluginFlavor, Sharing},
+    policy::{DevicePlugin, Image, Mig, MigMode, MigStrategy, Mps, PluginFlavor, Sharing},
     reason::Reason,
 };
 use serde::Serialize;
@@ -21,13 +21,11 @@ pub enum PluginChoice {
         /// Applied before the plugin starts.
         #[serde(skip_serializing_if = "Option::is_none")]
         layout: Option<MigLayout>,
-        flags: PluginFlags,
     },
     Gke {
         replicas: Option<u32>,
         /// The port for metrics of containers.
         metrics_port: Option<u16>,
-        health_monitoring: bool,
     },
     /// A third-party device plugin.
     External,
@@ -41,15 +39,6 @@ impl PluginChoice {
             Self::Gke { .. } => false,
             Self::External => !driver.is_for_googles_plugin(),
         }
-    }
-
-    /// Keeps only the settings for MIG and sharing, on which MPS's control daemon depends.
-    pub fn without_flags(&self) -> Self {
-        let mut choice = self.clone();
-        if let Self::Nvidia { flags, .. } = &mut choice {
-            *flags = PluginFlags::default();
-        }
-        choice
     }
 
     pub fn layout(&self) -> Option<&MigLayout> {
@@ -78,19 +67,19 @@ pub fn choose(
     loaded: Option<&str>,
     is_external: bool,
 ) -> Result<PluginChoice, Fault> {
-    let by_driver = if driver.is_for_googles_plugin() { PluginFlavor::Gke } else { PluginFlavor::Nvidia };
+    let by_driver = if driver.is_for_googles_plugin() { PluginFlavor::Google } else { PluginFlavor::Nvidia };
     match plugin.flavor.unwrap_or(by_driver) {
         _ if is_external => Ok(PluginChoice::External),
         PluginFlavor::External => Ok(PluginChoice::External),
         PluginFlavor::Nvidia => {
             works_with(if driver.is_managed() { driver.version() } else { loaded })?;
-            nvidia(plugin)
+            Ok(nvidia(plugin))
         }
-        PluginFlavor::Gke if !driver.is_a_folder() => Err(unsupported(format!(
-            "Google's device plugin cannot use the driver at {}. Set devicePlugin.flavor: Nvidia, or driver.source: GkeCos, GkeUbuntu or RunFile",
+        PluginFlavor::Google if !driver.is_a_folder() => Err(unsupported(format!(
+            "Google's device plugin cannot use the driver at {}. Set devicePlugin.flavor: Nvidia, or driver.source: CloudInstaller or RunFile",
             driver.root()
         ))),
-        PluginFlavor::Gke => gke(plugin),
+        PluginFlavor::Google => gke(plugin),
     }
 }
 
@@ -99,32 +88,22 @@ fn works_with(version: Option<&str>) -> Result<(), Fault> {
         version.and_then(Version::leading).map(|version| (version.major(), version.minor().unwrap_or(u32::MAX)));
     match (numbers, version) {
         (Some(numbers), Some(version)) if numbers < FIRST_DRIVER => Err(unsupported(format!(
-            "NVIDIA's device plugin requires driver {}.{} or later, but this node has {version}; install a later driver, or write driver.source: RunFile and devicePlugin.flavor: Gke",
+            "NVIDIA's device plugin requires driver {}.{} or later, but this node has {version}; install a later driver, or write driver.source: RunFile and devicePlugin.flavor: Google",
             FIRST_DRIVER.0, FIRST_DRIVER.1
         ))),
         _ => Ok(()),
     }
 }
 
-fn nvidia(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
+fn nvidia(plugin: &DevicePlugin) -> PluginChoice {
     let sharing = Some(without_defaults(plugin.sharing.clone())).filter(|sharing| *sharing != Sharing::default());
     let mig = plugin.mig.as_ref().and_then(|mig| mig.strategy).unwrap_or_default();
-    // The two may have different sources: the pool and the defaults.
-    if mig == MigStrategy::Mixed && sharing.as_ref().is_some_and(|sharing| sharing.mps.is_some()) {
-        let message = "MPS cannot share the MIG devices of mig.strategy Mixed; write sharing.timeSlicing instead of mps, or another mig.strategy";
-        return Err(unsupported(message));
-    }
     let layout = plugin.mig.as_ref().and_then(mig_layout::layout);
-    if layout.is_some() && sharing.as_ref().is_some_and(|sharing| sharing.mps.is_some()) {
-        let message = "MPS's control daemon would use the GPUs while they are repartitioned; write sharing.timeSlicing instead of mps, or mig.mode: Unmanaged";
-        return Err(unsupported(message));
-    }
-    Ok(PluginChoice::Nvidia { sharing, mig, layout, flags: plugin.flags.unwrap_or_default() })
+    PluginChoice::Nvidia { sharing, mig, layout }
 }
 
-/// Drops defaults and what follows from other fields: writing them starts no update.
+/// Drops defaults: writing them starts no update.
 fn without_defaults(mut sharing: Sharing) -> Sharing {
-    sharing.mode = None;
     let slicing = sharing.time_slicing.iter_mut();
     let flags = slicing
         .flat_map(|slicing| [&mut slicing.rename_by_default, &mut slicing.fail_requests_greater_than_one])
@@ -149,7 +128,6 @@ fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
         let message = "Google's device plugin supports MPS only where GKE runs the control daemon; write sharing.timeSlicing instead of mps, or devicePlugin.flavor: Nvidia";
         return Err(unsupported(message));
     }
-    // The two may have different sources: the flavor may follow from the node's driver, sharing from the defaults.
     let slicing = sharing.time_slicing.as_ref();
     if slicing
         .is_some_and(|slicing| slicing.rename_by_default.is_some() || slicing.fail_requests_greater_than_one.is_some())
@@ -166,8 +144,7 @@ fn gke(plugin: &DevicePlugin) -> Result<PluginChoice, Fault> {
     }
     Ok(PluginChoice::Gke {
         replicas: slicing.map(|slicing| slicing.replicas),
-        metrics_port: plugin.container_metrics.as_ref().map(|metrics| metrics.port),
-        health_monitoring: plugin.health_monitoring.unwrap_or_default(),
+        metrics_port: plugin.google.metrics_port,
     })
 }
 
@@ -214,7 +191,7 @@ fn image_release(image: &Image) -> Option<(&str, (u32, u32))> {
 
 #[cfg(test)]
 mod tests {
-    use gpu_operator_crd::policy::{MigStrategy, PluginFlags, Sharing};
+    use gpu_operator_crd::policy::{MigStrategy, Sharing};
 
     use super::*;
     use crate::desired::{container_runtime::Kind, toolkit::RuntimeSetup};
@@ -227,9 +204,9 @@ mod tests {
             ("{}", &host, false, "Nvidia"),
             ("{}", &google, false, "Gke"),
             ("{flavor: Nvidia}", &google, false, "Nvidia"),
-            ("{flavor: Gke}", &google, false, "Gke"),
-            ("{flavor: Gke}", &host, false, "cannot use the driver at /."),
-            ("{flavor: Gke, sharing: {mps: {replicas: 2}}}", &google, false, "where GKE runs the control daemon"),
+            ("{flavor: Google}", &google, false, "Gke"),
+            ("{flavor: Google}", &host, false, "cannot use the driver at /."),
+            ("{flavor: Google, sharing: {mps: {replicas: 2}}}", &google, false, "where GKE runs the control daemon"),
             (
                 "{sharing: {timeSlicing: {replicas: 2, renameByDefault: true}}}",
                 &google,
@@ -249,8 +226,7 @@ mod tests {
             ("{image: {repository: own/plugin}}", &host, false, "Nvidia"),
             ("{flavor: External}", &host, false, "External"),
             ("{}", &host, true, "External"),
-            ("{flavor: Gke}", &host, true, "External"),
-            ("{mig: {strategy: Mixed}, sharing: {mps: {replicas: 2}}}", &host, false, "MPS cannot share"),
+            ("{flavor: Google}", &host, true, "External"),
             ("{mig: {strategy: Mixed}, sharing: {timeSlicing: {replicas: 2}}}", &host, false, "Mixed"),
             ("{mig: {strategy: Single}, sharing: {mps: {replicas: 2}}}", &host, false, "mps: Some"),
             (
@@ -261,8 +237,7 @@ mod tests {
             ),
             ("{mig: {mode: Disabled}}", &host, false, "layout: Some(MigLayout { devices: {}, others: {} })"),
             ("{mig: {strategy: Mixed}}", &host, false, "layout: None"),
-            ("{mig: {mode: Disabled}, sharing: {mps: {replicas: 2}}}", &host, false, "MPS's control daemon would use"),
-            ("{sharing: {mode: None}}", &host, false, "sharing: None"),
+            ("{}", &host, false, "sharing: None"),
         ] {
             let plugin: DevicePlugin = serde_yaml::from_str(written).unwrap();
             let result = match choose(&plugin, driver, None, is_external) {
@@ -290,7 +265,7 @@ mod tests {
             ("{}", &host, Some("470.256.02"), None),
             ("{}", &host, None, None),
             ("{flavor: External}", &host, Some("375.26"), None),
-            ("{flavor: Gke}", &run_file, None, None),
+            ("{flavor: Google}", &run_file, None, None),
             ("{}", &run_file, Some("470.256.02"), Some("375.26")),
         ] {
             let plugin: DevicePlugin = serde_yaml::from_str(written).unwrap();
@@ -333,8 +308,7 @@ mod tests {
         ] {
             let plugin: DevicePlugin = serde_yaml::from_str(written).unwrap();
             let sharing = Some(plugin.sharing.clone()).filter(|sharing| *sharing != Sharing::default());
-            let choice =
-                PluginChoice::Nvidia { sharing, mig: MigStrategy::None, layout: None, flags: PluginFlags::default() };
+            let choice = PluginChoice::Nvidia { sharing, mig: MigStrategy::None, layout: None };
             let message = check_image(&plugin, &choice, toolkit).err().map(|fault| fault.message).unwrap_or_default();
             assert_eq!(message.is_empty(), words.is_empty(), "{written}: {message}");
             assert!(message.contains(words), "{written}: {message}");

@@ -153,7 +153,7 @@ pub fn precompiled_image(driver: &Driver, on: &Subject<'_>, branch: u16, os: &st
     let kernel = on.node.kernel.as_str();
     let in_tags = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let tag = precompiled_tag(&branch.to_string(), kernel, os);
-    let can_be = driver.precompiled.unwrap_or_default() && !kernel.is_empty() && tag.len() <= 128;
+    let can_be = driver.container.precompiled.unwrap_or_default() && !kernel.is_empty() && tag.len() <= 128;
     (can_be && kernel.chars().all(in_tags))
         .then(|| images::reference(on.images, driver.operand.image.as_ref(), images::DRIVER, &tag))
 }

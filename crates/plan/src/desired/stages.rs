@@ -15,7 +15,7 @@ use crate::desired::{
 
 pub fn driver_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
     let driver = effective_spec::driver(policy, pool);
-    let mut operand = driver.operand;
+    let mut operand = driver.operand.clone();
     let is_container = matches!(key.driver, DriverChoice::Container { .. });
     if driver.source.unwrap_or_default() == DriverSource::Auto && !is_container {
         // An image or arguments without a source are meant for the container.
@@ -41,7 +41,7 @@ pub fn toolkit_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &Varia
     let operand = match key.toolkit {
         ToolkitChoice::None | ToolkitChoice::Host(_) => return None,
         ToolkitChoice::Cdi | ToolkitChoice::Nri { .. } | ToolkitChoice::Runtime(_) => {
-            effective_spec::toolkit(policy, pool).operand
+            effective_spec::toolkit(policy, pool).operand.clone()
         }
     };
     let (path, tag) = images::TOOLKIT;
@@ -57,7 +57,7 @@ pub fn plugin_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &Varian
         PluginChoice::Gke { .. } => images::GKE_DEVICE_PLUGIN,
         PluginChoice::External => return None,
     };
-    let operand = effective_spec::device_plugin(policy, pool).operand;
+    let operand = effective_spec::device_plugin(policy, pool).operand.clone();
     let image = images::reference_of(&policy.spec.images, operand.image.as_ref(), default);
     Some(StageSpec { stage: Stage::DevicePlugin, image, operand })
 }

@@ -294,7 +294,7 @@ pub fn check_folder_driver(choice: &ToolkitChoice, root: &str) -> Result<(), Fau
     match choice {
         ToolkitChoice::Runtime(RuntimeSetup { cdi: false, kind, .. }) if is_folder(root) => {
             let message = format!(
-                "NVIDIA's runtime, by which {kind} would give containers their GPUs, looks for device nodes in the driver's folder, {root}, which has none; remove toolkit.injection and toolkit.setAsDefault and run the node with containerd 1.7 or later, or CRI-O, or write devicePlugin: {{flavor: Gke}}"
+                "NVIDIA's runtime, by which {kind} would give containers their GPUs, looks for device nodes in the driver's folder, {root}, which has none; remove toolkit.injection and toolkit.setAsDefault and run the node with containerd 1.7 or later, or CRI-O, or write devicePlugin: {{flavor: Google}}"
             );
             Err(Fault { reason: Reason::RuntimeUnsupported, message })
         }

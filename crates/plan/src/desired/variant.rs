@@ -2,7 +2,6 @@
 //! their DaemonSets: a node that joins or changes does not affect others.
 
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, HashMap},
     sync::Arc,
 };
@@ -62,12 +61,12 @@ pub fn choose(
     let GoverningPool { ref name, named } = *pool;
     let driver = match foreign.third_party(Stage::Driver) {
         Some(_) => driver::choose::third_party(on.report),
-        None => driver::choose::choose(&effective_spec::driver(policy, named), on)?,
+        None => driver::choose::choose(effective_spec::driver(policy, named), on)?,
     };
     let is_external = foreign.third_party(Stage::DevicePlugin).is_some();
     let loaded = on.report.driver.loaded.as_deref();
     let wanted_plugin = effective_spec::device_plugin(policy, named);
-    let plugin = device_plugin::choose(&wanted_plugin, &driver, loaded, is_external)?;
+    let plugin = device_plugin::choose(wanted_plugin, &driver, loaded, is_external)?;
     mig_layout::check(plugin.layout(), on.report, on.discovery.expected.in_pool(named))?;
     // A third-party plugin on the node already has what it needs.
     let needs_toolkit = plugin.needs_toolkit(&driver) && !is_external && foreign.third_party(Stage::Toolkit).is_none();
@@ -78,16 +77,16 @@ pub fn choose(
         let host_runtimes = if of_host { foreign.runtimes() } else { &[] };
         let config = container_runtime::loaded(on.node, Some(on.report)).and_then(|loaded| loaded.config.as_deref());
         let host = toolkit::OnHost { disables_cdi, config, runtimes: host_runtimes };
-        let choice = toolkit::choose(&wanted, on.node, host)?;
+        let choice = toolkit::choose(wanted, on.node, host)?;
         toolkit::check_folder_driver(&choice, driver.root())?;
-        (choice, toolkit::toolkit_folder(&wanted, &driver, on.report))
+        (choice, toolkit::toolkit_folder(wanted, &driver, on.report))
     } else {
         (ToolkitChoice::None, None)
     };
-    device_plugin::check_image(&wanted_plugin, &plugin, &toolkit)?;
+    device_plugin::check_image(wanted_plugin, &plugin, &toolkit)?;
     let host = HostTraits::of(on.report, &on.node.runtime, &driver);
     let looks_there = matches!(plugin, PluginChoice::Gke { .. });
-    let kubelet_root = toolkit::kubelet_root(&effective_spec::toolkit(policy, named), on.node).filter(|_| looks_there);
+    let kubelet_root = toolkit::kubelet_root(effective_spec::toolkit(policy, named), on.node).filter(|_| looks_there);
     Ok(VariantKey {
         policy: name_of(policy),
         pool: name.clone(),
@@ -120,8 +119,7 @@ fn revision_name(key: &VariantKey, spec: &StageSpec) -> Revision {
     let toolkit = (spec.stage >= Stage::Toolkit).then(|| toolkit.revision());
     let plugin = match spec.stage {
         Stage::Driver | Stage::Toolkit => None,
-        Stage::Mps => Some(Cow::Owned(plugin.without_flags())),
-        Stage::DevicePlugin => Some(Cow::Borrowed(plugin)),
+        Stage::Mps | Stage::DevicePlugin => Some(plugin),
     };
     let made_of = (policy, pool, named, driver, toolkit, plugin, arch, spec);
     // Defaults are not part of the hash.
@@ -247,7 +245,7 @@ mod tests {
             (container("rhel9"), ToolkitChoice::Cdi, "{}"),
             (container("sles15.7"), ToolkitChoice::Runtime(setup), "{sharing: {mps: {replicas: 2}}}"),
             (container("rhel9"), nri, "{mig: {strategy: Mixed}}"),
-            (google, ToolkitChoice::None, "{flavor: Gke}"),
+            (google, ToolkitChoice::None, "{flavor: Google}"),
         ] {
             let plugin = choose_plugin(plugin, &driver);
             let of_host = |(selinux, subscription)| {

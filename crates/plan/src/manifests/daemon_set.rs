@@ -95,7 +95,6 @@ fn pod_spec(input: &PodInput<'_>, revision: &Revision, mut parts: PodParts) -> P
         allow_host_files(&mut parts);
     }
     let stage = input.spec.stage;
-    let account = device_plugin::account(&input.key.plugin).filter(|_| stage == Stage::DevicePlugin);
     let (policy, pool) = (input.policy, effective_spec::pool_of(input.policy, input.key));
     PodSpec {
         node_selector: Some(BTreeMap::from([(stage.key().to_owned(), revision.to_string())])),
@@ -103,9 +102,8 @@ fn pod_spec(input: &PodInput<'_>, revision: &Revision, mut parts: PodParts) -> P
         tolerations: Some(tolerations(policy, pool)),
         priority_class_name: Some(effective_spec::priority_class(policy, pool).to_owned()),
         image_pull_secrets: pull_secrets(input.settings, input.policy),
-        // Only one operand uses the API server, if enabled, and mounts the token explicitly.
+        // No operand uses the API server.
         automount_service_account_token: Some(false),
-        service_account_name: account.map(str::to_owned),
         host_pid: (parts.host != HostNamespaces::None).then_some(true),
         host_network: (parts.host == HostNamespaces::PidAndNetwork).then_some(true),
         termination_grace_period_seconds: Some(parts.grace_seconds),

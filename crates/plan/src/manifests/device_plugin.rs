@@ -9,21 +9,12 @@ use crate::{
     manifests::pod::{PodInput, PodParts},
 };
 
-pub fn account(plugin: &PluginChoice) -> Option<&'static str> {
-    match plugin {
-        PluginChoice::Gke { health_monitoring: true, .. } => Some(gke::ACCOUNT),
-        PluginChoice::Gke { .. } | PluginChoice::Nvidia { .. } | PluginChoice::External => None,
-    }
-}
-
 pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
     match &input.key.plugin {
-        PluginChoice::Nvidia { sharing, mig, layout, flags } => {
-            Some(nvidia::nvidia_pod(input, sharing.as_ref(), *mig, layout.as_ref(), *flags))
+        PluginChoice::Nvidia { sharing, mig, layout } => {
+            Some(nvidia::nvidia_pod(input, sharing.as_ref(), *mig, layout.as_ref()))
         }
-        PluginChoice::Gke { replicas, metrics_port, health_monitoring } => {
-            Some(gke::pod(input, *replicas, *metrics_port, *health_monitoring))
-        }
+        PluginChoice::Gke { replicas, metrics_port } => Some(gke::pod(input, *replicas, *metrics_port)),
         PluginChoice::External => None,
     }
 }

@@ -234,17 +234,18 @@ fn mellanox() -> (Volume, Vec<VolumeMount>) {
 /// Each file is mounted individually, because a volume over a folder hides the image's files in it: the bundle of public authorities, and
 /// the distribution's own repositories.
 fn config_maps(input: &PodInput<'_>, os: &str) -> Vec<(Volume, Vec<VolumeMount>)> {
-    let maps = effective_spec::driver(input.policy, effective_spec::pool_of(input.policy, input.key)).config_maps;
+    let driver = effective_spec::driver(input.policy, effective_spec::pool_of(input.policy, input.key));
+    let maps = &driver.container.config_maps;
     let folders = FOLDERS.iter().find(|(system, _, _)| os.starts_with(system));
     let (repositories, certificates) =
         folders.map_or(("", ""), |(_, repositories, certificates)| (repositories, certificates));
     [
-        ("parameters", maps.kernel_modules, PARAMETERS),
-        ("repositories", maps.repositories, repositories),
-        ("certificates", maps.certificates, certificates),
+        ("parameters", &maps.kernel_modules, PARAMETERS),
+        ("repositories", &maps.repositories, repositories),
+        ("certificates", &maps.certificates, certificates),
     ]
     .into_iter()
-    .filter_map(|(volume, from, folder)| Some(listed(volume, &from?, folder)))
+    .filter_map(|(volume, from, folder)| Some(listed(volume, from.as_ref()?, folder)))
     .collect()
 }
 

@@ -125,7 +125,7 @@ fn startup_taint<'m>(member: &Member<'m>) -> Option<&'m str> {
 }
 
 fn wanted_of_policy(member: &Member<'_>) -> Option<TaintFact> {
-    member.health_policy.on_unhealthy.taint().map(TaintFact::from)
+    member.health_policy.on_unhealthy.taint.as_ref().map(TaintFact::from)
 }
 
 fn wanted(member: &Member<'_>) -> Option<TaintFact> {

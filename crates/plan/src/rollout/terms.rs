@@ -31,6 +31,8 @@ const TIMEOUT: Duration = Duration::from_hours(4);
 #[derive(Clone, Debug)]
 pub struct Terms {
     pub strategy: RolloutStrategy,
+    /// By the pool or by the policy.
+    pub is_paused: bool,
     may_evict: bool,
     other_schema: bool,
     /// How long GPU pods are awaited on a cordoned node.
@@ -43,8 +45,9 @@ pub struct Terms {
 
 impl Terms {
     pub fn of(policy: &ClusterGpuPolicy, pool: Option<&Pool>, world: &World, may_evict: bool, now: Timestamp) -> Self {
-        let strategy = effective_spec::rollout(policy, pool);
+        let strategy = effective_spec::rollout(policy, pool).clone();
         Self {
+            is_paused: [strategy.paused, policy.spec.rollout.paused].contains(&Some(true)),
             may_evict,
             other_schema: world.other_schema.is_some(),
             timeout: strategy.gpu_pods.timeout.map_or(TIMEOUT, Into::into),
@@ -68,10 +71,6 @@ impl Terms {
         self.mode() == GpuPodsMode::Evict && !self.may_evict
     }
 
-    pub fn is_paused(&self) -> bool {
-        self.strategy.paused == Some(true)
-    }
-
     /// Returns why no update begins until a user changes that.
     pub fn suspended(&self) -> Option<&'static str> {
         if self.other_schema {
@@ -79,7 +78,7 @@ impl Terms {
                 "update pending: a CRD is of another version than the operator; see condition Degraded of the policy",
             );
         }
-        self.is_paused().then_some("update pending: the rollout is paused by rollout.paused")
+        self.is_paused.then_some("update pending: the rollout is paused by rollout.paused")
     }
 
     fn mode(&self) -> GpuPodsMode {
@@ -124,8 +123,11 @@ const MAX_UNAVAILABLE: &str = "25%";
 
 /// Returns how many of the nodes of a pool may be unavailable, by the pool's or the policy's value.
 pub fn max_unavailable(policy: &ClusterGpuPolicy, pool: Option<&Pool>, nodes: usize) -> usize {
-    let most = effective_spec::rollout(policy, pool).max_unavailable;
-    let most = most.unwrap_or_else(|| IntOrString::String(MAX_UNAVAILABLE.into()));
+    let own = pool.and_then(|pool| pool.rollout.as_ref()?.max_unavailable.as_ref());
+    let most = own
+        .or(policy.spec.rollout.max_unavailable.as_ref())
+        .cloned()
+        .unwrap_or_else(|| IntOrString::String(MAX_UNAVAILABLE.into()));
     let most = effective_spec::int_or_percent(&most, u32::try_from(nodes).unwrap_or(u32::MAX));
     usize::try_from(most.max(1)).unwrap_or(usize::MAX)
 }
@@ -178,7 +180,8 @@ impl<'f> Budgets<'f> {
         };
         let of_pool = |(name, members): (&'f PoolName, &'f Vec<Assessment<'_>>)| {
             let named = members.first().and_then(|assessed| assessed.member.pool.named);
-            (name, named.map(|pool| Budget::of(&pool.rollout, members.len())).unwrap_or_default())
+            let own = named.and_then(|pool| pool.rollout.as_ref());
+            (name, own.map(|own| Budget::of(own, members.len())).unwrap_or_default())
         };
         let mut budgets = Self {
             policy: Budget::of(&defaults, pools.values().map(Vec::len).sum()),

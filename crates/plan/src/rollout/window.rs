@@ -87,7 +87,9 @@ pub fn problem(windows: &[RolloutWindow]) -> Option<String> {
 pub fn pool_problems(policy: &ClusterGpuPolicy) -> PoolProblems {
     let pools = policy.spec.pools.iter();
     pools
-        .filter_map(|pool| Some((pool.name.clone(), (Reason::InvalidPolicy, problem(&pool.rollout.windows)?))))
+        .filter_map(|pool| {
+            Some((pool.name.clone(), (Reason::InvalidPolicy, problem(&pool.rollout.as_ref()?.windows)?)))
+        })
         .collect()
 }
 

@@ -111,7 +111,7 @@ impl ResourceLayout {
         let by_mps = slicing.is_none() && mps.is_some();
         let (replicas, renamed) = slicing.or(mps).unwrap_or((1, None));
         let mig = plugin.mig.as_ref().and_then(|mig| mig.strategy).unwrap_or_default();
-        let resource = plugin.resource_name.clone().filter(|name| name != keys::GPU_RESOURCE);
+        let resource = plugin.external.resource_name.clone().filter(|name| name != keys::GPU_RESOURCE);
         Self { resource, replicas, renamed: renamed.unwrap_or_default(), mps: by_mps, mig }
     }
 

@@ -8,7 +8,7 @@ use gpu_operator_crd::{GpuNodeStatus, Phase, policy::Stage, reason::Reason};
 use gpu_operator_plan::world::{PodFacts, Refusal, Role};
 
 pub(crate) const UBUNTU: (&str, &str) = ("ubuntu", "24.04");
-pub(crate) const RUN_FILE: &str = "{defaults: {driver: {source: RunFile, sha256: a1, version: 580.173.02, image: {repository: own/run-file, tag: a}}}}";
+pub(crate) const RUN_FILE: &str = "{defaults: {driver: {source: RunFile, runFile: {sha256: a1}, version: 580.173.02, image: {repository: own/run-file, tag: a}}}}";
 
 /// Returns the state of a node whose driver container ends with this log.
 fn ends_with(log: &str, spec: &str) -> GpuNodeStatus {
@@ -137,7 +137,7 @@ const DENIED: [&str; 2] = [
 #[test]
 fn a_denied_pull_does_not_prove_a_missing_image() {
     let tag = "595-6.8.0-60-generic-ubuntu24.04";
-    let spec = "{images: {pullSecrets: [{name: expired}]}, defaults: {driver: {source: Container, precompiled: true}}}";
+    let spec = "{images: {pullSecrets: [{name: expired}]}, defaults: {driver: {source: Container, container: {precompiled: true}}}}";
     for pull_error in DENIED {
         let mut sim = node(spec, UBUNTU, &[]);
         let missing_images = [tag.to_owned()].into();
@@ -163,7 +163,7 @@ fn a_denied_pull_does_not_prove_a_missing_image() {
 #[test]
 fn a_denied_pull_before_an_update_records_nothing() {
     let spec = |version: &str| {
-        format!("{{defaults: {{driver: {{source: Container, precompiled: true, version: {version}}}}}}}")
+        format!("{{defaults: {{driver: {{source: Container, container: {{precompiled: true}}, version: {version}}}}}}}")
     };
     let mut sim = node(&spec("580.173.02"), UBUNTU, &[]);
     sim.settle();

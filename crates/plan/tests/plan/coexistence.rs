@@ -74,7 +74,7 @@ fn third_party_plugin_nodes_are_ready_by_what_it_offers() {
 #[test]
 fn a_third_party_plugin_may_offer_another_resource() {
     let mut sim = beside_a_static_plugin(
-        "{defaults: {devicePlugin: {flavor: External, resourceName: example.com/gpu}}, readiness: {validation: {mode: OnInstall}}}",
+        "{defaults: {devicePlugin: {flavor: External, external: {resourceName: example.com/gpu}}}, readiness: {validation: {mode: OnInstall}}}",
     );
     assert!(
         sim.status("third-party").message.contains("0 of 8 example.com/gpu"),

@@ -132,7 +132,7 @@ fn set_outside(sim: &mut Sim, gpus: usize) {
 
 #[test]
 fn gpus_outside_of_the_fabric_fail_after_a_grace() {
-    for spec in ["{}", "{health: {minHealthyGpus: 0}}"] {
+    for spec in ["{}", "{health: {minHealthyGPUs: 0}}"] {
         let mut sim = on_host(spec);
         set_outside(&mut sim, 8);
         let (phase, reason, message) = reached(&sim);
@@ -145,7 +145,7 @@ fn gpus_outside_of_the_fabric_fail_after_a_grace() {
         assert!(is_ready(&sim), "{:?}", reached(&sim));
     }
     // As many as the policy allows.
-    let mut sim = on_host("{health: {minHealthyGpus: 6}}");
+    let mut sim = on_host("{health: {minHealthyGPUs: 6}}");
     set_outside(&mut sim, 2);
     assert!(is_ready(&sim), "{:?}", reached(&sim));
 }

@@ -7,7 +7,7 @@ use gpu_operator_crd::health::HealthState;
 use crate::sim::Sim;
 
 const NODES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
-const DRAIN: &str = "health: {minHealthyGpus: 1, onUnhealthy: {taint: {effect: NoExecute}}}";
+const DRAIN: &str = "health: {minHealthyGPUs: 1, onUnhealthy: {taint: {effect: NoExecute}}}";
 
 fn set_health(sim: &mut Sim, nodes: &[&str], state: HealthState) {
     for node in nodes {

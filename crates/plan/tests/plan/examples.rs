@@ -85,8 +85,13 @@ fn with_a_mirror_all_images_of_all_examples_are_pulled_from_it() {
         spec.images.registry = MIRROR.to_owned();
         spec.readiness.validation.mode = Some(ValidationMode::OnInstall);
         let pools = spec.pools.iter();
-        let named = pools.flat_map(|pool| [&pool.driver.operand, &pool.toolkit.operand, &pool.device_plugin.operand]);
-        let own: Vec<String> = named.filter_map(|operand| operand.image.as_ref()?.repository.clone()).collect();
+        let named = pools.flat_map(|pool| {
+            let driver = pool.driver.as_ref().map(|driver| &driver.operand);
+            let toolkit = pool.toolkit.as_ref().map(|toolkit| &toolkit.operand);
+            [driver, toolkit, pool.device_plugin.as_ref().map(|plugin| &plugin.operand)]
+        });
+        let own: Vec<String> =
+            named.flatten().filter_map(|operand| operand.image.as_ref()?.repository.clone()).collect();
         let mut sim = every_kind();
         // The chart's image.repository sets this image.
         sim.settings.probe_image = format!("{MIRROR}/nvml-probe:1");

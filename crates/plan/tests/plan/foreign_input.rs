@@ -26,7 +26,7 @@ use crate::{
 const NODE: &str = "a";
 /// A policy under which as much as possible of a node's facts is published.
 const SPEC: &str =
-    "{compatibility: {labels: GFD}, health: {onUnhealthy: {mode: Taint}}, readiness: {validation: {mode: OnUpgrade}}}";
+    "{compatibility: {labels: GFD}, health: {onUnhealthy: {taint: {}}}, readiness: {validation: {mode: OnUpgrade}}}";
 
 static SETTLED: LazyLock<Sim> = LazyLock::new(|| Sim::settled_fleet(SPEC, &[NODE]));
 

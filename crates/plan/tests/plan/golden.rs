@@ -4,6 +4,7 @@
 use crate::{
     reviewed::{Base, default_fleet, review},
     sim::Sim,
+    sources::NODE_POOL,
 };
 use gpu_operator_crd::{policy::Stage, report::HostRuntime};
 use test_support::yaml_blocks::pages;
@@ -53,13 +54,13 @@ const fn older(name: &'static str, like: &'static str, spec: &'static str) -> Ca
 
 const COS: (&str, &str) = ("cos", "117");
 const RHEL: (&str, &str) = ("rhel", "9.4");
-const FILES_UBUNTU: &str = "{defaults: {driver: {configMaps: {kernelModules: {name: parameters, keys: [nvidia.conf, nvidia-uvm.conf]}, repositories: {name: apt, keys: [internal.list]}, certificates: {name: ca, keys: [internal.crt, partner.crt]}}}}}";
-const FILES_RHEL: &str = "{defaults: {driver: {configMaps: {repositories: {name: dnf, keys: [internal.repo]}, certificates: {name: ca, keys: [tls-ca-bundle.pem]}}}}}";
+const FILES_UBUNTU: &str = "{defaults: {driver: {container: {configMaps: {kernelModules: {name: parameters, keys: [nvidia.conf, nvidia-uvm.conf]}, repositories: {name: apt, keys: [internal.list]}, certificates: {name: ca, keys: [internal.crt, partner.crt]}}}}}}";
+const FILES_RHEL: &str = "{defaults: {driver: {container: {configMaps: {repositories: {name: dnf, keys: [internal.repo]}, certificates: {name: ca, keys: [tls-ca-bundle.pem]}}}}}}";
 const PROXY: &str = "{proxy: {httpProxy: \"http://proxy.example.com:3128\", httpsProxy: \"http://proxy.example.com:3128\", noProxy: \".svc,10.0.0.0/8\", trustedCAConfigMap: ca}}";
-const RUN_FILE: &str = "{defaults: {driver: {source: RunFile, sha256: a1, version: 460.56, image: {repository: registry.example.com/run-file, tag: ubuntu20.04}}}}";
-const RUN_FILE_URL: &str = "{defaults: {driver: {source: RunFile, sha256: a1, url: \"https://mirror.example.com/cuda_8.0.61_375.26_linux.run\", installDir: /srv/nvidia, image: {repository: registry.example.com/run-file, tag: ubuntu20.04}}, devicePlugin: {flavor: Gke}}}";
-const RUN_FILE_GKE: &str = "{defaults: {driver: {source: RunFile, sha256: a1, version: 595.91.07, installDir: /srv/nvidia, image: {repository: registry.example.com/run-file, tag: ubuntu22.04}}, devicePlugin: {flavor: Gke}}}";
-const RUN_FILE_RHEL: &str = "{defaults: {driver: {source: RunFile, sha256: a1, version: 580.173.02, image: {repository: registry.example.com/run-file, tag: rhel9}}}}";
+const RUN_FILE: &str = "{defaults: {driver: {source: RunFile, runFile: {sha256: a1}, version: 460.56, image: {repository: registry.example.com/run-file, tag: ubuntu20.04}}}}";
+const RUN_FILE_URL: &str = "{defaults: {driver: {source: RunFile, runFile: {sha256: a1, url: \"https://mirror.example.com/cuda_8.0.61_375.26_linux.run\", installDir: /srv/nvidia}, image: {repository: registry.example.com/run-file, tag: ubuntu20.04}}, devicePlugin: {flavor: Google}}}";
+const RUN_FILE_GKE: &str = "{defaults: {driver: {source: RunFile, runFile: {sha256: a1, installDir: /srv/nvidia}, version: 595.91.07, image: {repository: registry.example.com/run-file, tag: ubuntu22.04}}, devicePlugin: {flavor: Google}}}";
+const RUN_FILE_RHEL: &str = "{defaults: {driver: {source: RunFile, runFile: {sha256: a1}, version: 580.173.02, image: {repository: registry.example.com/run-file, tag: rhel9}}}}";
 const MIG: &str =
     "{defaults: {devicePlugin: {mig: {strategy: Single, layout: [{profiles: [{profile: 7g.80gb, count: 1}]}]}}}}";
 const POOL: &str = "{images: {registry: mirror.example.com/nv, pullSecrets: [{name: pull}]}, pools: [{name: h100, match: {models: [nvidia-h100-80gb]}, driver: {env: [{name: HTTP_PROXY, value: \"http://proxy\"}]}, devicePlugin: {args: [--v=1], resources: {limits: {memory: 100Mi}}}}]}";
@@ -68,7 +69,10 @@ const SLES: &str = "{defaults: {driver: {version: 580.173.02, image: {repository
 /// The driver's DaemonSets.
 const DRIVER: &[Case] = &[
     Case { os: ("ubuntu", "20.04"), gpu: "102d", ..case("driver-container-kepler", "", "{}") },
-    Case { os: ("ubuntu", "24.04"), ..case("driver-precompiled", "", "{defaults: {driver: {precompiled: true}}}") },
+    Case {
+        os: ("ubuntu", "24.04"),
+        ..case("driver-precompiled", "", "{defaults: {driver: {container: {precompiled: true}}}}")
+    },
     case("driver-container-files-ubuntu", "", FILES_UBUNTU),
     Case { os: RHEL, ..case("driver-container-files-rhel", "whole-rhel", FILES_RHEL) },
     case("driver-proxy", "", PROXY),
@@ -77,15 +81,22 @@ const DRIVER: &[Case] = &[
     Case {
         os: COS,
         gpu: "1eb8",
-        ..case("driver-gke-cos-latest", "driver-gke-cos", "{defaults: {driver: {source: GkeCos, channel: Latest}}}")
+        ..case(
+            "driver-gke-cos-latest",
+            "driver-gke-cos",
+            "{defaults: {driver: {source: CloudInstaller, cloudInstaller: {channel: Latest}}}}",
+        )
     },
-    Case { gpu: "1eb8", ..case("driver-gke-ubuntu", "driver-gke-cos", "{defaults: {driver: {source: GkeUbuntu}}}") },
+    Case {
+        gpu: "1eb8",
+        ..case("driver-gke-ubuntu", "driver-gke-cos", "{defaults: {driver: {source: CloudInstaller}}}")
+    },
     Case {
         gpu: "1eb8",
         ..case(
             "driver-gke-ubuntu-version",
             "driver-gke-ubuntu",
-            "{defaults: {driver: {source: GkeUbuntu, version: 535.309.01}}}",
+            "{defaults: {driver: {source: CloudInstaller, version: 535.309.01}}}",
         )
     },
     Case { os: ("ubuntu", "20.04"), gpu: "13bb", ..case("driver-run-file", "driver-gke-ubuntu", RUN_FILE) },
@@ -144,21 +155,21 @@ const PLUGIN: &[Case] = &[
     case(
         "sharing-time-slicing",
         "",
-        "{defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 4}}, mig: {strategy: Single}, flags: {failOnInitError: false, passDeviceSpecs: true, deviceIDStrategy: Index}}}}",
+        "{defaults: {devicePlugin: {sharing: {timeSlicing: {replicas: 4}}, mig: {strategy: Single}, env: [{name: PASS_DEVICE_SPECS, value: \"true\"}]}}}",
     ),
     Case {
         os: COS,
-        ..case("cos-nvidia", "", "{defaults: {driver: {source: GkeCos}, devicePlugin: {flavor: Nvidia}}}")
+        ..case("cos-nvidia", "", "{defaults: {driver: {source: CloudInstaller}, devicePlugin: {flavor: Nvidia}}}")
     },
     Case { os: COS, ..case("cos-google", "", "{}") },
-    case("ubuntu-google", "cos-google", "{defaults: {driver: {source: GkeUbuntu}}}"),
+    case("ubuntu-google", "cos-google", "{defaults: {driver: {source: CloudInstaller}}}"),
     Case { runtime: "docker://27.0.3", ..case("run-file-google", "cos-google", RUN_FILE_GKE) },
     Case {
         host: Preinstalled::GoogleDriver,
         ..case(
             "sharing-gke",
             "cos-google",
-            "{defaults: {devicePlugin: {flavor: Gke, sharing: {timeSlicing: {replicas: 3}}, containerMetrics: {port: 2112}, healthMonitoring: true, args: [-v=10]}}}",
+            "{defaults: {devicePlugin: {flavor: Google, sharing: {timeSlicing: {replicas: 3}}, google: {metricsPort: 2112}, args: [-v=10]}}}",
         )
     },
 ];
@@ -200,6 +211,9 @@ fn settled(case: &Case) -> Sim {
     (os.id, os.version_id) = (case.os.0.into(), case.os.1.into());
     let node = sim.node_mut("a");
     (node.runtime, node.kubelet) = (case.runtime.into(), case.kubelet.into());
+    if case.spec.contains("CloudInstaller") {
+        sim.label("a", NODE_POOL, Some("gpus"));
+    }
     sim.apply_policy("all", case.spec);
     sim.settle();
     assert!(sim.status("a").is_ready(), "{}: {:?}", case.name, sim.status("a"));

@@ -127,7 +127,7 @@ fn gpus_that_vanished_or_changed_without_a_reboot_are_missing() {
 #[test]
 fn gpus_that_are_bound_to_vfio_later_are_no_longer_expected() {
     for spec in ["{}", "{pools: [{name: p, gpusPerNode: 8}]}"] {
-        let taint = "{onUnhealthy: {mode: Taint, taint: {effect: NoExecute}}}";
+        let taint = "{onUnhealthy: {taint: {effect: NoExecute}}}";
         let mut sim = Sim::settled_fleet(&format!("{{health: {taint}, {}", &spec[1..]), &["a"]);
         assert_eq!(sim.status("a").gpus.summary, "8/8", "{spec}");
         sim.pass_through("a", 2);

@@ -46,7 +46,7 @@ fn reported(sim: &Sim) -> (Phase, Reason, String) {
 #[test]
 fn an_unhealthy_gpu_is_allowed_only_by_min_healthy_gpus() {
     for (policy, phase, ready) in
-        [("{}", Phase::DevicePlugin, "False"), ("{health: {minHealthyGpus: 7}}", Phase::Ready, "True")]
+        [("{}", Phase::DevicePlugin, "False"), ("{health: {minHealthyGPUs: 7}}", Phase::Ready, "True")]
     {
         let mut sim = Sim::settled_fleet(policy, &["a", "b"]);
         set_health(&mut sim, 3, HealthState::Unhealthy);
@@ -93,7 +93,7 @@ fn health_that_is_reported_after_the_installation_is_written() {
 #[test]
 fn the_taint_changes_only_on_proof_and_goes_with_the_policy() {
     let tainted = |sim: &Sim| sim.node("a").taints.iter().any(|taint| taint.key == keys::UNHEALTHY_TAINT);
-    let mut sim = Sim::settled_fleet("{health: {onUnhealthy: {mode: Taint}, minHealthyGpus: 1}}", &["a"]);
+    let mut sim = Sim::settled_fleet("{health: {onUnhealthy: {taint: {}}, minHealthyGPUs: 1}}", &["a"]);
     for (state, wanted) in [
         (HealthState::Unhealthy, true),
         (HealthState::Recovering, true),
@@ -122,13 +122,13 @@ fn the_taint_follows_the_policy_and_those_of_others_are_kept() {
     set_health(&mut sim, 0, HealthState::Unhealthy);
     for (on_unhealthy, expected) in [
         ("{}", ""),
-        ("{mode: Taint}", "gpu.nodestack.dev/unhealthy:NoSchedule"),
+        ("{taint: {}}", "gpu.nodestack.dev/unhealthy:NoSchedule"),
         ("{taint: {effect: PreferNoSchedule}}", "gpu.nodestack.dev/unhealthy:PreferNoSchedule"),
         ("{taint: {key: example.com/gpu}}", "example.com/gpu:NoSchedule"),
         ("{taint: {key: example.com/gpu, effect: NoExecute}}", ""),
         ("{taint: {key: example.com/other, effect: NoExecute}}", "example.com/other:NoExecute"),
     ] {
-        sim.apply_policy("all", &format!("{{health: {{minHealthyGpus: 1, onUnhealthy: {on_unhealthy}}}}}"));
+        sim.apply_policy("all", &format!("{{health: {{minHealthyGPUs: 1, onUnhealthy: {on_unhealthy}}}}}"));
         sim.settle();
         let node = sim.node("a");
         let own: Vec<_> = node.taints.iter().filter(|taint| **taint != others()).map(ToString::to_string).collect();
@@ -137,7 +137,7 @@ fn the_taint_follows_the_policy_and_those_of_others_are_kept() {
     }
     // The key changes while the health is uncertain: the taint is replaced, and the node stays tainted.
     set_health(&mut sim, 0, HealthState::Recovering);
-    sim.apply_policy("all", "{health: {minHealthyGpus: 1, onUnhealthy: {taint: {key: example.com/third}}}}");
+    sim.apply_policy("all", "{health: {minHealthyGPUs: 1, onUnhealthy: {taint: {key: example.com/third}}}}");
     sim.settle();
     assert_eq!(sim.node("a").taints[1].to_string(), "example.com/third:NoSchedule");
     // A user removes the taint. It comes back as long as the GPU is unhealthy.
@@ -157,13 +157,17 @@ fn a_pool_replaces_its_policys_reaction() {
     set_health(&mut sim, 0, HealthState::Unhealthy);
     let spec = |pool: &str| {
         format!(
-            "{{defaults: {{tolerations: []}}, health: {{minHealthyGpus: 1, onUnhealthy: {{taint: {{key: a/x}}}}}}, pools: [{{name: p, health: {{{pool}}}}}]}}"
+            "{{defaults: {{tolerations: []}}, health: {{minHealthyGPUs: 1, onUnhealthy: {{taint: {{key: a/x}}}}}}, pools: [{{name: p{pool}}}]}}"
         )
     };
     for (pool, expected, tolerated) in [
         ("", "a/x:NoSchedule", "a/x gpu.nodestack.dev/unhealthy"),
-        ("onUnhealthy: {mode: None}", "", "a/x gpu.nodestack.dev/unhealthy"),
-        ("onUnhealthy: {taint: {key: b/y}}", "b/y:NoSchedule", "a/x b/y gpu.nodestack.dev/unhealthy"),
+        (", health: {minHealthyGPUs: 1}", "", "a/x gpu.nodestack.dev/unhealthy"),
+        (
+            ", health: {minHealthyGPUs: 1, onUnhealthy: {taint: {key: b/y}}}",
+            "b/y:NoSchedule",
+            "a/x b/y gpu.nodestack.dev/unhealthy",
+        ),
     ] {
         sim.apply_policy("all", &spec(pool));
         sim.settle();
@@ -210,7 +214,7 @@ fn each_node_gets_the_health_rules_of_its_pool() {
     sim.settle();
     let rules = |node: &str| sim.spec(node).health.clone().expect("rules");
     assert_eq!((rules("a").xids.fatal, rules("a").clean_intervals), (vec![13], None));
-    assert_eq!((rules("b").xids.fatal, rules("b").clean_intervals), (vec![13], Some(3)));
+    assert_eq!((rules("b").xids.fatal, rules("b").clean_intervals), (vec![], Some(3)));
     let mut plain = Sim::settled_fleet("{}", &["a"]);
     plain.settle();
     assert_eq!(plain.spec("a").health, None, "without rules, the probe uses its defaults");

@@ -56,7 +56,7 @@ fn a_module_that_a_container_left_behind_is_no_host_driver() {
 
 #[test]
 fn the_probe_and_the_plugin_get_the_install_dir_of_the_policy() {
-    let spec = "{defaults: {driver: {source: Preinstalled, installDir: /opt/vendor}}}";
+    let spec = "{defaults: {driver: {source: Preinstalled, preinstalled: {installDir: /opt/vendor}}}}";
     let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
     sim.run(40);
     assert_eq!(sim.spec("a").driver_root.as_deref(), Some("/opt/vendor"));
@@ -77,7 +77,7 @@ fn the_probe_and_the_plugin_get_the_install_dir_of_the_policy() {
 
 #[test]
 fn a_pool_does_not_inherit_the_install_dir_of_another_source() {
-    let spec = "{defaults: {driver: {source: RunFile, sha256: a1, installDir: /opt/nvidia}}, pools: [{name: p, driver: {source: Preinstalled}}]}";
+    let spec = "{defaults: {driver: {source: RunFile, runFile: {sha256: a1, installDir: /opt/nvidia}}}, pools: [{name: p, driver: {source: Preinstalled}}]}";
     let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
     sim.host_driver("a", "535.261.03", true);
     sim.settle();

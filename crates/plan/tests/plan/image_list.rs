@@ -104,7 +104,7 @@ fn it_is_limited_by_operating_system_and_model() {
             ],
         ),
         (
-            "{defaults: {driver: {source: Container, precompiled: true}}}",
+            "{defaults: {driver: {source: Container, container: {precompiled: true}}}}",
             &["ubuntu24.04"],
             &["t4"],
             &[
@@ -116,14 +116,14 @@ fn it_is_limited_by_operating_system_and_model() {
             ],
         ),
         (
-            "{defaults: {driver: {source: GkeCos}, devicePlugin: {flavor: Gke}}}",
+            "{defaults: {driver: {source: CloudInstaller}, devicePlugin: {flavor: Google}}}",
             &["cos"],
             &["t4"],
             // Google's installer is on the nodes already.
             &[google, probe],
         ),
         (
-            "{images: {registry: mirror.example.com/all}, defaults: {driver: {source: RunFile, sha256: a1, version: 580.173.02, image: {repository: own/run-file, tag: a}}}, readiness: {validation: {mode: OnInstall}}}",
+            "{images: {registry: mirror.example.com/all}, defaults: {driver: {source: RunFile, runFile: {sha256: a1}, version: 580.173.02, image: {repository: own/run-file, tag: a}}}, readiness: {validation: {mode: OnInstall}}}",
             &["debian12"],
             &["t4"],
             &[
@@ -152,7 +152,7 @@ fn it_is_limited_by_operating_system_and_model() {
 #[test]
 fn images_with_a_tag_have_the_field_for_their_digest() {
     let digest = format!("sha256:{:064}", 1);
-    let all = "driver: {source: Container}, devicePlugin: {sharing: {mode: MPS, mps: {replicas: 2}}}";
+    let all = "driver: {source: Container}, devicePlugin: {sharing: {mps: {replicas: 2}}}";
     let spec = format!("{{defaults: {{{all}}}, readiness: {{validation: {{mode: OnInstall}}}}}}");
     let by_tag = list(&spec, &["ubuntu22.04"], &["nvidia-h100-80gb"]).by_tag;
     let [driver, toolkit, plugin] = ["driver", "toolkit", "devicePlugin"].map(|part| format!("{part}.image.digest"));
@@ -197,7 +197,7 @@ fn it_notes_why_a_model_gets_no_driver() {
         (
             "{pools: [{name: p, driver: {source: RunFile}}]}",
             &[],
-            "pool p, GPUs such as nvidia-tesla-k40m: driver.source RunFile has no default image",
+            "pool p, GPUs such as nvidia-tesla-k40m: source RunFile needs the file; write driver.runFile.sha256",
         ),
     ] {
         let notes = list(spec, systems, &["nvidia-tesla-k40m"]).notes;

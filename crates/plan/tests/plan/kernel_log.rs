@@ -30,7 +30,7 @@ const KERNEL: &[(&[&str], Reason, &[&str])] = &[
             "NVRM: None of the NVIDIA devices were initialized.",
         ],
         Reason::DriverUnsupported,
-        &["driver.kernelModule: Open", "10de:2b85) installed in this system requires use of"],
+        &["driver.container.kernelModule: Open", "10de:2b85) installed in this system requires use of"],
     ),
     (
         &[
@@ -38,7 +38,7 @@ const KERNEL: &[(&[&str], Reason, &[&str])] = &[
             "NVRM: None of the NVIDIA devices were initialized.",
         ],
         Reason::DriverUnsupported,
-        &["driver.kernelModule: Proprietary", "0000:af:00.0"],
+        &["driver.container.kernelModule: Proprietary", "0000:af:00.0"],
     ),
     (
         &[

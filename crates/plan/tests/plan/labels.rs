@@ -3,12 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::{
-    properties::oracle::discovered_labels_are_those_of_the_policy,
-    sim::{Faults, Sim},
-};
+use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{ClusterGpuPolicy, keys, policy::Stage, reason::Reason, report::NvmlState};
-use kube::ResourceExt;
 
 const GFD: &str = "{compatibility: {labels: GFD}}";
 const PRODUCT: &str = "nvidia.com/gpu.product";
@@ -152,33 +148,6 @@ fn the_labels_of_mig_devices_follow_the_layout() {
     sim.apply_policy("all", GFD);
     sim.settle();
     assert!(!discovered(&sim, "a").contains_key("nvidia.com/mig.strategy"));
-}
-
-#[test]
-fn mps_that_mig_devices_exclude_adds_no_labels() {
-    const MIG: &str = "mig: {strategy: Single, layout: [{profiles: [{profile: 7g.80gb, count: 1}]}]}";
-    // The pool's layout and the sharing of the defaults exclude each other.
-    let both = format!(
-        "{{compatibility: {{labels: GFD}}, defaults: {{devicePlugin: {{sharing: {{mps: {{replicas: 2}}}}}}}}, \
-         pools: [{{name: p, match: {{models: [nvidia-h100-80gb]}}, devicePlugin: {{{MIG}}}}}]}}"
-    );
-    let present = (keys::GPU_PRESENT.to_owned(), "true".to_owned());
-    for labelled in [false, true] {
-        let mut sim = Sim::settled_fleet(&format!("{{defaults: {{devicePlugin: {{{MIG}}}}}}}"), &["a"]);
-        let plugin = sim.sets_of(Stage::DevicePlugin)[0].name_any();
-        sim.apply_policy("all", &both);
-        if labelled {
-            sim.settle();
-            assert_eq!(label(&sim, "a", "nvidia.com/gpu.sharing-strategy").as_deref(), Some("none"));
-        }
-        let before = discovered(&sim, "a");
-        // What the plugin offers is only known from its DaemonSet, which cannot be created again from the policy.
-        sim.delete_set(&plugin);
-        sim.settle();
-        assert_eq!(sim.status("a").reason(), Some(Reason::DevicePluginUnsupported));
-        assert_eq!(discovered(&sim, "a"), before.into_iter().chain([present.clone()]).collect());
-        discovered_labels_are_those_of_the_policy(&sim);
-    }
 }
 
 #[test]

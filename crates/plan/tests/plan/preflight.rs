@@ -229,7 +229,7 @@ fn each_operating_system_has_its_own_preflight() {
 
 #[test]
 fn a_missing_precompiled_image_is_found_before_an_update() {
-    let precompiled = "{defaults: {driver: {precompiled: true}}}";
+    let precompiled = "{defaults: {driver: {container: {precompiled: true}}}}";
     let mut sim = Sim::new().policy("all", &rollout_spec("{maxParallel: 5, maxUnavailable: 100%}", OLD));
     for node in NODES {
         sim.join_silent(node, &["2330"; 8]);

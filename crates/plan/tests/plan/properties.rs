@@ -16,7 +16,7 @@ use crate::{law, sim::Sim, truth};
 use gpu_operator_crd::{
     ClusterGpuPolicySpec, GpuNodeStatus, NodeName,
     health::HealthState,
-    policy::{Defaults, Driver, DriverSource, OnUnhealthy, OnUnhealthyMode, PullPolicy, Stage},
+    policy::{Defaults, Driver, DriverSource, OnUnhealthy, PullPolicy, Stage, UnhealthyTaint},
 };
 use gpu_operator_plan::{
     loop_memory::LoopState,
@@ -241,7 +241,7 @@ fn cosmetic(mut spec: ClusterGpuPolicySpec, least: i32) -> ClusterGpuPolicySpec 
     spec.readiness.min_ready_nodes = Some(IntOrString::Int(least));
     spec.readiness.progress_deadline = Some("45m".parse().expect("a duration"));
     spec.images.pull_policy = Some(PullPolicy::Always);
-    spec.health.on_unhealthy = OnUnhealthy { mode: Some(OnUnhealthyMode::Taint), ..OnUnhealthy::default() };
+    spec.health.on_unhealthy = OnUnhealthy { taint: Some(UnhealthyTaint::default()) };
     spec
 }
 
@@ -249,11 +249,10 @@ fn cosmetic(mut spec: ClusterGpuPolicySpec, least: i32) -> ClusterGpuPolicySpec 
 /// recorded was never expected, and a node that is being deleted stays as far as it has come. An installer leaves its driver
 /// on the host, where the next policy may use it.
 fn is_independent_of_time(event: &Event) -> bool {
-    let leaves_driver = |driver: &Driver| {
-        matches!(driver.source, Some(DriverSource::GkeCos | DriverSource::GkeUbuntu | DriverSource::RunFile))
-    };
+    let leaves_driver =
+        |driver: &Driver| matches!(driver.source, Some(DriverSource::CloudInstaller | DriverSource::RunFile));
     if let Event::Policy(_, RandomSpec(spec)) = event {
-        let drivers = spec.pools.iter().map(|pool| &pool.driver).chain([&spec.defaults.driver]);
+        let drivers = spec.pools.iter().filter_map(|pool| pool.driver.as_ref()).chain([&spec.defaults.driver]);
         return !drivers.into_iter().any(leaves_driver);
     }
     let of_node = |what: &OnNode| match what {

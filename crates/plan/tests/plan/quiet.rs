@@ -257,7 +257,7 @@ fn a_slot_that_is_not_used_yet_is_given_up() {
 #[test]
 fn taints_and_conditions_go_except_those_of_others() {
     let spec =
-        "{health: {minHealthyGpus: 1, onUnhealthy: {taint: {key: example.com/bad}}}, readiness: {nodeCondition: true}}";
+        "{health: {minHealthyGPUs: 1, onUnhealthy: {taint: {key: example.com/bad}}}, readiness: {nodeCondition: true}}";
     let mut sim = Sim::settled_fleet(spec, &["a", "b"]);
     let others = TaintFact { key: "example.com/team".into(), value: "ml".into(), effect: "NoExecute".into() };
     sim.node_mut("a").taints.push(others.clone());

@@ -102,7 +102,7 @@ fn change_image(sim: &mut Sim) {
 
 /// Returns a settled fleet in which a GPU of node `a` is unhealthy, so that the node has a condition and a taint.
 fn unhealthy() -> Sim {
-    let mut sim = Sim::settled_fleet("{health: {minHealthyGpus: 7, onUnhealthy: {mode: Taint}}}", &["a", "b"]);
+    let mut sim = Sim::settled_fleet("{health: {minHealthyGPUs: 7, onUnhealthy: {taint: {}}}}", &["a", "b"]);
     set_health(&mut sim, 3, HealthState::Unhealthy);
     publishes(&mut sim, 7);
     sim.settle();

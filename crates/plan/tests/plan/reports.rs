@@ -83,7 +83,7 @@ fn a_reboot_of_a_healthy_node_is_no_failure() {
 
 #[test]
 fn after_a_reboot_allocatable_gpus_suffice_to_be_ready() {
-    let mut sim = Sim::settled_fleet("{health: {minHealthyGpus: 7}}", &["a"]);
+    let mut sim = Sim::settled_fleet("{health: {minHealthyGPUs: 7}}", &["a"]);
     sim.report("a").gpus[0].health.state = HealthState::Unhealthy;
     sim.settle();
     let of_gpus = |sim: &Sim| {
@@ -158,7 +158,8 @@ fn an_update_pauses_while_the_report_is_of_an_earlier_boot() {
 
 #[test]
 fn the_record_of_a_missing_precompiled_image_survives_a_reboot() {
-    let mut sim = crate::sources::node("{defaults: {driver: {precompiled: true}}}", ("ubuntu", "24.04"), &[]);
+    let mut sim =
+        crate::sources::node("{defaults: {driver: {container: {precompiled: true}}}}", ("ubuntu", "24.04"), &[]);
     let image = "595-6.8.0-60-generic-ubuntu24.04".to_owned();
     sim.faults.insert("a".into(), Faults { missing_images: [image].into(), ..Faults::default() });
     sim.settle();
@@ -295,7 +296,7 @@ fn an_unparsed_node_may_still_restart_its_runtime() {
 fn pods_with_a_formerly_named_resource_keep_their_driver() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy(
         "all",
-        "{pools: [{name: p, driver: {version: 595.91.07}, devicePlugin: {flavor: External, resourceName: example.com/gpu}}]}",
+        "{pools: [{name: p, driver: {version: 595.91.07}, devicePlugin: {flavor: External, external: {resourceName: example.com/gpu}}}]}",
     );
     crate::coexistence::static_plugin(&mut sim);
     sim.label("a", "static", Some("yes"));

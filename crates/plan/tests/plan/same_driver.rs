@@ -77,7 +77,7 @@ fn a_driver_that_is_loaded_in_another_way_waits_for_idle_gpus() {
         sim.apply_policy("all", "{defaults: {driver: {version: 595.91.07, args: [--keep]}}}");
     };
     let proprietary: Edit = |sim| {
-        sim.apply_policy("all", "{defaults: {driver: {version: 595.91.07, kernelModule: Proprietary}}}");
+        sim.apply_policy("all", "{defaults: {driver: {version: 595.91.07, container: {kernelModule: Proprietary}}}}");
     };
     // Images of before 2026 store no digest.
     let unknown: Edit = |sim| {

@@ -124,7 +124,7 @@ fn a_change_of_the_plugin_does_not_update_the_control_daemon() {
     let mut sim = Sim::settled_fleet(&mps(2), &["a"]);
     let daemon = sim.sets_of(Stage::Mps).into_iter().next().expect("a control daemon").clone();
     assert_eq!(gpus(&sim, "a"), "16/16");
-    for change in ["env: [{name: EXAMPLE, value: \"1\"}]", "flags: {passDeviceSpecs: true}"] {
+    for change in ["env: [{name: EXAMPLE, value: \"1\"}]", "args: [--example]"] {
         let plugin = sim.node("a").labels[keys::DEVICE_PLUGIN].clone();
         sim.apply_policy("all", &mps(2).replace("sharing:", &format!("{change}, sharing:")));
         sim.settle();

@@ -41,17 +41,21 @@ pub(crate) fn env(container: &Container, name: &str) -> Option<String> {
 
 #[test]
 fn a_node_becomes_ready_with_every_driver_source() {
-    const OWN: &str = "{defaults: {driver: {source: RunFile, sha256: a1, version: 450.66, image: {repository: registry.example.com:5000/nvidia-install, tag: \"20.04\"}}}}";
-    const BY_URL: &str = "{defaults: {driver: {source: RunFile, sha256: a1, url: \"http://10.0.0.1/a.run\", installDir: /srv/nvidia, image: {repository: own/run-file, tag: ubuntu22.04}}}}";
+    const OWN: &str = "{defaults: {driver: {source: RunFile, runFile: {sha256: a1}, version: 450.66, image: {repository: registry.example.com:5000/nvidia-install, tag: \"20.04\"}}}}";
+    const BY_URL: &str = "{defaults: {driver: {source: RunFile, runFile: {sha256: a1, url: \"http://10.0.0.1/a.run\", installDir: /srv/nvidia}, image: {repository: own/run-file, tag: ubuntu22.04}}}}";
     const PRECOMPILED: &str = "nvcr.io/nvidia/driver:595-6.8.0-60-generic-ubuntu24.04";
     for (spec, os, image, root) in [
         ("{}", ("ubuntu", "22.04"), "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04", None),
         // There is no image of the newest version.
         ("{}", ("ubuntu", "20.04"), "nvcr.io/nvidia/driver:570.172.08-ubuntu20.04", None),
-        ("{defaults: {driver: {precompiled: true}}}", ("ubuntu", "24.04"), PRECOMPILED, None),
-        ("{defaults: {driver: {source: GkeCos}}}", ("cos", "117"), "cos-nvidia-installer:fixed", None),
-        ("{defaults: {driver: {source: GkeCos, channel: Latest}}}", ("cos", "117"), "cos-nvidia-installer:fixed", None),
-        ("{defaults: {driver: {source: GkeUbuntu}}}", ("ubuntu", "24.04"), "gke-nvidia-installer:fixed", None),
+        ("{defaults: {driver: {container: {precompiled: true}}}}", ("ubuntu", "24.04"), PRECOMPILED, None),
+        ("{defaults: {driver: {source: CloudInstaller}}}", ("cos", "117"), "cos-nvidia-installer:fixed", None),
+        (
+            "{defaults: {driver: {source: CloudInstaller, cloudInstaller: {channel: Latest}}}}",
+            ("cos", "117"),
+            "cos-nvidia-installer:fixed",
+            None,
+        ),
         (OWN, ("centos", "7"), "registry.example.com:5000/nvidia-install:20.04", None),
         (BY_URL, ("ubuntu", "16.04"), "own/run-file:ubuntu22.04", Some("/srv/nvidia")),
     ] {
@@ -65,44 +69,34 @@ fn a_node_becomes_ready_with_every_driver_source() {
     }
 }
 
-/// Admission rules do not cover policies created before the rules, or drivers merged from pool and defaults. A pool's `sha256` is not
-/// that of the defaults' file, and vice versa. No driver is guessed for a GPU that is not in the catalogue.
+/// No driver is guessed for a GPU that is not in the catalogue.
 #[test]
 fn a_driver_that_is_not_fully_described_is_not_installed() {
     const RUN_FILE: &str = "source: RunFile, image: {repository: own/a, tag: a}";
-    const SUM: &str = "version: 580.173.02, sha256: a1";
     const URL: &str = "url: \"https://mirror.example.com/a.run\"";
     let (known, unknown) = ("1eb8", "fff1");
-    let (no_tag, no_repository) = ("own/a has no tag or digest", "no repository");
-    let no_image = |words: &'static str| Err((Reason::NoDriverImageForOS, words));
-    let no_sum = Err((Reason::ChecksumMissing, "sha256"));
-    let no_version = Err((Reason::UnknownGpu, "driver.version and driver.kernelModule"));
-    for (gpu, defaults, pool, expected) in [
-        (known, "source: RunFile, SUM", "", no_image("source RunFile has no default image")),
-        (known, "source: RunFile, SUM, image: {repository: own/a}", "", no_image(no_tag)),
-        (known, "source: RunFile, SUM, image: {tag: a}", "", no_image(no_repository)),
-        (known, "source: GkeUbuntu, image: {repository: own/a}", "", no_image(no_tag)),
-        (known, "source: GkeCos, image: {tag: a}", "", no_image(no_repository)),
-        (known, "RUN_FILE, version: 580.173.02", "", no_sum),
-        (known, "RUN_FILE, sha256: a1", "", no_sum),
-        (known, "RUN_FILE, SUM", "version: 535.309.01", no_sum),
-        (known, "RUN_FILE, SUM", "URL", no_sum),
-        (known, "RUN_FILE, SUM", "sha256: b2", no_sum),
-        (unknown, "", "", no_version),
-        (unknown, "version: 580.173.02", "", no_version),
+    let no_repository = Err((Reason::NoDriverImageForOS, "no repository"));
+    let no_version = Err((Reason::UnknownGpu, "driver.version and driver.container.kernelModule"));
+    for (gpu, driver, expected) in [
+        (known, "source: RunFile, version: 580.173.02, runFile: {sha256: a1}, image: {tag: a}", no_repository),
+        (known, "source: CloudInstaller, image: {tag: a}", no_repository),
+        (unknown, "", no_version),
+        (unknown, "version: 580.173.02", no_version),
         (
             unknown,
-            "version: 580.173.02, kernelModule: Proprietary",
-            "",
+            "version: 580.173.02, container: {kernelModule: Proprietary}",
             Ok("nvcr.io/nvidia/driver:580.173.02-ubuntu22.04"),
         ),
-        (unknown, "RUN_FILE, SUM", "", Err((Reason::UnknownGpu, "driver.url"))),
-        (unknown, "RUN_FILE, sha256: a1, URL", "", Ok("own/a:a")),
-        (unknown, "source: GkeUbuntu", "", Ok("gke-nvidia-installer:fixed")),
+        (
+            unknown,
+            "RUN_FILE, version: 580.173.02, runFile: {sha256: a1}",
+            Err((Reason::UnknownGpu, "driver.runFile.url")),
+        ),
+        (unknown, "RUN_FILE, runFile: {sha256: a1, URL}", Ok("own/a:a")),
+        (unknown, "source: CloudInstaller", Ok("cos-nvidia-installer:fixed")),
     ] {
-        let spec = format!("{{defaults: {{driver: {{{defaults}}}}}, pools: [{{name: p, driver: {{{pool}}}}}]}}");
-        let spec = spec.replace("RUN_FILE", RUN_FILE).replace("SUM", SUM).replace("URL", URL);
-        let os = if spec.contains("GkeCos") { ("cos", "117") } else { ("ubuntu", "22.04") };
+        let spec = format!("{{defaults: {{driver: {{{driver}}}}}}}").replace("RUN_FILE", RUN_FILE).replace("URL", URL);
+        let os = if spec.contains("CloudInstaller") { ("cos", "117") } else { ("ubuntu", "22.04") };
         let mut sim = node(&spec, os, &[]);
         sim.plug("a", &[gpu]);
         sim.run(40);
@@ -118,34 +112,28 @@ fn a_driver_that_is_not_fully_described_is_not_installed() {
     }
 }
 
-/// A pool takes its installer from the defaults whatever version it pins, and nothing specific to another source or version.
 #[test]
-fn a_pool_inherits_only_what_fits_its_driver() {
-    let digest = format!("{{version: 580.173.02, image: {{digest: \"sha256:{}\"}}}}", "0".repeat(64));
-    for (defaults, pool, image) in [
-        (
-            "{source: RunFile, sha256: a1, version: 580.173.02, image: {repository: own/run-file, tag: ubuntu22.04}}",
-            "{version: 535.309.01, sha256: b2}",
-            "own/run-file:ubuntu22.04",
-        ),
-        (
-            "{source: GkeCos, channel: Latest, image: {repository: own/cos}}",
-            "{source: Container}",
-            "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04",
-        ),
-        (digest.as_str(), "{version: 595.91.07}", "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04"),
+fn what_a_pool_sets_replaces_the_defaults_as_a_whole() {
+    let defaults =
+        "driver: {version: 580.173.02, image: {repository: own/driver, tag: a}, env: [{name: A, value: \"1\"}]}";
+    for (pool, image, has_env) in [
+        ("", "own/driver:a", true),
+        ("driver: {version: 595.91.07}", "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04", false),
+        ("driver: {}", "nvcr.io/nvidia/driver:595.91.07-ubuntu22.04", false),
+        ("toolkit: {}", "own/driver:a", true),
     ] {
-        let spec = format!("{{defaults: {{driver: {defaults}}}, pools: [{{name: p, driver: {pool}}}]}}");
+        let spec = format!("{{defaults: {{{defaults}}}, pools: [{{name: p, {pool}}}]}}").replace("p, }", "p}");
         let mut sim = node(&spec, ("ubuntu", "22.04"), &[]);
         sim.settle();
-        assert_eq!(installer(&sim).image.as_deref(), Some(image), "{spec}: {}", sim.status("a").message);
+        let container = installer(&sim);
+        assert_eq!(container.image.as_deref(), Some(image), "{spec}: {}", sim.status("a").message);
+        assert_eq!(env(&container, "A").is_some(), has_env, "{spec}");
     }
 }
 
 #[test]
 fn a_run_file_is_installed_for_nvidias_plugin_except_on_gke() {
-    let spec =
-        "{defaults: {driver: {source: RunFile, version: 580.173.02, sha256: a1, image: {repository: own/a, tag: a}}}}";
+    let spec = "{defaults: {driver: {source: RunFile, version: 580.173.02, runFile: {sha256: a1}, image: {repository: own/a, tag: a}}}}";
     for (labels, root, plugin, toolkits) in [
         (&[][..], "/opt/nvidia", "nvcr.io/nvidia/k8s-device-plugin:", 1),
         (&[(NODE_POOL, "gpus")][..], GKE_ROOT, "nvidia-gpu-device-plugin@", 0),
@@ -194,7 +182,7 @@ fn auto_selects_the_source_of_the_system_and_keeps_it() {
 fn without_a_precompiled_image_the_driver_is_compiled() {
     let tag = "595-6.8.0-60-generic-ubuntu24.04";
     let missing = format!("nvcr.io/nvidia/driver:{tag}");
-    let mut sim = node("{defaults: {driver: {precompiled: true}}}", ("ubuntu", "24.04"), &[]);
+    let mut sim = node("{defaults: {driver: {container: {precompiled: true}}}}", ("ubuntu", "24.04"), &[]);
     sim.faults.insert("a".into(), Faults { missing_images: [tag.to_owned()].into(), ..Faults::default() });
     sim.settle();
     let status = sim.status("a");
@@ -224,7 +212,7 @@ fn without_a_precompiled_image_the_driver_is_compiled() {
 
 #[test]
 fn an_installed_driver_that_is_not_loaded_requires_a_reboot() {
-    let spec = "{defaults: {driver: {source: RunFile, sha256: a1, version: 535.309.01, image: {repository: own/run-file, tag: ubuntu22.04}}}}";
+    let spec = "{defaults: {driver: {source: RunFile, runFile: {sha256: a1}, version: 535.309.01, image: {repository: own/run-file, tag: ubuntu22.04}}}}";
     let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
     sim.settle();
     // Another program on the host has loaded an older driver and uses it.

@@ -77,7 +77,7 @@ fn the_condition_goes_with_the_policy_and_when_a_node_leaves_it() {
 
 #[test]
 fn both_conditions_are_one_write() {
-    let mut sim = Sim::settled_fleet("{health: {minHealthyGpus: 100%}, readiness: {nodeCondition: true}}", &["a"]);
+    let mut sim = Sim::settled_fleet("{health: {minHealthyGPUs: 100%}, readiness: {nodeCondition: true}}", &["a"]);
     let before = sim.plans.len();
     set_health(&mut sim, 0, HealthState::Unhealthy);
     publishes(&mut sim, 7);
@@ -97,7 +97,7 @@ fn both_conditions_are_one_write() {
 
 #[test]
 fn a_condition_stays_while_nothing_is_known_of_the_gpus() {
-    for policy in ["{health: {minHealthyGpus: 1}}", "{health: {minHealthyGpus: 1}, readiness: {nodeCondition: true}}"] {
+    for policy in ["{health: {minHealthyGPUs: 1}}", "{health: {minHealthyGPUs: 1}, readiness: {nodeCondition: true}}"] {
         let mut sim = Sim::settled_fleet(policy, &["a"]);
         set_health(&mut sim, 0, HealthState::Unhealthy);
         sim.settle();
@@ -133,7 +133,7 @@ fn the_transition_of_ready_is_that_of_its_status() {
 #[test]
 fn the_transition_of_health_is_that_of_its_severity() {
     use HealthState::{Degraded, Healthy, Recovering, Unhealthy};
-    let mut sim = Sim::settled_fleet("{health: {minHealthyGpus: 1}}", &["a"]);
+    let mut sim = Sim::settled_fleet("{health: {minHealthyGPUs: 1}}", &["a"]);
     let condition = |sim: &Sim| sim.node("a").own_conditions[keys::HEALTH_CONDITION].clone();
     set_health(&mut sim, 0, Unhealthy);
     sim.settle();
@@ -160,20 +160,19 @@ fn the_transition_of_health_is_that_of_its_severity() {
 #[test]
 fn startup_taints_of_the_policys_key_are_removed() {
     let own = ["gpu.nodestack.dev/startup=true:NoSchedule", "gpu.nodestack.dev/startup=true:NoExecute"].join(" ");
-    let autoscaler = "startup-taint.cluster-autoscaler.kubernetes.io/gpu-nodestack=true:NoSchedule";
+    let autoscaler = "startup-taint.cluster-autoscaler.kubernetes.io/gpu=true:NoSchedule";
     let named = "example.com/startup=true:PreferNoSchedule";
     let others = "nvidia.com/gpu=true:NoSchedule";
     for (startup, left) in [
         ("{}", format!("{autoscaler} {named} {others}")),
-        ("{preset: Karpenter}", format!("{autoscaler} {named} {others}")),
-        ("{preset: ClusterAutoscaler}", format!("{own} {named} {others}")),
-        ("{preset: ClusterAutoscaler, key: example.com/startup}", format!("{own} {autoscaler} {others}")),
+        ("{key: startup-taint.cluster-autoscaler.kubernetes.io/gpu}", format!("{own} {named} {others}")),
+        ("{key: example.com/startup}", format!("{own} {autoscaler} {others}")),
     ] {
         let mut sim = Sim::new().gpu_node("a", "2330", 8);
         for (key, effect) in [
             (keys::STARTUP_TAINT, "NoSchedule"),
             (keys::STARTUP_TAINT, "NoExecute"),
-            (keys::AUTOSCALER_STARTUP_TAINT, "NoSchedule"),
+            ("startup-taint.cluster-autoscaler.kubernetes.io/gpu", "NoSchedule"),
             ("example.com/startup", "PreferNoSchedule"),
             ("nvidia.com/gpu", "NoSchedule"),
         ] {
@@ -273,7 +272,8 @@ fn nodes_with_other_stacks_lose_their_startup_taint_as_well() {
 
 #[test]
 fn the_operators_pods_tolerate_the_startup_taint() {
-    let startup = "startupTaint: {preset: ClusterAutoscaler}, validation: {mode: OnInstall}";
+    let startup =
+        "startupTaint: {key: startup-taint.cluster-autoscaler.kubernetes.io/gpu}, validation: {mode: OnInstall}";
     for (tolerations, expected) in
         [("", 0), ("tolerations: []", 1), ("tolerations: [{key: dedicated, operator: Exists}]", 1)]
     {
@@ -283,11 +283,13 @@ fn the_operators_pods_tolerate_the_startup_taint() {
         let pods: Vec<_> = sim.pods.values().map(|pod| (pod.name.clone(), pod.created)).collect();
         sim.apply_policy("all", &spec(startup));
         sim.join("a", "2330", 8);
-        taint_at_start(sim.node_mut("a"), keys::AUTOSCALER_STARTUP_TAINT, "NoSchedule");
+        taint_at_start(sim.node_mut("a"), "startup-taint.cluster-autoscaler.kubernetes.io/gpu", "NoSchedule");
         sim.settle();
         assert_eq!((sim.status("a").phase, taints(&sim, "a")), (Phase::Ready, String::new()));
         let tolerates = |tolerations: &[Toleration]| {
-            let of_key = |toleration: &&Toleration| toleration.key.as_deref() == Some(keys::AUTOSCALER_STARTUP_TAINT);
+            let of_key = |toleration: &&Toleration| {
+                toleration.key.as_deref() == Some("startup-taint.cluster-autoscaler.kubernetes.io/gpu")
+            };
             tolerations.iter().filter(of_key).count()
         };
         for set in sim.sets.keys() {

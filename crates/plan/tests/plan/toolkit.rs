@@ -112,18 +112,19 @@ fn kubelet_must_list_the_runtime_if_it_lists_any() {
 }
 
 #[test]
-fn a_pools_toolkit_overrides_the_defaults_field_by_field() {
+fn a_pools_toolkit_replaces_the_defaults() {
     let mut sim = Sim::new().gpu_node("a", "2330", 8).policy(
         "all",
-        "{defaults: {toolkit: {injection: Runtime, hostPaths: {socket: /a/b.sock, config: /c/d.toml}}}, pools: [{name: p, toolkit: {runtimeClass: gpu, hostPaths: {socket: /e/f.sock}}}]}",
+        "{defaults: {toolkit: {injection: Runtime, hostPaths: {socket: /a/b.sock, config: /c/d.toml}}}, pools: [{name: p, toolkit: {injection: Runtime, runtimeClass: gpu, hostPaths: {socket: /e/f.sock}}}]}",
     );
     sim.settle();
     let pod = sim.sets_of(Stage::Toolkit)[0].spec.clone().and_then(|spec| spec.template.spec).expect("a pod");
     let args = pod.init_containers.expect("steps").into_iter().flat_map(|init| init.args.unwrap_or_default());
     let args: Vec<_> = args.collect();
-    for wanted in ["--config=/c/d.toml", "--nvidia-runtime-name=gpu", "--handler=gpu"] {
+    for wanted in ["--nvidia-runtime-name=gpu", "--handler=gpu"] {
         assert!(args.iter().any(|arg| arg == wanted), "{wanted}: {args:?}");
     }
+    assert!(!args.iter().any(|arg| arg == "--config=/c/d.toml"), "{args:?}");
     assert!(host_paths(&sim, Stage::Toolkit).contains(&"/e".to_owned()));
 }
 
@@ -177,7 +178,7 @@ fn beside_a_folder(runtime: &str, toolkit: &str) -> Sim {
 fn a_toolkit_that_cannot_use_googles_folder_is_rejected() {
     for (runtime, toolkit, words) in [
         ("containerd://1.6.9", "{}", "containerd 1.7 or later"),
-        ("docker://27.0.3", "{}", "devicePlugin: {flavor: Gke}"),
+        ("docker://27.0.3", "{}", "devicePlugin: {flavor: Google}"),
         ("containerd://1.7.27", "{injection: Runtime}", "remove toolkit.injection"),
         ("containerd://2.1.4", "{setAsDefault: true}", "toolkit.setAsDefault"),
     ] {
@@ -207,7 +208,7 @@ fn googles_plugin_mounts_the_distributions_pod_resources() {
         let mut sim = beside_a_folder("containerd://2.1.4", toolkit);
         sim.settings.kubelet_root = chart.map(str::to_owned);
         sim.node_mut("a").kubelet = kubelet.into();
-        sim.apply_policy("all", &format!("{{defaults: {{devicePlugin: {{flavor: Gke}}, toolkit: {toolkit}}}}}"));
+        sim.apply_policy("all", &format!("{{defaults: {{devicePlugin: {{flavor: Google}}, toolkit: {toolkit}}}}}"));
         sim.settle();
         let paths = host_paths(&sim, Stage::DevicePlugin);
         assert!(paths.contains(&format!("{root}/pod-resources")), "{kubelet} {toolkit}: {paths:?}");
@@ -228,7 +229,7 @@ fn folder(sim: &Sim) -> String {
 
 #[test]
 fn the_toolkit_is_where_its_programs_can_be_started() {
-    const RUN_FILE: &str = "source: RunFile, version: 580.95.05, url: 'https://a/b.run', sha256: '0000000000000000000000000000000000000000000000000000000000000000', image: {repository: a/b, tag: c}, installDir: /opt/nvidia";
+    const RUN_FILE: &str = "source: RunFile, version: 580.95.05, runFile: {url: 'https://a/b.run', sha256: '0000000000000000000000000000000000000000000000000000000000000000', installDir: /opt/nvidia}, image: {repository: a/b, tag: c}";
     for (driver, toolkit, reported, expected) in [
         ("", "{}", None, "/usr/local/nvidia"),
         ("", "{}", Some("/usr/local/nvidia"), "/usr/local/nvidia"),

@@ -196,7 +196,7 @@ fn a_node_that_forges_the_record_of_a_taint_keeps_the_taint() {
             sim.node_mut("a").own_taint = Some(taint(forged));
         };
         // Of a node that a policy governs, whose GPU is or is not healthy, and of one that it leaves.
-        for spec in ["{}", "{health: {minHealthyGpus: 1, onUnhealthy: {mode: Taint}}}"] {
+        for spec in ["{}", "{health: {minHealthyGPUs: 1, onUnhealthy: {taint: {}}}}"] {
             for state in [HealthState::Healthy, HealthState::Unhealthy] {
                 sim.apply_policy("all", spec);
                 sim.settle();
@@ -217,7 +217,7 @@ fn a_node_that_forges_the_record_of_a_taint_keeps_the_taint() {
 #[test]
 fn a_taints_key_is_listed_before_and_while_it_is_used() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
-    let spec = |key: &str| format!("{{health: {{minHealthyGpus: 1, onUnhealthy: {{taint: {{key: {key}}}}}}}}}");
+    let spec = |key: &str| format!("{{health: {{minHealthyGPUs: 1, onUnhealthy: {{taint: {{key: {key}}}}}}}}}");
     set_health(&mut sim, 0, HealthState::Unhealthy);
     let (mut listed, mut plans) = (vec![], 0);
     for key in ["a/x", "b/y", "c/z"] {

@@ -215,10 +215,10 @@ fn a_change_that_needs_idle_gpus_releases_them_first() {
         ("another MPS daemon", mps(""), mps(", image: {tag: v9}"), true),
         ("an argument of the plugin under MPS", mps(""), mps(", args: [--x]"), false),
         ("time-slicing", sharing("{}"), sharing("{sharing: {timeSlicing: {replicas: 2}}}"), false),
-        ("the plugin", mixed(SEVENTHS), mixed(&format!("{SEVENTHS}}}, image: {{tag: v9}}, flags: {{")), false),
+        ("the plugin", mixed(SEVENTHS), mixed(&format!("{SEVENTHS}}}, image: {{tag: v9}}, google: {{")), false),
     ];
     for (case, before, after, needs_idle) in changes {
-        let after = after.replace(", flags: {}}", "}");
+        let after = after.replace(", google: {}}", "}");
         let mut sim = Sim::new().policy("all", &before).gpu_node("a", "2330", 2);
         sim.settle();
         let plugin = |sim: &Sim| sim.node("a").labels[Stage::DevicePlugin.key()].clone();
@@ -269,7 +269,7 @@ fn a_layout_changes_on_an_idle_node_although_nvml_is_silent() {
 fn an_installer_that_keeps_the_driver_disturbs_no_pod() {
     let run_file = |version: &str, more: &str| {
         format!(
-            "{{defaults: {{driver: {{source: RunFile, sha256: a1, version: {version}, image: {{repository: own/a, tag: a}}{more}}}}}}}"
+            "{{defaults: {{driver: {{source: RunFile, version: {version}, image: {{repository: own/a, tag: a}}, runFile: {{sha256: a1{more}}}}}}}}}"
         )
     };
     let before = run_file("580.173.02", "");
@@ -277,7 +277,7 @@ fn an_installer_that_keeps_the_driver_disturbs_no_pod() {
     for (case, from, to, keeps) in [
         ("mirror", &before, before.replace("own/a", "mirror.example.com/a"), true),
         ("tag", &before, before.replace("tag: a", "tag: b"), true),
-        ("environment", &before, run_file("580.173.02", ", env: [{name: A, value: b}]"), true),
+        ("environment", &before, before.replace("source:", "env: [{name: A, value: b}], source:"), true),
         ("address", &before, run_file("580.173.02", ", url: \"http://10.0.0.1/a.run\""), true),
         ("pool", &pool("p"), pool("q"), true),
         ("version", &before, run_file("590.10.01", ""), false),

@@ -3,13 +3,16 @@
 use k8s_openapi::api::core::v1::Pod;
 use test_support::planned::Planned;
 
-use crate::sim::Sim;
+use crate::{sim::Sim, sources::NODE_POOL};
 
 /// Returns the pod of the only test of a node with these GPUs, under a policy that requests tests.
 fn test_pod(gpu: &str, runtime: &str, rest: &str) -> Pod {
     let spec = format!("{{readiness: {{validation: {{mode: OnInstall, timeout: 90s}}}}{rest}}}");
     let mut sim = Sim::new().gpu_node("a", gpu, 8).policy("all", &spec);
     sim.node_mut("a").runtime = runtime.into();
+    if rest.contains("CloudInstaller") {
+        sim.label("a", NODE_POOL, Some("gpus"));
+    }
     sim.settle();
     let made: Vec<_> = sim.plans.iter().flat_map(|plan| plan.tests().into_values()).collect();
     assert_eq!(made.len(), 1, "{made:#?}");
@@ -21,7 +24,7 @@ pub(crate) fn every_shape() -> Vec<(&'static str, Pod)> {
     [
         ("validation", "containerd://2.1.4", ""),
         ("validation-class", "docker://27.0.3", ", defaults: {toolkit: {setAsDefault: false, runtimeClass: gpu}}"),
-        ("validation-google", "containerd://2.1.4", ", defaults: {driver: {source: GkeUbuntu}}"),
+        ("validation-google", "containerd://2.1.4", ", defaults: {driver: {source: CloudInstaller}}"),
     ]
     .map(|(case, runtime, rest)| (case, test_pod("2330", runtime, rest)))
     .into()
@@ -43,13 +46,12 @@ fn a_test_requests_one_gpu_of_its_node_and_never_preempts() {
 /// path is that where Google's plugin mounts the driver.
 #[test]
 fn a_test_fits_its_node() {
-    const RUN_FILE: &str =
-        "driver: {source: RunFile, sha256: a1, version: 580.173.02, image: {repository: own/run-file, tag: a}}";
+    const RUN_FILE: &str = "driver: {source: RunFile, runFile: {sha256: a1}, version: 580.173.02, image: {repository: own/run-file, tag: a}}";
     let (cdi, enabled, docker) = ("containerd://2.1.4", "containerd://1.7.27", "docker://27.0.3");
     let (own, cuda12, cuda11) = ("example.com/burn:v1", "vectoradd-cuda12.5.0", "vectoradd-cuda11.7.1");
     let sample = |tag: &str| format!("nvcr.io/nvidia/k8s/cuda-sample:{tag}");
     let renamed = "devicePlugin: {sharing: {timeSlicing: {replicas: 4, renameByDefault: true}}}";
-    let with_google = format!("{RUN_FILE}, devicePlugin: {{flavor: Gke}}");
+    let with_google = format!("{RUN_FILE}, devicePlugin: {{flavor: Google}}");
     let folder = Some("/usr/local/nvidia/lib64");
     for (gpu, runtime, defaults, resource, image, class, path) in [
         ("2330", cdi, "", "nvidia.com/gpu", cuda12, None, None),

@@ -65,11 +65,11 @@ fn driver(page: &mut Page) {
     page.list([
         format!("`Container`: {}.", from_nvidia("VERSION-SYSTEM")),
         format!(
-            "`Container` with `precompiled: true`: {}, if it exists.",
+            "`Container` with `container.precompiled: true`: {}, if it exists.",
             from_nvidia(&driver::precompiled_tag("BRANCH", "KERNEL", "SYSTEM"))
         ),
-        format!("`GkeCos`: `{}`, preloaded on the nodes and in no registry.", images::preloaded(None, images::GKE_COS)),
-        format!("`GkeUbuntu`: `{}`, preloaded as well.", images::preloaded(None, images::GKE_UBUNTU)),
+        format!("`CloudInstaller`: on Container-Optimized OS `{}`, preloaded on the nodes and in no registry.", images::preloaded(None, images::GKE_COS)),
+        format!("`CloudInstaller`: on Ubuntu `{}`, preloaded as well.", images::preloaded(None, images::GKE_UBUNTU)),
         "`RunFile`: no default; set `driver.image`, for example to one that is built from [images/run-file](../guides/run-file.md).".to_owned(),
         "`Preinstalled`: none.".to_owned(),
     ]);
@@ -93,7 +93,7 @@ fn device_plugin(page: &mut Page) {
             code(&nvidia(images::DEVICE_PLUGIN.0, images::DEVICE_PLUGIN.1))
         ),
         format!(
-            "`Gke`: {}. Unverified: that it can be pulled from outside GKE.",
+            "`Google`: {}. Unverified: that it can be pulled from outside GKE.",
             code(&default(images::GKE_DEVICE_PLUGIN))
         ),
         "`External`: none.".to_owned(),

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result};
 use gpu_operator_crd::{
     ClusterGpuPolicy,
-    policy::{DeletionPolicy, DriverSource, Operand, PluginFlavor},
+    policy::{DeletionPolicy, DevicePlugin, Driver, DriverSource, Operand, PluginFlavor},
 };
 
 use super::{Fixture, GOOGLES_DRIVER, HOSTNAME};
@@ -19,7 +19,7 @@ impl Fixture {
         policy.spec.images.registry = "localhost:5999".into();
         // NVIDIA's plugin reads the kernel's list of MIG's device nodes under /proc/driver, where tests cannot create
         // files.
-        let plugins = policy.spec.pools.iter_mut().map(|pool| &mut pool.device_plugin);
+        let plugins = policy.spec.pools.iter_mut().filter_map(|pool| pool.device_plugin.as_mut());
         for plugin in plugins.chain([&mut policy.spec.defaults.device_plugin]).filter(|plugin| plugin.mig.is_some()) {
             take_image(&mut plugin.operand, "localhost:5999/stand-in/k8s-device-plugin");
         }
@@ -36,23 +36,34 @@ impl Fixture {
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let policy: ClusterGpuPolicy = serde_yaml::from_str(&text)?;
         let mut spec = policy.spec;
-        let pools = spec.pools.iter_mut().map(|pool| (&mut pool.driver, &mut pool.device_plugin));
-        for (driver, plugin) in pools.chain([(&mut spec.defaults.driver, &mut spec.defaults.device_plugin)]) {
-            let installs = matches!(driver.source, Some(DriverSource::GkeUbuntu | DriverSource::RunFile));
-            if installs && driver.version.is_none() {
-                // The stand-in installs the given version and does not choose one.
-                driver.version = Some(GOOGLES_DRIVER.to_owned());
-            }
-            for (is_googles, operand) in
-                [(installs, &mut driver.operand), (plugin.flavor == Some(PluginFlavor::Gke), &mut plugin.operand)]
-            {
-                if is_googles || operand.image.is_some() {
-                    take_image(operand, "localhost:5999/google/stand-in");
-                }
+        let (mut operands, pools) = (Vec::new(), &mut spec.pools);
+        for pool in pools {
+            operands.extend(pool.driver.as_mut().map(googles_driver));
+            operands.extend(pool.device_plugin.as_mut().map(googles_plugin));
+        }
+        operands.extend([googles_driver(&mut spec.defaults.driver), googles_plugin(&mut spec.defaults.device_plugin)]);
+        for (is_googles, operand) in operands {
+            if is_googles || operand.image.is_some() {
+                take_image(operand, "localhost:5999/google/stand-in");
             }
         }
         self.apply(&serde_yaml::to_string(&spec)?).await
     }
+}
+
+/// Returns a driver's operand, and whether it is Google's or another installer.
+fn googles_driver(driver: &mut Driver) -> (bool, &mut Operand) {
+    let installs = matches!(driver.source, Some(DriverSource::CloudInstaller | DriverSource::RunFile));
+    if installs && driver.version.is_none() {
+        // The stand-in installs the given version and does not choose one.
+        driver.version = Some(GOOGLES_DRIVER.to_owned());
+    }
+    (installs, &mut driver.operand)
+}
+
+/// Returns a plugin's operand, and whether it is Google's.
+fn googles_plugin(plugin: &mut DevicePlugin) -> (bool, &mut Operand) {
+    (plugin.flavor == Some(PluginFlavor::Google), &mut plugin.operand)
 }
 
 /// Sets an operand's image to that of a stand-in.

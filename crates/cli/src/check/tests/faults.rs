@@ -19,7 +19,7 @@ use crate::{
 #[expect(clippy::too_many_lines, reason = "a table")]
 pub fn cause(check: Check, facts: &mut Facts) {
     match check {
-        Check::KubernetesVersion => facts.kubernetes = Ok("v1.32.9".to_owned()),
+        Check::KubernetesVersion => facts.kubernetes = Ok("v1.31.9".to_owned()),
         Check::InstallRights => list(&mut facts.rights)[3].is_allowed = false,
         Check::AdmissionPolicyApi => {
             facts.admission = Err(ReadError::NotInstalled("validatingadmissionpolicies".to_owned()));

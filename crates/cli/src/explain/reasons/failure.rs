@@ -125,8 +125,7 @@ pub const PODS_FORBIDDEN: Entry = Entry {
     meaning: "The API server rejects the stage's pods, or has failed to create them for a minute, for example because a \
                webhook does not answer. If the policy has no nodes, the pods are those of the probe.",
     action: "Label the namespace `pod-security.kubernetes.io/enforce=privileged`. On GKE set the chart's \
-              `resourceQuota.enabled=true`. If service account `nodestack-gke-device-plugin` is not found, \
-              `devicePlugin.healthMonitoring` needs the chart's `gkeHealthMonitoring=true`. Otherwise the message \
+              `resourceQuota.enabled=true`. Otherwise the message \
               names the policy that rejects the pods, or the webhook.",
 };
 
@@ -154,7 +153,7 @@ pub const GPU_MISSING: Entry = Entry {
 pub const GPU_UNHEALTHY: Entry = Entry {
     list: List::Failure,
     condition: "",
-    meaning: "The probe reports that a GPU must not be used, and fewer GPUs are healthy than `health.minHealthyGpus`. \
+    meaning: "The probe reports that a GPU must not be used, and fewer GPUs are healthy than `health.minHealthyGPUs`. \
                On a node that is Ready nevertheless it is a warning.",
     action: "The message contains the GPU's PCI address, its most severe cause and the required action; see [GPU \
               health](../operate/health.md).",
@@ -241,8 +240,8 @@ pub const DRIVER_LIBRARY_NOT_FOUND: Entry = Entry {
     condition: "",
     meaning: "An NVIDIA kernel module is loaded that this operator did not install, and no `libnvidia-ml.so` of its \
                version was found. `Auto` never installs a driver over it.",
-    action: "Set the host directory that contains the libraries: `driver: {source: Preinstalled, installDir: \
-              /opt/vendor/lib}`. To replace that driver, set `source: Container`. [Drivers](../guides/drivers.md) \
+    action: "Set the host directory that contains the libraries: `driver: {source: Preinstalled, preinstalled: {installDir: \
+              /opt/vendor/lib}}`. To replace that driver, set `source: Container`. [Drivers](../guides/drivers.md) \
               lists the directories that are searched.",
 };
 
@@ -315,7 +314,7 @@ pub const KERNEL_HEADERS_UNAVAILABLE: Entry = Entry {
     condition: "",
     meaning: "The driver is compiled on the node, and the headers of the node's kernel are missing, usually because the \
                repositories lack them.",
-    action: "Set repositories that contain them in `driver.configMaps.repositories`, set `precompiled: true`, or boot \
+    action: "Set repositories that contain them in `driver.container.configMaps.repositories`, set `precompiled: true`, or boot \
               a kernel whose headers are available.",
 };
 
@@ -343,13 +342,13 @@ pub const CHECKSUM_MISSING: Entry = Entry {
     condition: "",
     meaning: "The policy has no checksum for the `.run` file of source `RunFile`, or neither `version` nor `url`. A \
                pool that sets one of the three sets all that it needs: it inherits none of them.",
-    action: "Add `driver.sha256` with the checksum that `sha256sum` prints for the file.",
+    action: "Add `driver.runFile.sha256` with the checksum that `sha256sum` prints for the file.",
 };
 
 pub const CHECKSUM_MISMATCH: Entry = Entry {
     list: List::Failure,
     condition: "",
-    meaning: "The `.run` file has another checksum than `driver.sha256`: it is the file of another version, \
+    meaning: "The `.run` file has another checksum than `driver.runFile.sha256`: it is the file of another version, \
                incomplete, or was changed. It was not executed.",
     action: "Compare the checksum with the one that the file's publisher states. If it is correct, replace the file \
               on the mirror or set another `url`; otherwise correct `sha256`.",
@@ -369,5 +368,5 @@ pub const UNKNOWN_GPU: Entry = Entry {
     meaning: "The node's GPU is not in the catalogue, so the operator cannot determine its driver and kernel modules. \
                The node is left unchanged.",
     action: "Add the PCI id to `spec.models` with the card's architecture, or set the fields in the message: \
-              `driver.version` and `driver.kernelModule`, or for source `RunFile` `driver.url` and `driver.sha256`.",
+              `driver.version` and `driver.container.kernelModule`, or for source `RunFile` `driver.runFile.url` and `driver.runFile.sha256`.",
 };

@@ -222,6 +222,21 @@ fn a_missing_gpu_has_its_last_address() {
 }
 
 #[test]
+fn it_is_shown_what_the_pool_sets() {
+    for (pool, line) in [
+        (
+            "driver: {}, rollout: {paused: false}",
+            "set by the pool: driver, rollout; by the policy: toolkit, devicePlugin",
+        ),
+        ("match: {models: [nvidia-h100-80gb]}", "set by the pool: none; by the policy: driver, toolkit"),
+    ] {
+        let sim = Sim::settled_fleet(&format!("{{pools: [{{name: p, {pool}}}]}}"), &["a"]);
+        let text = screen(&sim, "a").split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(line), "{pool}: {text}");
+    }
+}
+
+#[test]
 fn the_source_of_the_model_is_named() {
     for (key, value) in
         [(keys::MODEL_OVERRIDE, "nvidia-a100-80gb"), ("cloud.google.com/gke-accelerator", "nvidia-h100-80gb")]

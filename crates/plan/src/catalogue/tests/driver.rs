@@ -325,12 +325,12 @@ fn an_unsupported_kernel_module_is_rejected_with_another() {
     use KernelModule::{Auto, Open, Proprietary};
     assert_eq!(
         flavour("nvidia-tesla-p100", "580.173.02", Open).unwrap_err(),
-        "nvidia-tesla-p100 (Pascal) runs with the proprietary kernel modules only; write driver.kernelModule: \
+        "nvidia-tesla-p100 (Pascal) runs with the proprietary kernel modules only; write driver.container.kernelModule: \
          Proprietary, or Auto to leave the choice to the operator"
     );
     assert_eq!(
         flavour("nvidia-b200", "580.173.02", Proprietary).unwrap_err(),
-        "nvidia-b200 (Blackwell) runs with the open kernel modules only; write driver.kernelModule: Open, or Auto to \
+        "nvidia-b200 (Blackwell) runs with the open kernel modules only; write driver.container.kernelModule: Open, or Auto to \
          leave the choice to the operator"
     );
     assert!(flavour("nvidia-tesla-t4", "470.256.02", Open).unwrap_err().contains("exist from branch 515 on"));

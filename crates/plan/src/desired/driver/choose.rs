@@ -2,7 +2,7 @@
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{
-    policy::{Driver, DriverSource, KernelModule},
+    policy::{Driver, DriverSource, KernelModule, RunFile},
     reason::Reason,
     report::{CONTAINER_ROOT, GKE_ROOT, InstalledDriver, Report, VirtualGpus},
 };
@@ -16,6 +16,9 @@ use crate::{
 
 /// The label of every GKE node. Users copy the accelerator's label to other nodes, so that proves less.
 pub const GKE_NODE_POOL: &str = "cloud.google.com/gke-nodepool";
+/// `ID` of Container-Optimized OS.
+const COS: &str = "cos";
+const UBUNTU: &str = "ubuntu";
 /// The folder outside GKE.
 const RUN_FILE_ROOT: &str = "/opt/nvidia";
 /// The label that shows which driver GKE installs.
@@ -36,11 +39,12 @@ impl Subject<'_> {
         driver.installed.iter().all(|found| found.version != loaded).then_some(loaded)
     }
 
-    fn google(&self) -> Option<DriverSource> {
+    /// Whether a cloud has an installer for the node.
+    fn has_installer(&self) -> bool {
         match self.report.os.id.as_str() {
-            "cos" => Some(DriverSource::GkeCos),
-            "ubuntu" if self.node.labels.contains_key(GKE_NODE_POOL) => Some(DriverSource::GkeUbuntu),
-            _ => None,
+            COS => true,
+            UBUNTU => self.node.labels.contains_key(GKE_NODE_POOL),
+            _ => false,
         }
     }
 
@@ -75,24 +79,11 @@ impl Subject<'_> {
         let release = self.catalogue.default_driver_for(&self.discovery.accelerators, &os.id, &os.version_id);
         release.map_or_else(|| self.recommended(), |release| Ok(release.version.clone()))
     }
-
-    /// Checks that an installer is made for the node's system.
-    fn must_run(&self, driver: &Driver, os: &str, required: &str) -> Result<(), Fault> {
-        let own = driver.operand.image.as_ref().is_some_and(|image| image.repository.is_some());
-        if own || self.report.os.id == os {
-            return Ok(());
-        }
-        let running = format!("{} {}", self.report.os.id, self.report.os.version_id);
-        let running = Some(running.trim()).filter(|running| !running.is_empty()).unwrap_or("an unknown system");
-        let message =
-            format!("driver.source {required}; this node runs {running}. Set driver.source: Auto, or driver.image");
-        Err(Fault { reason: Reason::NoDriverImageForOS, message })
-    }
 }
 
 fn library_not_found(loaded: &str) -> Fault {
     let message = format!(
-        "kernel module nvidia {loaded} is loaded, but libnvidia-ml.so.{loaded} was found neither by the host's dynamic linker (/etc/ld.so.cache, /etc/ld.so.conf) nor in the usual folders, {CONTAINER_ROOT} and {GKE_ROOT}: the driver is left unchanged; write driver: {{source: Preinstalled, installDir: FOLDER}} with the folder of the host that contains the libraries, or source: Container to replace the driver"
+        "kernel module nvidia {loaded} is loaded, but libnvidia-ml.so.{loaded} was found neither by the host's dynamic linker (/etc/ld.so.cache, /etc/ld.so.conf) nor in the usual folders, {CONTAINER_ROOT} and {GKE_ROOT}: the driver is left unchanged; write driver: {{source: Preinstalled, preinstalled: {{installDir: FOLDER}}}} with the folder of the host that contains the libraries, or source: Container to replace the driver"
     );
     Fault { reason: Reason::DriverLibraryNotFound, message }
 }
@@ -115,7 +106,7 @@ fn of_guest(VirtualGpus { host_driver_version, host_driver_branch, .. }: &Virtua
     };
     let wanted = branch.map_or_else(|| "of its release".to_owned(), |branch| format!("of branch {branch}"));
     let message = format!(
-        "the node's GPUs are virtual GPUs of a hypervisor {host}: they need NVIDIA's vGPU guest driver {wanted}, and no data centre driver works; install the guest driver in the machine's image, or write driver.source: Container with driver.image, or RunFile with driver.url, of the guest driver"
+        "the node's GPUs are virtual GPUs of a hypervisor {host}: they need NVIDIA's vGPU guest driver {wanted}, and no data centre driver works; install the guest driver in the machine's image, or write driver.source: Container with driver.image, or RunFile with driver.runFile.url, of the guest driver"
     );
     Fault { reason: Reason::DriverNotInstalled, message }
 }
@@ -132,13 +123,21 @@ pub fn choose(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> 
     match driver.source.unwrap_or_default() {
         DriverSource::Auto => auto(driver, on),
         // If the policy sets the folder, the probe must know the folder before it can find a driver there.
-        DriverSource::Preinstalled if let Some(root) = &driver.install_dir => {
+        DriverSource::Preinstalled if let Some(root) = &driver.preinstalled.install_dir => {
             Ok(DriverChoice::Preinstalled { root: root.clone() })
         }
         DriverSource::Preinstalled => {
             preinstalled(on, |_| true).ok_or_else(|| on.unexplained().map_or_else(not_installed, library_not_found))
         }
-        source => from(source, driver, on, driver.install_dir.as_deref()),
+        DriverSource::Container => container(driver, on),
+        DriverSource::CloudInstaller => {
+            installer_image(driver)?;
+            cloud_installer(driver, on)
+        }
+        DriverSource::RunFile => {
+            installer_image(driver)?;
+            run_file(driver, on)
+        }
     }
 }
 
@@ -149,53 +148,33 @@ pub fn third_party(report: &Report) -> DriverChoice {
     DriverChoice::Preinstalled { root: found.map_or_else(|| CONTAINER_ROOT.to_owned(), |found| found.root.clone()) }
 }
 
-fn from(source: DriverSource, driver: &Driver, on: &Subject<'_>, root: Option<&str>) -> Result<DriverChoice, Fault> {
-    let of_gke = on.google().is_some() || on.node.labels.contains_key(GKE_NODE_POOL);
-    let usual = if source == DriverSource::RunFile && !of_gke { RUN_FILE_ROOT } else { GKE_ROOT };
-    let root = root.unwrap_or(usual).to_owned();
-    if driver.source == Some(source) {
-        installer_image(source, driver)?;
-    }
-    match source {
-        DriverSource::GkeCos => gke_cos(driver, on, root),
-        DriverSource::GkeUbuntu => gke_ubuntu(driver, on, root),
-        DriverSource::RunFile => run_file(driver, on, root),
-        DriverSource::Auto | DriverSource::Container | DriverSource::Preinstalled => container(driver, on),
-    }
-}
-
 /// The tag of an installer's image cannot be derived from the driver's version, and does not apply to another repository.
-fn installer_image(source: DriverSource, driver: &Driver) -> Result<(), Fault> {
-    let installs = matches!(source, DriverSource::GkeCos | DriverSource::GkeUbuntu | DriverSource::RunFile);
-    let Some(image) = driver.operand.image.as_ref().filter(|_| installs) else {
+fn installer_image(driver: &Driver) -> Result<(), Fault> {
+    let image = driver.operand.image.as_ref();
+    if image.is_none_or(|image| image.repository.is_some() || image.tag.is_none() && image.digest.is_none()) {
         return Ok(());
-    };
-    let message = match (&image.repository, image.tag.is_some() || image.digest.is_some()) {
-        (Some(repository), false) => format!(
-            "driver.image.repository {repository} has no tag or digest, and the tag of an installer's image cannot be derived from the driver's version; write driver.image.tag or driver.image.digest"
-        ),
-        (None, true) => "driver.image has a tag or digest but no repository, and installers have no default repository; write driver.image.repository, or remove driver.image".to_owned(),
-        _ => return Ok(()),
-    };
-    Err(Fault { reason: Reason::NoDriverImageForOS, message })
+    }
+    let message = "driver.image has a tag or digest but no repository, and installers have no default repository; write driver.image.repository, or remove driver.image";
+    Err(Fault { reason: Reason::NoDriverImageForOS, message: message.to_owned() })
 }
 
 /// Prefers a loaded driver that works, then a driver that GKE is about to install, then the installer for the system. For virtual GPUs there
 /// is no such installer.
 fn auto(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
-    let google = on.google();
-    let own_root = if google.is_some() { GKE_ROOT } else { CONTAINER_ROOT };
+    let has_installer = on.has_installer();
+    let own_root = if has_installer { GKE_ROOT } else { CONTAINER_ROOT };
     // A working driver of this operator is not replaced because libraries were installed on the host.
     let own_works = on.has_driver && on.works(own_root);
     // Files of Google's installers do not count as a host driver until the driver is loaded without this operator's.
     let foreign = |installed: &InstalledDriver| {
-        !own_works && (google.is_none() || installed.root != GKE_ROOT || !on.has_driver && on.works(GKE_ROOT))
+        !own_works && (!has_installer || installed.root != GKE_ROOT || !on.has_driver && on.works(GKE_ROOT))
     };
     match (preinstalled(on, foreign), on.unexplained()) {
         (Some(choice), _) => Ok(choice),
         (None, Some(loaded)) => Err(library_not_found(loaded)),
         (None, None) if let Some(guest) = on.report.vgpu.as_ref().filter(|vgpu| vgpu.present) => Err(of_guest(guest)),
-        (None, None) => from(google.unwrap_or(DriverSource::Container), driver, on, None),
+        (None, None) if has_installer => cloud_installer(driver, on),
+        (None, None) => container(driver, on),
     }
 }
 
@@ -207,48 +186,49 @@ fn preinstalled(on: &Subject<'_>, counts: impl Fn(&InstalledDriver) -> bool) -> 
     Some(DriverChoice::Preinstalled { root: root.to_owned() })
 }
 
-fn gke_cos(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
-    on.must_run(driver, "cos", "GkeCos requires Container-Optimized OS")?;
+/// GKE has an installer for each of two systems; an image of the user's runs on any.
+fn cloud_installer(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
+    let os = &on.report.os;
+    let has_image = driver.operand.image.as_ref().is_some_and(|image| image.repository.is_some());
+    if !has_image && !on.has_installer() {
+        let running = format!("{} {}", os.id, os.version_id);
+        let running = Some(running.trim()).filter(|running| !running.is_empty()).unwrap_or("an unknown system");
+        let message = format!(
+            "driver.source CloudInstaller requires a node of GKE, with Container-Optimized OS or Ubuntu; this node runs {running}. Set driver.source: Auto, or driver.image"
+        );
+        return Err(Fault { reason: Reason::NoDriverImageForOS, message });
+    }
     if let Some(version) = &driver.version {
         on.supports(version)?;
     }
-    let channel = || driver.channel.unwrap_or_default().as_str().to_owned();
-    let flavour = driver.version.clone().unwrap_or_else(channel);
+    let (version, root) = (driver.version.clone(), GKE_ROOT.to_owned());
+    if os.id != COS {
+        return Ok(DriverChoice::GkeUbuntu { version, root });
+    }
+    let flavour = version.unwrap_or_else(|| driver.cloud_installer.channel.unwrap_or_default().as_str().to_owned());
     Ok(DriverChoice::GkeCos { flavour, root })
 }
 
-fn gke_ubuntu(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
-    on.must_run(driver, "ubuntu", "GkeUbuntu requires Ubuntu")?;
-    if let Some(version) = &driver.version {
-        on.supports(version)?;
-    }
-    Ok(DriverChoice::GkeUbuntu { version: driver.version.clone(), root })
-}
-
 /// Any operating system is allowed: the user's installer is built for the nodes' system.
-fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverChoice, Fault> {
-    if driver.operand.image.as_ref().is_none_or(|image| image.repository.is_none()) {
-        let message = "driver.source RunFile has no default image; write driver.image.repository and driver.image.tag of an installer built for the nodes' operating system, such as this project's images/run-file";
-        return Err(Fault { reason: Reason::NoDriverImageForOS, message: message.into() });
-    }
-    // Admission does not see a pool's fields over those of the defaults.
-    let Some(sha256) = driver.sha256.clone().filter(|_| driver.version.is_some() || driver.url.is_some()) else {
-        let message = "source RunFile executes only a file of a known checksum; write driver.version or driver.url, and the file's checksum as sha256sum prints it in driver.sha256, at the same place";
+fn run_file(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
+    let Some(RunFile { url, sha256, install_dir }) = &driver.run_file else {
+        // Admission has checked it.
+        let message = "source RunFile needs the file; write driver.runFile.sha256";
         return Err(Fault { reason: Reason::ChecksumMissing, message: message.into() });
     };
-    let url_version = driver.url.as_deref().and_then(run_file_version);
+    let url_version = url.as_deref().and_then(run_file_version);
     let version = match &driver.version {
         Some(version) if url_version.is_some_and(|other| other != version) => {
             let message = format!(
-                "driver.version is {version}, but driver.url is the address of {}; write the url of {version}, or remove driver.version",
+                "driver.version is {version}, but driver.runFile.url is the address of {}; write the url of {version}, or remove driver.version",
                 url_version.unwrap_or_default()
             );
             return Err(Fault { reason: Reason::DriverUnsupported, message });
         }
         version => version.as_deref().or(url_version).map(str::to_owned),
     };
-    if driver.url.is_none() {
-        on.must_be_known("driver.url")?;
+    if url.is_none() {
+        on.must_be_known("driver.runFile.url")?;
     }
     if let Some(version) = &version {
         on.supports(version)?;
@@ -257,20 +237,22 @@ fn run_file(driver: &Driver, on: &Subject<'_>, root: String) -> Result<DriverCho
         let version = version.as_deref().unwrap_or_default();
         run_file_url(version, &on.discovery.accelerators, &on.node.arch)
     };
-    let url = driver.url.clone().unwrap_or_else(public);
-    Ok(DriverChoice::RunFile { version, url, sha256, root })
+    let url = url.clone().unwrap_or_else(public);
+    let of_gke = on.report.os.id == COS || on.node.labels.contains_key(GKE_NODE_POOL);
+    let root = install_dir.as_deref().unwrap_or(if of_gke { GKE_ROOT } else { RUN_FILE_ROOT }).to_owned();
+    Ok(DriverChoice::RunFile { version, url, sha256: sha256.clone(), root })
 }
 
 fn container(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
-    if driver.version.is_none() || driver.kernel_module.unwrap_or_default() == KernelModule::Auto {
-        on.must_be_known("driver.version and driver.kernelModule: Open or Proprietary")?;
+    let module = driver.container.kernel_module.unwrap_or_default();
+    if driver.version.is_none() || module == KernelModule::Auto {
+        on.must_be_known("driver.version and driver.container.kernelModule: Open or Proprietary")?;
     }
     // A user's tag includes the operating system; the list of published images does not apply.
     let own_image = driver.operand.image.as_ref().is_some_and(|image| image.tag.is_some() || image.digest.is_some());
     let version = driver.version.clone().map_or_else(|| on.recommended_image(), Ok)?;
     on.supports(&version)?;
     // A node has one driver, so all of its GPUs use the same modules.
-    let module = driver.kernel_module.unwrap_or_default();
     let flavour =
         common_module_flavour(&on.discovery.accelerators, &version, module).map_err(|error| unsupported(&error))?;
     let open = flavour == Flavour::Open;
@@ -282,7 +264,7 @@ fn container(driver: &Driver, on: &Subject<'_>) -> Result<DriverChoice, Fault> {
             .driver_image_os(&on.discovery.accelerators, &version, &running.id, &running.version_id)
             .map_err(|error| Fault { reason: Reason::NoDriverImageForOS, message: error.to_string() })?
     };
-    let parameters = driver.config_maps.kernel_modules.clone();
+    let parameters = driver.container.config_maps.kernel_modules.clone();
     let kernel = precompiled_image(driver, on, branch, &os).filter(|image| Some(image.as_str()) != on.missing_image);
     Ok(match kernel {
         Some(_) => {

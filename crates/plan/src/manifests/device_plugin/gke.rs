@@ -1,10 +1,7 @@
 //! Google's device plugin, which mounts the driver's folder into containers and needs no container toolkit. (Flags,
 //! mounts and port are those of its sources; the image's name is unverified.)
 
-use k8s_openapi::api::core::v1::{
-    ConfigMapProjection, Container, ContainerPort, EnvVar, EnvVarSource, KeyToPath, ObjectFieldSelector,
-    ProjectedVolumeSource, SecurityContext, ServiceAccountTokenProjection, Volume, VolumeProjection,
-};
+use k8s_openapi::api::core::v1::{Container, ContainerPort, SecurityContext};
 
 use crate::manifests::{
     device_plugin::config::{self, SOCKETS},
@@ -22,47 +19,7 @@ const KUBELET: &str = "/var/lib/kubelet";
 const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources";
 const FILE: &str = "gpu_config.json";
 
-/// For a plugin that reports critical XIDs on its Node. The chart creates the account if `gkeHealthMonitoring` is enabled.
-pub const ACCOUNT: &str = "nodestack-gke-device-plugin";
-
-/// By this variable the plugin finds its Node. (Unverified.)
-fn node_name() -> EnvVar {
-    let field = ObjectFieldSelector { field_path: "spec.nodeName".to_owned(), ..ObjectFieldSelector::default() };
-    let source = EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() };
-    EnvVar { name: "NODE_NAME".to_owned(), value: None, value_from: Some(source) }
-}
-
-/// Mounted only in the plugin: the pod's gate does not use the API server.
-const TOKEN: &str = "api-access";
-
-fn token() -> Volume {
-    let token = ServiceAccountTokenProjection {
-        path: "token".to_owned(),
-        expiration_seconds: Some(3607),
-        ..ServiceAccountTokenProjection::default()
-    };
-    let authority = ConfigMapProjection {
-        name: "kube-root-ca.crt".to_owned(),
-        items: Some(vec![KeyToPath { key: "ca.crt".to_owned(), path: "ca.crt".to_owned(), mode: None }]),
-        ..ConfigMapProjection::default()
-    };
-    let sources = vec![
-        VolumeProjection { service_account_token: Some(token), ..VolumeProjection::default() },
-        VolumeProjection { config_map: Some(authority), ..VolumeProjection::default() },
-    ];
-    Volume {
-        name: TOKEN.to_owned(),
-        projected: Some(ProjectedVolumeSource { sources: Some(sources), ..ProjectedVolumeSource::default() }),
-        ..Volume::default()
-    }
-}
-
-pub fn pod(
-    input: &PodInput<'_>,
-    replicas: Option<u32>,
-    metrics_port: Option<u16>,
-    health_monitoring: bool,
-) -> PodParts {
+pub fn pod(input: &PodInput<'_>, replicas: Option<u32>, metrics_port: Option<u16>) -> PodParts {
     let root = input.key.driver.root();
     let mut args = vec![
         "-logtostderr".to_owned(),
@@ -72,9 +29,6 @@ pub fn pod(
     ];
     if let Some(port) = metrics_port {
         args.extend(["--enable-container-gpu-metrics".to_owned(), format!("--gpu-metrics-port={port}")]);
-    }
-    if health_monitoring {
-        args.push("--enable-health-monitoring".to_owned());
     }
     let mut mounts = vec![
         mount("sockets", "/device-plugin", Mode::Writable),
@@ -100,12 +54,7 @@ pub fn pod(
         mounts.push(mount(config::VOLUME, "/etc/nvidia", Mode::ReadOnly));
         volumes.push(config::volume());
     }
-    let mut environment = vec![env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"))];
-    if health_monitoring {
-        environment.push(node_name());
-        mounts.push(mount(TOKEN, "/var/run/secrets/kubernetes.io/serviceaccount", Mode::ReadOnly));
-        volumes.push(token());
-    }
+    let environment = vec![env("LD_LIBRARY_PATH", &format!("{DRIVER_IN_CONTAINER}/lib64"))];
     let main = Container {
         command: Some(vec!["/usr/bin/nvidia-gpu-device-plugin".to_owned()]),
         ports: metrics_port.map(|port| {

@@ -2,10 +2,10 @@
 
 use gpu_operator_common::mig_layout::MigLayout;
 use gpu_operator_crd::{
-    policy::{DeviceIdStrategy, MigStrategy, PluginFlags, Sharing},
+    policy::{MigStrategy, Sharing},
     report::{CDI_SPECS, CONTAINER_ROOT, HOST_ROOT},
 };
-use k8s_openapi::api::core::v1::{Container, EnvVar, SecurityContext, Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, SecurityContext, Volume, VolumeMount};
 
 use crate::{
     container_names::DIVIDER,
@@ -28,7 +28,6 @@ pub fn nvidia_pod(
     sharing: Option<&Sharing>,
     mig: MigStrategy,
     layout: Option<&MigLayout>,
-    flags: PluginFlags,
 ) -> PodParts {
     let root = input.key.driver.root();
     let mut environment = vec![
@@ -43,7 +42,6 @@ pub fn nvidia_pod(
     if mig != MigStrategy::None {
         environment.extend([env("MIG_STRATEGY", mig.as_str()), env("NVIDIA_MIG_MONITOR_DEVICES", "all")]);
     }
-    environment.extend(variables(flags));
     let mut mounts = vec![
         mount("sockets", SOCKETS, Mode::Writable),
         mount("driver-root", pod::DRIVER_ROOT, Mode::Follow),
@@ -105,17 +103,6 @@ pub fn nvidia_pod(
 fn plugin_command(driver_root: &str, by_mps: bool) -> Option<Vec<String>> {
     let options: &[&str] = if by_mps { &["--mps"] } else { &[] };
     (by_mps || driver_root == HOST_ROOT).then(|| pod::injecting_command(options, PROGRAM))
-}
-
-fn variables(flags: PluginFlags) -> impl Iterator<Item = EnvVar> {
-    let PluginFlags { fail_on_init_error, pass_device_specs, device_id_strategy } = flags;
-    let switch = |on: Option<bool>| on.map(|on| if on { "true" } else { "false" });
-    let variables = [
-        ("FAIL_ON_INIT_ERROR", switch(fail_on_init_error)),
-        ("PASS_DEVICE_SPECS", switch(pass_device_specs)),
-        ("DEVICE_ID_STRATEGY", device_id_strategy.map(DeviceIdStrategy::as_str)),
-    ];
-    variables.into_iter().filter_map(|(name, value)| Some(env(name, value?)))
 }
 
 /// The plugin's own pod needs no RuntimeClass: it mounts the driver's root and the device nodes, and could not wait for a runtime that does

@@ -25,7 +25,7 @@ const JOINED: &str = "update pending: until the rollout of this pool goes on, a 
 impl<'f> PoolUpdates<'f> {
     /// Whether nodes that join do not get what is being rolled out, because that is stopped or its canary nodes have not proven it.
     pub(super) fn holds_back(&self, ledger: &Ledger<'_>) -> bool {
-        let is_stopped = self.is_halted || self.terms.is_paused();
+        let is_stopped = self.is_halted || self.terms.is_paused;
         let is_unproven = is_stopped || self.goals.rolled_back || self.waves.next() != Next::Rest;
         let since = ledger.pool(self.name).and_then(|pool| pool.since.as_ref());
         is_unproven && (since.is_some() || self.members.iter().any(|assessed| is_outdated(&assessed.member)))

@@ -98,7 +98,7 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::DriverImageNotFound, A, || without_image("{}", UBUNTU, "595.91.07")),
     (Reason::PrecompiledImageMissing, A, || {
         without_image(
-            "{defaults: {driver: {precompiled: true}}}",
+            "{defaults: {driver: {container: {precompiled: true}}}}",
             ("ubuntu", "24.04"),
             "595-6.8.0-60-generic-ubuntu24.04",
         )
@@ -106,13 +106,13 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::DriverNotLoaded, A, || node("{}", UBUNTU, &[]).then(|sim| sim.host_driver("a", "580.1.1", false))),
     (Reason::DriverNotInstalled, A, || node("{defaults: {driver: {source: Preinstalled}}}", UBUNTU, &[])),
     (Reason::DriverNotInstalled, A, || {
-        node("{defaults: {driver: {source: Preinstalled, installDir: /opt/vendor}}}", UBUNTU, &[])
+        node("{defaults: {driver: {source: Preinstalled, preinstalled: {installDir: /opt/vendor}}}}", UBUNTU, &[])
     }),
     (Reason::DriverLibraryNotFound, A, || {
         node("{}", UBUNTU, &[]).then(|sim| sim.report("a").driver.loaded = Some("535.261.03".into())).run_for(60)
     }),
     (Reason::DriverLibraryNotFound, A, || {
-        node("{defaults: {driver: {source: Preinstalled, installDir: /opt/vendor}}}", UBUNTU, &[])
+        node("{defaults: {driver: {source: Preinstalled, preinstalled: {installDir: /opt/vendor}}}}", UBUNTU, &[])
             .then(|sim| sim.report("a").driver.loaded = Some("535.261.03".into()))
     }),
     (Reason::GpuBoundToOtherDriver, A, || {
@@ -130,7 +130,7 @@ pub const SCENARIOS: &[Scenario] = &[
     }),
     (Reason::NoDriverImageForOS, A, || node("{}", ("centos", "7"), &[])),
     (Reason::NoDriverImageForOS, A, || {
-        node("{defaults: {driver: {source: RunFile, sha256: a1, version: 450.66}}}", ("centos", "7"), &[])
+        node("{defaults: {driver: {source: CloudInstaller, version: 450.66}}}", ("centos", "7"), &[])
     }),
     (Reason::ChecksumMissing, A, || {
         node(
@@ -147,7 +147,7 @@ pub const SCENARIOS: &[Scenario] = &[
     }),
     (Reason::DevicePluginUnsupported, A, || {
         node(
-            "{defaults: {driver: {source: GkeCos}, devicePlugin: {sharing: {mps: {replicas: 4}}}}}",
+            "{defaults: {driver: {source: CloudInstaller}, devicePlugin: {sharing: {mps: {replicas: 4}}}}}",
             ("cos", "117"),
             &[],
         )

@@ -120,7 +120,7 @@ fn label() -> BoxedStrategy<(&'static str, Option<&'static str>)> {
 
 /// Returns the key and the effect of a startup taint.
 pub fn startup_taint() -> BoxedStrategy<(&'static str, &'static str)> {
-    let keys = [keys::STARTUP_TAINT, keys::AUTOSCALER_STARTUP_TAINT];
+    let keys = [keys::STARTUP_TAINT, "startup-taint.cluster-autoscaler.kubernetes.io/gpu"];
     (select(keys.to_vec()), select(vec!["NoSchedule", "NoExecute", "PreferNoSchedule"])).boxed()
 }
 

@@ -6,10 +6,10 @@ use std::{collections::BTreeMap, fmt};
 use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
-        Compatibility, CompatibleLabels, Defaults, DeletionPolicy, DevicePlugin, Driver, DriverSource, Health, Image,
-        Images, Injection, KernelModule, Mig, MigLayoutEntry, MigMode, MigProfile, MigStrategy, Mps, NodeLabel,
-        Operand, PodMetadata, Pool, PoolMatch, Proxy, PullSecret, Readiness, RolloutStrategy, Selector, Sharing,
-        SharingMode, StartupTaint, StartupTaintPreset, TimeSlicing, Toolkit, Validation, ValidationMode,
+        Compatibility, CompatibleLabels, Defaults, DeletionPolicy, DevicePlugin, Driver, DriverContainer, DriverSource,
+        Health, Image, Images, Injection, KernelModule, Mig, MigLayoutEntry, MigMode, MigProfile, MigStrategy, Mps,
+        NodeLabel, Operand, PodMetadata, Pool, PoolMatch, Proxy, PullSecret, Readiness, RolloutStrategy, RunFile,
+        Selector, Sharing, StartupTaint, TimeSlicing, Toolkit, Validation, ValidationMode,
     },
     selector::{Operator, Requirement},
 };
@@ -36,7 +36,7 @@ impl fmt::Debug for RandomSpec {
 impl RandomSpec {
     /// Returns whether the policy repartitions the GPUs of any pool.
     pub fn manages_mig(&self) -> bool {
-        let pools = self.0.pools.iter().map(|pool| &pool.device_plugin);
+        let pools = self.0.pools.iter().filter_map(|pool| pool.device_plugin.as_ref());
         let mut plugins = pools.chain([&self.0.defaults.device_plugin]);
         plugins.any(|plugin| plugin.mig.as_ref().is_some_and(|mig| mig.mode() != MigMode::Unmanaged))
     }
@@ -44,7 +44,7 @@ impl RandomSpec {
     /// Makes the policy repartition the GPUs of all pools, for which none can be shared by MPS, or of none.
     pub fn manage_mig(&mut self, all: bool) {
         let Self(ClusterGpuPolicySpec { pools, defaults, .. }) = self;
-        let pools = pools.iter_mut().map(|pool| &mut pool.device_plugin);
+        let pools = pools.iter_mut().filter_map(|pool| pool.device_plugin.as_mut());
         for plugin in pools.chain([&mut defaults.device_plugin]) {
             if all {
                 plugin.sharing.mps = None;
@@ -132,18 +132,22 @@ fn pool(name: &'static str) -> BoxedStrategy<Pool> {
             matches: PoolMatch { models: models.into_iter().map(Into::into).collect(), node_selector },
             node_labels: labels.into_iter().map(|(key, value)| node_label(key, value)).collect(),
             gpus_per_node,
-            driver,
-            toolkit,
-            device_plugin,
+            driver: set(driver),
+            toolkit: set(toolkit),
+            device_plugin: set(device_plugin),
             ..Pool::default()
         })
         .boxed()
 }
 
+fn set<T: Default + PartialEq>(value: T) -> Option<T> {
+    Some(value).filter(|value| *value != T::default())
+}
+
 fn driver() -> BoxedStrategy<Driver> {
     let version = || option::weighted(0.7, select(vec!["595.91.07", "590.10.01", "580.173.02", "470.256.02"]));
     let plain = |version: Option<&str>| Driver { version: version.map(Into::into), ..Driver::default() };
-    let installer = select(vec![DriverSource::RunFile, DriverSource::GkeUbuntu, DriverSource::GkeCos]);
+    let installer = select(vec![DriverSource::RunFile, DriverSource::CloudInstaller]);
     let install_dir = select(vec![None, Some("/srv/nvidia")]);
     let module = select(vec![KernelModule::Open, KernelModule::Proprietary]);
     prop_oneof![
@@ -151,26 +155,35 @@ fn driver() -> BoxedStrategy<Driver> {
         4 => version().prop_map(plain),
         1 => version().prop_map(move |version| Driver { source: Some(DriverSource::Container), ..plain(version) }),
         1 => Just(Driver { source: Some(DriverSource::Preinstalled), ..Driver::default() }),
-        1 => (version(), module).prop_map(move |(version, module)| Driver { kernel_module: Some(module), ..plain(version) }),
+        1 => (version(), module).prop_map(move |(version, module)| {
+            let container = DriverContainer { kernel_module: Some(module), ..DriverContainer::default() };
+            Driver { container, ..plain(version) }
+        }),
         2 => version().prop_map(move |version| Driver { operand: mirrored(), ..plain(version) }),
         1 => operand(vec![]).prop_map(|operand| Driver { operand, ..Driver::default() }),
-        1 => version().prop_map(move |version| Driver { precompiled: Some(true), ..plain(version) }),
+        1 => version().prop_map(move |version| {
+            let container = DriverContainer { precompiled: Some(true), ..DriverContainer::default() };
+            Driver { container, ..plain(version) }
+        }),
         1 => (version(), installer).prop_map(move |(version, source)| Driver {
             source: Some(source),
             // This source has no default image.
             operand: if source == DriverSource::RunFile { own_image() } else { Operand::default() },
-            sha256: (source == DriverSource::RunFile).then(|| "a1".into()),
+            run_file: (source == DriverSource::RunFile).then(|| RunFile { sha256: "a1".into(), ..RunFile::default() }),
             ..plain(version)
         }),
         1 => install_dir.prop_map(|install_dir| Driver {
             source: Some(DriverSource::RunFile),
-            url: Some("https://mirror.example.com/driver.run".into()),
-            sha256: Some("b2".into()),
-            install_dir: install_dir.map(Into::into),
+            run_file: Some(RunFile {
+                url: Some("https://mirror.example.com/driver.run".into()),
+                sha256: "b2".into(),
+                install_dir: install_dir.map(Into::into),
+            }),
             operand: own_image(),
             ..Driver::default()
         }),
-    ].boxed()
+    ]
+    .boxed()
 }
 
 /// Returns the driver's image by another name.
@@ -242,8 +255,7 @@ fn sharing() -> BoxedStrategy<Sharing> {
     });
     let mps =
         (2..5_u32).prop_map(|replicas| Sharing { mps: Some(Mps { replicas, ..Mps::default() }), ..Sharing::default() });
-    let none = Sharing { mode: Some(SharingMode::None), ..Sharing::default() };
-    prop_oneof![6 => Just(Sharing::default()), 1 => Just(none), 2 => slicing, 1 => mps].boxed()
+    prop_oneof![7 => Just(Sharing::default()), 2 => slicing, 1 => mps].boxed()
 }
 
 /// Returns an operand's fields: disruptive ones (tag, environment) and a non-disruptive one (resources).
@@ -296,8 +308,7 @@ fn readiness() -> BoxedStrategy<Readiness> {
 }
 
 fn startup_taint() -> BoxedStrategy<Option<StartupTaint>> {
-    let preset = |preset| StartupTaint { preset, key: None };
-    let named = StartupTaint { key: Some("dedicated".into()), ..StartupTaint::default() };
-    let presets = [StartupTaintPreset::Own, StartupTaintPreset::ClusterAutoscaler].map(preset);
-    prop_oneof![2 => Just(None), 2 => select(presets.to_vec()).prop_map(Some), 1 => Just(Some(named))].boxed()
+    let keys = [None, Some("startup-taint.cluster-autoscaler.kubernetes.io/gpu"), Some("dedicated")];
+    let taint = select(keys.to_vec()).prop_map(|key| Some(StartupTaint { key: key.map(Into::into) }));
+    prop_oneof![2 => Just(None), 3 => taint].boxed()
 }

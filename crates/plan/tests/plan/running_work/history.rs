@@ -11,6 +11,7 @@ use gpu_operator_crd::{
     policy_status::PoolRollout,
 };
 use gpu_operator_plan::{
+    desired::effective_spec,
     output::{body::Body, write::Write},
     world::NodeFacts,
 };
@@ -73,8 +74,8 @@ pub struct Past {
     pub started: Option<Timestamp>,
     /// Since when a GPU pod has run there while the update is in step Replace without a device plugin.
     pub blocked: Option<Timestamp>,
-    /// Since when each DaemonSet that its labels name has had no pod.
-    pub missing: BTreeMap<String, Timestamp>,
+    /// The DaemonSet that its labels name and of which it lacks the pod first, and since when.
+    pub missing: Option<(String, Timestamp)>,
     /// The boots during an update or its soak that no user asked for.
     pub boots: u32,
     boot: String,
@@ -239,11 +240,13 @@ impl History {
         let is_blocked = rollout.is_some_and(takes_gpus) && is_used(sim, name) && !has_plugin && node.ready;
         past.blocked = is_blocked.then(|| past.blocked.unwrap_or(now));
         let is_missing = |stage: &Stage| node.ready && pod(sim, name, *stage).is_none();
-        let sets = Stage::ALL.into_iter().filter(is_missing).filter_map(|stage| {
+        let mut sets = Stage::ALL.into_iter().filter(is_missing).filter_map(|stage| {
             let revision = node.labels.get(stage.key())?;
             Some(format!("{}-{revision}", stage.as_str()))
         });
-        past.missing = sets.map(|set| (set.clone(), past.missing.get(&set).copied().unwrap_or(now))).collect();
+        let missing = sets.next().map(|set| (set, now));
+        past.missing =
+            past.missing.take().filter(|(set, _)| missing.as_ref().is_some_and(|(first, _)| first == set)).or(missing);
         past.observe_turn(gpu_node, rollout, is_gone_back, now);
     }
 
@@ -359,8 +362,8 @@ impl<'h> NewDriver<'h> {
 
 /// Returns the version that the policy wants for a pool.
 pub fn wanted<'s>(sim: &'s Sim, policy: &'s ClusterGpuPolicy, pool: &str) -> Option<&'s str> {
-    let version = named(policy, pool).and_then(|pool| pool.driver.version.as_ref());
-    version.or(policy.spec.defaults.driver.version.as_ref()).map(String::as_str).or_else(|| recommended(sim))
+    let version = effective_spec::driver(policy, named(policy, pool)).version.as_deref();
+    version.or_else(|| recommended(sim))
 }
 
 /// Returns the version that the operator recommends.

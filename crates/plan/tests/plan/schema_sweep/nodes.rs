@@ -47,7 +47,9 @@ fn add_traits(sim: &mut Sim, name: &str) {
     let faulty = match name {
         "cos" | "gke-ubuntu" => return sim.label(name, "cloud.google.com/gke-nodepool", Some("gpus")),
         "starting" => {
-            for key in [keys::STARTUP_TAINT, keys::AUTOSCALER_STARTUP_TAINT, "example.com/startup"] {
+            for key in
+                [keys::STARTUP_TAINT, "startup-taint.cluster-autoscaler.kubernetes.io/gpu", "example.com/startup"]
+            {
                 taint_at_start(sim.node_mut(name), key, "NoSchedule");
             }
             return;

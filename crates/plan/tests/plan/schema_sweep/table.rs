@@ -26,7 +26,7 @@ const ON_OLD_RUNTIME: Row = Row { nodes: &["runtime"], ..ANY };
 const UNKNOWN_MODEL: Row = Row { nodes: &["unknown"], ..ANY };
 const UNHEALTHY: Row = Row { nodes: &["unhealthy"], ..ANY };
 const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-const FROM_RUN_FILE: &str = "{driver: {source: RunFile, version: 570.211.01, sha256: 0f23456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef, image: {repository: own/run-file, tag: a}}}";
+const FROM_RUN_FILE: &str = "{driver: {source: RunFile, version: 570.211.01, runFile: {sha256: 0f23456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef}, image: {repository: own/run-file, tag: a}}}";
 const SHA256: &str = "0f23456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const PINNED: &str = "{driver: {version: 580.173.02}}";
 const INSTALLED: &str = "the installer leaves the driver on the host, and Auto uses a driver of the host";
@@ -45,28 +45,46 @@ const ROWS: &[Row] = &[
     Row { at: "priority", no_effect: Some("it decides between several policies; see mixed.rs"), ..ANY },
     Row { at: "driver.image.digest", values: &[DIGEST], with: PINNED, ..ANY },
     Row { at: "driver.image.tag", with: PINNED, ..ANY },
-    Row { at: "driver.channel", values: &["Latest"], with: "{driver: {source: GkeCos}}", nodes: &["cos"], ..ANY },
     Row {
-        at: "driver.sha256",
+        at: "driver.cloudInstaller.channel",
+        values: &["Latest"],
+        with: "{driver: {source: CloudInstaller}}",
+        nodes: &["cos"],
+        ..ANY
+    },
+    Row {
+        at: "driver.runFile.sha256",
         values: &[SHA256, "1f23456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"],
         with: "{driver: {source: RunFile, version: 570.211.01, image: {repository: own/run-file, tag: a}}}",
         required: true,
         ..ANY
     },
     Row { at: "kernelModules.keys.[]", values: &["nvidia.conf", "nvidia-uvm.conf"], ..ANY },
-    Row { at: "driver.installDir", values: &["/opt/some/nvidia"], with: FROM_RUN_FILE, ..ANY },
-    Row { at: "driver.kernelModule", nodes: &["cdi", "docker"], ..ANY },
-    Row { at: "driver.precompiled", nodes: &["runtime"], ..ANY },
-    Row { at: "driver.source", values: &["Auto", "Container", "GkeCos"], nodes: &["cdi", "cos", "gke-ubuntu"], ..ANY },
+    Row { at: "driver.runFile.installDir", values: &["/opt/some/nvidia"], with: FROM_RUN_FILE, ..ANY },
+    Row {
+        at: "driver.preinstalled.installDir",
+        values: &["/opt/some/driver"],
+        with: "{driver: {source: Preinstalled}}",
+        stays: Some(INSTALLED),
+        ..ANY
+    },
+    Row { at: "driver.container.kernelModule", nodes: &["cdi", "docker"], ..ANY },
+    Row { at: "driver.container.precompiled", nodes: &["runtime"], ..ANY },
     Row {
         at: "driver.source",
-        values: &["GkeUbuntu", "Preinstalled"],
+        values: &["Auto", "Container", "CloudInstaller"],
+        nodes: &["cdi", "cos", "gke-ubuntu"],
+        ..ANY
+    },
+    Row {
+        at: "driver.source",
+        values: &["Preinstalled"],
         nodes: &["cdi", "gke-ubuntu"],
         stays: Some(INSTALLED),
         ..ANY
     },
     Row {
-        at: "driver.url",
+        at: "driver.runFile.url",
         values: &["https://mirror.example.com/NVIDIA-Linux-x86_64-570.211.01.run"],
         with: FROM_RUN_FILE,
         ..ANY
@@ -87,9 +105,7 @@ const ROWS: &[Row] = &[
     Row { at: "toolkit.runtime", nodes: &["runtime", "docker"], ..ANY },
     Row { at: "toolkit.runtimeClass", ..ON_OLD_RUNTIME },
     Row { at: "toolkit.setAsDefault", nodes: &["runtime", "docker"], ..ANY },
-    Row { at: "sharing.mode", values: &["None"], no_effect: Some("it is the default; see choice.rs"), ..ANY },
-    Row { at: "devicePlugin.containerMetrics.port", nodes: &["cos"], ..ANY },
-    Row { at: "devicePlugin.healthMonitoring", nodes: &["cos"], ..ANY },
+    Row { at: "devicePlugin.google.metricsPort", nodes: &["cos"], ..ANY },
     Row { at: "devicePlugin.flavor", nodes: &["cdi", "cos"], ..ANY },
     Row { at: "mig.mode", values: &["Disabled"], ..ANY },
     Row {
@@ -109,7 +125,7 @@ const ROWS: &[Row] = &[
     },
     Row { at: "mig.layout.[].profiles.[].count", values: &["1", "2"], with: "{mig: {strategy: Mixed}}", ..ANY },
     Row {
-        at: "devicePlugin.resourceName",
+        at: "devicePlugin.external.resourceName",
         values: &["example.com/gpu"],
         with: "{devicePlugin: {flavor: External}}",
         nodes: &["third-party"],
@@ -125,9 +141,8 @@ const ROWS: &[Row] = &[
     Row { at: "tolerations.[].value", with: "{tolerations: [{key: a}]}", ..ANY },
     Row { at: "tolerations.[].tolerationSeconds", with: "{tolerations: [{key: a, effect: NoExecute}]}", ..ANY },
     Row { at: "health.interval", values: &["45s"], ..ANY },
-    Row { at: "health.minHealthyGpus", values: &["100%", "1", "50%"], ..UNHEALTHY },
-    Row { at: "onUnhealthy.mode", values: &["Taint"], ..UNHEALTHY },
-    Row { at: "onUnhealthy.taint.effect", with: "{onUnhealthy: {mode: Taint}}", ..UNHEALTHY },
+    Row { at: "health.minHealthyGPUs", values: &["100%", "1", "50%"], ..UNHEALTHY },
+    Row { at: "onUnhealthy.taint.effect", with: "{onUnhealthy: {taint: {}}}", ..UNHEALTHY },
     Row { at: "onUnhealthy.taint.key", values: &["example.com/unhealthy"], ..UNHEALTHY },
     Row { at: "models.[].name", values: &["custom", "other"], ..UNKNOWN_MODEL },
     Row { at: "models.[].pciIDs.[]", values: &["fff1", "fff2"], ..UNKNOWN_MODEL },
@@ -243,19 +258,6 @@ const ROWS: &[Row] = &[
         ..ANY
     },
     Row { at: "readiness.minReadyNodes", values: &["100%", "0", "0%"], ..UNHEALTHY },
-    Row {
-        at: "readiness.startupTaint.preset",
-        values: &["Own", "ClusterAutoscaler"],
-        nodes: &["starting"],
-        stays: Some(LIFTED),
-        ..ANY
-    },
-    Row {
-        at: "readiness.startupTaint.preset",
-        values: &["Karpenter"],
-        no_effect: Some("Karpenter takes the key of Own"),
-        ..ANY
-    },
     Row {
         at: "readiness.startupTaint.key",
         values: &["example.com/startup"],
