@@ -171,7 +171,7 @@ fn cdi_that_the_host_disables_is_enabled_first() {
 fn cdi_is_enabled_for_a_driver_in_a_plain_folder() {
     test_on_containerd_1(async |f| {
         f.host.set_install_dir(true)?;
-        let file = format!("version: 580.173.02, sha256: {UNCHECKED}");
+        let file = format!("version: 580.173.02, runFile: {{sha256: {UNCHECKED}}}");
         let image = "image: {repository: localhost:5999/google/stand-in, tag: dev}";
         f.apply(&format!("{{defaults: {{driver: {{source: RunFile, {file}, {image}}}}}}}")).await?;
         f.wait_until_ready().await?;

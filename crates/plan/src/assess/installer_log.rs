@@ -48,7 +48,7 @@ const COMPLAINTS: [Complaint; 21] = [
             // Not of "module verification failed: … tainting kernel": that module was loaded.
             &["lockdown", "unsigned module loading is restricted"],
         ],
-        advice: "Secure Boot rejects the kernel modules, which are not signed with a key that the node trusts: use precompiled modules that are signed (source Container with precompiled: true), enrol the key that signs the modules (mokutil --import), or switch Secure Boot off in the node's firmware",
+        advice: "Secure Boot rejects the kernel modules, which are not signed with a key that the node trusts: use precompiled modules that are signed (source Container with driver.container.precompiled: true), enrol the key that signs the modules (mokutil --import), or switch Secure Boot off in the node's firmware",
     },
     Complaint {
         reason: Reason::DriverUnsupported,
@@ -174,7 +174,7 @@ const COMPLAINTS: [Complaint; 21] = [
             &["kernel source path", "incorrect"],
             &["kernel source path", "does not exist"],
         ],
-        advice: "the headers of the node's kernel are missing: set repositories that contain them in driver.container.configMaps.repositories, set precompiled: true, or boot a kernel whose headers are available",
+        advice: "the headers of the node's kernel are missing: set repositories that contain them in driver.container.configMaps.repositories, set driver.container.precompiled: true, or boot a kernel whose headers are available",
     },
     Complaint {
         reason: Reason::ContainerCrashed,
@@ -244,7 +244,7 @@ const COMPLAINTS: [Complaint; 21] = [
     Complaint { reason: Reason::ContainerCrashed, words: &[&["make", ": *** [", "] error "]], advice: NOT_COMPILED },
 ];
 
-const NOT_COMPILED: &str = "the kernel modules do not compile for the node's kernel: set another driver.version, use precompiled modules (precompiled: true), or set an image with the compiler of the kernel in driver.image";
+const NOT_COMPILED: &str = "the kernel modules do not compile for the node's kernel: set another driver.version, use precompiled modules (driver.container.precompiled: true), or set an image with the compiler of the kernel in driver.image";
 
 /// What failed, and how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]

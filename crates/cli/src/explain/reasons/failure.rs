@@ -33,7 +33,7 @@ pub const CONTAINER_CRASHED: Entry = Entry {
     condition: "",
     meaning: "A container of a stage crashes or cannot be created.",
     action: "The message contains the exit code and the line of its log that reports the error. Read the full log. If \
-              the driver's modules do not compile, set another `driver.version`, set `precompiled: true`, or use an \
+              the driver's modules do not compile, set another `driver.version`, set `driver.container.precompiled: true`, or use an \
               image with the kernel's compiler. If the toolkit cannot be installed on a read-only file system, set \
               `toolkit.installDir`.",
 };
@@ -314,7 +314,7 @@ pub const KERNEL_HEADERS_UNAVAILABLE: Entry = Entry {
     condition: "",
     meaning: "The driver is compiled on the node, and the headers of the node's kernel are missing, usually because the \
                repositories lack them.",
-    action: "Set repositories that contain them in `driver.container.configMaps.repositories`, set `precompiled: true`, or boot \
+    action: "Set repositories that contain them in `driver.container.configMaps.repositories`, set `driver.container.precompiled: true`, or boot \
               a kernel whose headers are available.",
 };
 
@@ -323,7 +323,7 @@ pub const SECURE_BOOT_REJECTS_MODULE: Entry = Entry {
     condition: "",
     meaning: "Secure Boot is enabled, and the kernel rejects the driver's modules: modules that are compiled on the \
                node are not signed with a key that the node trusts.",
-    action: "Use precompiled modules that the distribution signs (source `Container` with `precompiled: true`), enrol \
+    action: "Use precompiled modules that the distribution signs (source `Container` with `driver.container.precompiled: true`), enrol \
               the key that signs the modules (`mokutil --import`, then reboot), or switch Secure Boot off in the \
               node's firmware.",
 };
@@ -340,8 +340,7 @@ pub const DOWNLOAD_FAILED: Entry = Entry {
 pub const CHECKSUM_MISSING: Entry = Entry {
     list: List::Failure,
     condition: "",
-    meaning: "The policy has no checksum for the `.run` file of source `RunFile`, or neither `version` nor `url`. A \
-               pool that sets one of the three sets all that it needs: it inherits none of them.",
+    meaning: "The policy has source `RunFile` and no `driver.runFile`, which has the checksum of the `.run` file.",
     action: "Add `driver.runFile.sha256` with the checksum that `sha256sum` prints for the file.",
 };
 
