@@ -38,7 +38,8 @@ fn gke_with_container_optimized_os() {
 #[test]
 fn gke_with_ubuntu() {
     test(|f| async move {
-        let t4 = with_label(node("ubuntu", T4, 1, ("ubuntu", "22.04")), GKE, "nvidia-tesla-t4");
+        let mut t4 = with_label(node("ubuntu", T4, 1, ("ubuntu", "22.04")), GKE, "nvidia-tesla-t4");
+        t4.labels.insert("cloud.google.com/gke-nodepool".into(), "gpus".into());
         let s = System::ready(f, "gke-ubuntu", vec![t4]).await?;
         s.has_stages(&[(Stage::Driver, 1), (Stage::DevicePlugin, 1)]).await?;
         ensure!(s.runs_on(keys::GPU_RESOURCE, json!({GKE: "nvidia-tesla-t4"})).await? == "ubuntu");
