@@ -57,8 +57,9 @@ pub fn if_served<E: Send + 'static>(
     events: impl Stream<Item = watcher::Result<watcher::Event<E>>>,
 ) -> impl Stream<Item = watcher::Result<watcher::Event<E>>> {
     use watcher::Event::{Init, InitDone};
+    // The answer on a version that is not served is plain text, so it has the code and no reason.
     let unserved = |event: &watcher::Result<_>| match event {
-        Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) => status.is_not_found(),
+        Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) => status.code == 404,
         _ => false,
     };
     let events = events.scan(false, move |has_ended, event| {
