@@ -138,6 +138,8 @@ pub enum Fault {
     None,
     /// It is rejected with this status code.
     Refused(StatusCode),
+    /// Its API version is not served: the answer is plain text.
+    NotServed,
     /// It is neither carried out nor answered.
     Hangs,
     /// It is carried out and answered after this time.
@@ -288,6 +290,11 @@ impl Api {
             Fault::Endless(text) => {
                 let texts = stream::repeat(text).map(Ok::<_, Infallible>);
                 return Ok(Response::new(Body::from_stream(texts)));
+            }
+            Fault::NotServed => {
+                let mut response = Response::new(Body::from("404 page not found\n".to_owned()));
+                *response.status_mut() = StatusCode::NOT_FOUND;
+                return Ok(response);
             }
             Fault::Refused(code) => {
                 let reason = code.canonical_reason().unwrap_or_default().replace(' ', "");

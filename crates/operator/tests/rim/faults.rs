@@ -72,9 +72,7 @@ async fn slices_are_watched_where_the_api_server_serves_them() {
         }
         if !is_served {
             let missing = |made: &Made| made.path == SLICES;
-            cluster
-                .api
-                .fail(move |made| if missing(made) { Fault::Refused(StatusCode::NOT_FOUND) } else { Fault::None });
+            cluster.api.fail(move |made| if missing(made) { Fault::NotServed } else { Fault::None });
         }
         cluster.start_operator(&sim);
         cluster.run_surroundings(sim);
