@@ -218,16 +218,17 @@ impl<'w> Ledger<'w> {
 /// Returns what is remembered of a revision. If there is no room, one that was begun replaces one that was only wanted, or the oldest.
 fn target<'k>(known: &'k mut PoolRollout, revision: &str, is_begun: bool) -> Option<&'k mut RolloutTarget> {
     let targets = &mut known.targets;
-    let index = targets.iter().position(|target| target.revision == revision).unwrap_or(targets.len());
-    if index == targets.len() {
-        if targets.len() >= MAX_TARGETS && is_begun {
-            targets.remove(targets.iter().position(|target| !target.begun).unwrap_or_default());
-        }
-        if targets.len() < MAX_TARGETS {
-            targets.push(RolloutTarget { revision: revision.to_owned(), ..RolloutTarget::default() });
-        }
+    if let Some(index) = targets.iter().position(|target| target.revision == revision) {
+        return targets.get_mut(index);
     }
-    targets.iter_mut().find(|target| target.revision == revision)
+    if targets.len() >= MAX_TARGETS && is_begun {
+        targets.remove(targets.iter().position(|target| !target.begun).unwrap_or_default());
+    }
+    if targets.len() >= MAX_TARGETS {
+        return None;
+    }
+    targets.push(RolloutTarget { revision: revision.to_owned(), ..RolloutTarget::default() });
+    targets.last_mut()
 }
 
 pub fn recorded(policy: &ClusterGpuPolicy) -> (&[Slot], &[PoolRollout]) {
