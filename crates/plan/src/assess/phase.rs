@@ -237,7 +237,8 @@ fn by_claims(member: &Member<'_>) -> Option<Verdict> {
 }
 
 fn mps(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
-    member.want()?.mps?;
+    // Until its update begins, a node that has no daemon yet waits for its device plugin alone.
+    member.have.mps.as_ref()?;
     runs(member, world, Stage::Mps, now).err()
 }
 

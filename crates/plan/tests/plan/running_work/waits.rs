@@ -2,7 +2,7 @@
 
 use gpu_operator_crd::policy::Stage;
 
-use super::{Event, Fleet, History, Law, NEW, Policy};
+use super::{Event, Fleet, History, Law, NEW, Policy, event::Pod};
 use crate::{law::Lawful, sim::Sim, truth::governing};
 
 /// A node that waits for a pod that the API server does not create shows the last answer of the API server.
@@ -39,6 +39,18 @@ fn a_node_that_gets_another_revision_waits_from_then_on() {
         (Event::Crashes("a", Stage::Driver), 60),
         (Event::Driver(NEW), 120),
         (Event::Managed("a", false), 300),
+    ];
+    assert_eq!(fleet.go(&events), Ok(()));
+}
+
+#[test]
+fn a_node_waits_for_what_it_has_until_its_update_begins() {
+    let mut fleet = Fleet::settled(Policy { tolerates_all: false, ..Policy::default() }, 4, &[THE_LAST_ANSWER]);
+    let events = [
+        (Event::PodStarts("c", Pod::Plain), 0),
+        (Event::Plugin("{sharing: {mps: {replicas: 2}}}"), 0),
+        (Event::WebhookDown(true), 0),
+        (Event::Crashes("c", Stage::Driver), 600),
     ];
     assert_eq!(fleet.go(&events), Ok(()));
 }
