@@ -1,6 +1,6 @@
 //! The writes for a node that a policy governs.
 
-use gpu_operator_crd::{GpuNodeStatus, Phase, keys, policy::Labels, reason::Reason};
+use gpu_operator_crd::{GpuNodeStatus, Phase, gpunode::RolloutStep, keys, policy::Labels, reason::Reason};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::{
@@ -110,7 +110,9 @@ fn merge_notes(
     let Assessment { member, verdict, notes, .. } = assessment;
     let ready = verdict.phase == Phase::Ready;
     let in_turn = decision.note.as_ref().is_some_and(|note| note.reason == Reason::RuntimeTurnPending);
-    let gentle = ready || !verdict.reason.is_failure() && (decision.rollout.is_some() || in_turn);
+    // One that only waits for its pods has what it had, and is not ready for a reason of its own.
+    let is_updated = decision.rollout.as_ref().is_some_and(|rollout| rollout.step != RolloutStep::Await);
+    let gentle = ready || !verdict.reason.is_failure() && (is_updated || in_turn);
     let conflict = conflicts.first().map(|(key, value)| {
         let or = if keys::is_discovered(key) { "remove compatibility.labels from" } else { "remove it from nodeLabels of" };
         let message = format!(

@@ -13,7 +13,7 @@ use gpu_operator_crd::{
 use gpu_operator_plan::{
     desired::effective_spec,
     output::{body::Body, write::Write},
-    world::NodeFacts,
+    world::{NodeFacts, PodFacts},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -234,17 +234,16 @@ impl History {
             past.started = Some(now);
         }
         past.users = users;
-        let has_plugin = pod(sim, name, Stage::DevicePlugin).is_some_and(gpu_operator_plan::world::PodFacts::running);
+        let has_plugin = pod(sim, name, Stage::DevicePlugin).is_some_and(PodFacts::running);
         let takes_gpus =
             |rollout: &Rollout| rollout.step == RolloutStep::Replace && rollout.scope == DisruptionScope::GpuPods;
         let is_blocked = rollout.is_some_and(takes_gpus) && is_used(sim, name) && !has_plugin && node.ready;
         past.blocked = is_blocked.then(|| past.blocked.unwrap_or(now));
-        let is_missing = |stage: &Stage| node.ready && pod(sim, name, *stage).is_none();
-        let mut sets = Stage::ALL.into_iter().filter(is_missing).filter_map(|stage| {
-            let revision = node.labels.get(stage.key())?;
-            Some(format!("{}-{revision}", stage.as_str()))
-        });
-        let missing = sets.next().map(|set| (set, now));
+        let mut stages = Stage::ALL.into_iter().filter_map(|stage| Some((stage, node.labels.get(stage.key())?)));
+        // Later stages wait for it.
+        let first = stages.find(|(stage, _)| !pod(sim, name, *stage).is_some_and(PodFacts::running));
+        let missing = first.filter(|(stage, _)| node.ready && pod(sim, name, *stage).is_none());
+        let missing = missing.map(|(stage, revision)| (format!("{}-{revision}", stage.as_str()), now));
         past.missing =
             past.missing.take().filter(|(set, _)| missing.as_ref().is_some_and(|(first, _)| first == set)).or(missing);
         past.observe_turn(gpu_node, rollout, is_gone_back, now);

@@ -54,3 +54,16 @@ fn a_node_waits_for_what_it_has_until_its_update_begins() {
     ];
     assert_eq!(fleet.go(&events), Ok(()));
 }
+
+#[test]
+fn a_node_that_awaits_its_pods_shows_why_it_is_not_ready() {
+    let policy = Policy { mode: "Await", tolerates_all: false, ..Policy::default() };
+    let mut fleet = Fleet::settled(policy, 4, &[THE_LAST_ANSWER]);
+    let events = [
+        (Event::WebhookDown(true), 0),
+        (Event::PodComesLate("b"), 0),
+        (Event::Plugin("{sharing: {mps: {replicas: 2}}}"), 0),
+        (Event::Crashes("a", Stage::Driver), 600),
+    ];
+    assert_eq!(fleet.go(&events), Ok(()));
+}
