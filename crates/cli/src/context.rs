@@ -41,8 +41,6 @@ pub enum Outcome {
     Bad,
     /// What `plan` reports is a change.
     Changes,
-    /// What was waited for has not happened in time.
-    TimedOut,
 }
 
 impl Outcome {
@@ -51,7 +49,6 @@ impl Outcome {
             Self::Good => 0,
             Self::Bad => 1,
             Self::Changes => 2,
-            Self::TimedOut => 3,
         }
     }
 }
@@ -126,9 +123,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl Connection {
-    /// Returns a client, and the namespace in which pods are looked for. For watches, answers have no time limit: a
-    /// watch is silent while nothing changes.
-    pub async fn client(&self, for_watches: bool) -> Result<(Client, String), ConnectionError> {
+    /// Returns a client, and the namespace in which pods are looked for.
+    pub async fn client(&self) -> Result<(Client, String), ConnectionError> {
         let mut config = self.config().await?;
         if let Some(server) = &self.server {
             config.cluster_url = server.parse().map_err(|_| ConnectionError::Server(server.clone()))?;
@@ -144,7 +140,7 @@ impl Connection {
         }
         config.accept_invalid_certs |= self.insecure_skip_tls_verify;
         // A timeout of zero is none, as for kubectl.
-        let limit = Some(self.request_timeout.unwrap_or(PATIENCE)).filter(|limit| !limit.is_zero() && !for_watches);
+        let limit = Some(self.request_timeout.unwrap_or(PATIENCE)).filter(|limit| !limit.is_zero());
         config.read_timeout = limit;
         // Requests are not repeated: the user sees the error at once.
         config.default_retry = false;

@@ -4,73 +4,96 @@ mod discovery;
 mod node_facts;
 mod node_report;
 mod pod_report;
-mod pod_text;
-pub mod reasons;
+mod reason;
 mod stages;
-mod target;
 
-use gpu_operator_plan::catalogue::Catalogue;
-use target::Target;
+use gpu_operator_crd::reason::Explanation;
+use gpu_operator_plan::catalogue::{Catalogue, CatalogueError};
+use thiserror::Error;
 
 use crate::{
-    context::{Context, OperatorNamespace, Outcome},
-    output::{Output, Screen},
+    context::{Context, OperatorNamespace},
+    output::Output,
+    read::ReadError,
+    report::Report,
 };
 
-pub use target::ExplainError;
-
 /// Explain the state of a node or a pod, or a reason, with what to do. Exits with 1 if the node is not ready, or if a pod has a mistake.
-#[derive(Debug, clap::Args)]
-#[command(override_usage = "kubectl gpu-fleet explain [OPTIONS] node NAME
-       kubectl gpu-fleet explain [OPTIONS] pod [NAMESPACE/]NAME
-       kubectl gpu-fleet explain [OPTIONS] reason REASON")]
-pub struct Explain {
-    /// What to explain: `node NAME`, `pod [NAMESPACE/]NAME` or `reason REASON`; also as `node/NAME`. A reason needs no cluster.
-    #[arg(required = true, num_args = 1..=2, value_name = "KIND NAME")]
-    target: Vec<String>,
-    #[command(flatten)]
-    operator: OperatorNamespace,
-    #[command(flatten)]
-    output: Output,
+#[derive(Debug, clap::Subcommand)]
+pub enum Explain {
+    /// Explain why a node is ready or not.
+    Node {
+        /// Name of the node.
+        node: String,
+        #[command(flatten)]
+        operator: OperatorNamespace,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Explain why a pod does not get its GPUs.
+    Pod {
+        /// Name of the pod.
+        pod: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Explain a reason; needs no cluster.
+    Reason {
+        /// Name of the reason, in upper or lower case.
+        #[arg(value_parser = reason::named)]
+        reason: Explanation,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Error)]
+pub enum ExplainError {
+    #[error("there is no {what}; to list what exists: {list}")]
+    NotFound {
+        what: String,
+        /// The command that lists the existing ones.
+        list: String,
+    },
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("failed to read the catalogue: {0}")]
+    Catalogue(#[from] CatalogueError),
 }
 
 impl Explain {
-    /// Returns `None` if the target is a node or a pod, which need a cluster.
-    pub fn without_cluster(&self, screen: Screen) -> Result<Option<Outcome>, ExplainError> {
-        match Target::parse(&self.target)? {
-            Target::Reason(name) => {
-                let report = reasons::report(target::topic(&name)?);
-                self.output.print(&report, |report| reasons::text(report, screen))?;
-                Ok(Some(Outcome::Good))
-            }
-            Target::Node(_) | Target::Pod { .. } => Ok(None),
+    pub fn output(&self) -> Output {
+        match self {
+            Self::Node { output, .. } | Self::Pod { output, .. } | Self::Reason { output, .. } => *output,
         }
     }
 
-    pub async fn run(&self, context: &Context) -> Result<Outcome, ExplainError> {
-        match Target::parse(&self.target)? {
-            Target::Node(name) => explain_node(&name, &self.operator.name, self.output, context).await,
-            Target::Pod { namespace, name } => {
-                let namespace = namespace.as_ref().unwrap_or(&context.namespace);
-                explain_pod(namespace, &name, self.output, context).await
-            }
-            Target::Reason(_) => Ok(self.without_cluster(context.screen)?.unwrap_or(Outcome::Good)),
+    /// Returns the explanation of a reason. A node and a pod need a cluster.
+    pub fn without_cluster(&self) -> Option<Report> {
+        match self {
+            Self::Reason { reason, .. } => Some(reason::report(reason)),
+            Self::Node { .. } | Self::Pod { .. } => None,
         }
     }
-}
 
-async fn explain_node(name: &str, namespace: &str, output: Output, context: &Context) -> Result<Outcome, ExplainError> {
-    let facts = node_facts::read(&context.client, name, namespace).await?;
-    let report = node_report::report(&facts, &Catalogue::builtin()?, context.now);
-    output.print(&report, |report| node_report::text(report, context.screen, context.now))?;
-    Ok(report.outcome())
-}
-
-async fn explain_pod(namespace: &str, name: &str, output: Output, context: &Context) -> Result<Outcome, ExplainError> {
-    let facts = pod_report::read(&context.client, namespace, name).await?;
-    let report = pod_report::report(&facts, context.now);
-    output.print(&report, |report| pod_text::text(report, context.screen, context.now))?;
-    Ok(report.outcome())
+    pub async fn report(&self, context: &Context) -> Result<Report, ExplainError> {
+        let Context { client, namespace, now, .. } = context;
+        let missing = |what, list: &str| ExplainError::NotFound { what, list: list.to_owned() };
+        match self {
+            Self::Node { node: name, operator, .. } => {
+                let facts = node_facts::read(client, name, &operator.name).await?;
+                let facts = facts.ok_or_else(|| missing(format!("node {name}"), "kubectl get nodes,gpunodes"))?;
+                Ok(node_report::report(&facts, &Catalogue::builtin()?, *now))
+            }
+            Self::Pod { pod: name, .. } => {
+                let list = format!("kubectl get pods --namespace {namespace}");
+                let facts = pod_report::read(client, namespace, name).await?;
+                let facts = facts.ok_or_else(|| missing(format!("pod {namespace}/{name}"), &list))?;
+                Ok(pod_report::report(&facts, *now))
+            }
+            Self::Reason { reason, .. } => Ok(reason::report(reason)),
+        }
+    }
 }
 
 #[cfg(test)]

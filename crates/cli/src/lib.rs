@@ -12,7 +12,7 @@ pub mod output;
 pub mod plan;
 pub mod policy_file;
 pub mod read;
-pub mod rollout;
+pub mod report;
 pub mod status;
 #[cfg(test)]
 mod testing;

@@ -48,8 +48,8 @@ pub struct Screen {
     pub unicode: bool,
 }
 
-/// What a text expresses by its colour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a text expresses by its colour. Those of states are in the order of their urgency.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tone {
     Good,
     Warning,
@@ -98,10 +98,6 @@ impl Screen {
             Tone::Quiet | Tone::Strong => ("·", "-"),
         };
         self.paint(tone, if self.unicode { unicode } else { ascii })
-    }
-
-    pub fn arrow(self) -> &'static str {
-        if self.unicode { "→" } else { "->" }
     }
 }
 

@@ -100,11 +100,6 @@ fn dynamic(client: &Client, namespace: Option<&str>, resource: &ApiResource) -> 
     }
 }
 
-/// Returns the error of a request to list or watch a kind.
-pub fn error_of<K: Resource<DynamicType = ()>>(verb: &str, error: kube::Error) -> ReadError {
-    classify(verb, &ApiResource::erase::<K>(&()), None, error)
-}
-
 /// Returns the error of a request. `name` is of a single object.
 pub fn classify(verb: &str, resource: &ApiResource, name: Option<&str>, error: kube::Error) -> ReadError {
     let kind = if resource.group.is_empty() {

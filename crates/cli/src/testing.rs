@@ -1,5 +1,5 @@
 //! What tests of several commands share: an API server, as a service of kube's client, and a screen. The server serves reads of
-//! stored objects and merge patches, and counts requests.
+//! stored objects, and counts requests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -83,11 +83,7 @@ impl FakeApi {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
             let api = api.clone();
-            async move {
-                let (parts, body) = request.into_parts();
-                let body = body.collect_bytes().await.expect("a body");
-                Ok::<_, Infallible>(api.answer(&parts.method, &parts.uri.to_string(), &body))
-            }
+            async move { Ok::<_, Infallible>(api.answer(request.method(), &request.uri().to_string())) }
         });
         Client::new(service, "default")
     }
@@ -96,12 +92,12 @@ impl FakeApi {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn answer(&self, method: &Method, uri: &str, body: &[u8]) -> Response<kube::client::Body> {
+    fn answer(&self, method: &Method, uri: &str) -> Response<kube::client::Body> {
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
         let query = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         let (code, text) = self.state(|state| {
             state.requests.push(format!("{method} {uri}"));
-            state.answer(method, path, &query, body)
+            state.answer(path, &query)
         });
         let response = Response::builder().status(code);
         response.body(kube::client::Body::from(text.into_bytes())).expect("a response")
@@ -109,23 +105,12 @@ impl FakeApi {
 }
 
 impl State {
-    fn answer(
-        &mut self,
-        method: &Method,
-        path: &str,
-        query: &BTreeMap<String, String>,
-        body: &[u8],
-    ) -> (StatusCode, String) {
+    fn answer(&self, path: &str, query: &BTreeMap<String, String>) -> (StatusCode, String) {
         if self.down {
             return failure(StatusCode::SERVICE_UNAVAILABLE, "the server is down");
         }
         if let Some(plural) = path.split('/').find(|part| self.forbidden.contains(*part)) {
             return failure(StatusCode::FORBIDDEN, &format!("{plural} is forbidden"));
-        }
-        if method == Method::PATCH {
-            let Some(object) = self.objects.get_mut(path) else { return failure(StatusCode::NOT_FOUND, path) };
-            json_patch::merge(object, &serde_json::from_slice(body).expect("a merge patch"));
-            return (StatusCode::OK, object.to_string());
         }
         if let Some(text) = self.texts.get(path) {
             return (StatusCode::OK, text.clone());

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+pub use gpu_operator_crd::reason::Mistake;
 use gpu_operator_plan::output::events::Subject;
 use k8s_openapi::api::core::v1::Event;
-use strum::{EnumIter, IntoStaticStr};
 
 /// How long a pod waits for a node before the finding that no node fits: an autoscaler needs some time to announce that
 /// it will create one.
@@ -12,41 +12,6 @@ pub const NO_PLACE_GRACE: Duration = Duration::from_mins(1);
 
 /// How long a pod on a node may take to start before its Events are read.
 pub const START_GRACE: Duration = Duration::from_mins(1);
-
-/// What is wrong with a pod. The name is both the reason of the Event and the label value of the metric.
-#[derive(IntoStaticStr, EnumIter, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Mistake {
-    /// It requests `alpha.kubernetes.io/nvidia-gpu`, the GPU resource of early Kubernetes, which nodes no longer offer.
-    LegacyGpuResource,
-    /// It mounts the driver's libraries or device nodes from its host.
-    HostDriverMounted,
-    /// It sets `NVIDIA_VISIBLE_DEVICES` but requests no GPU.
-    GpuNotRequested,
-    /// The API server rejects it: a resource is requested without an equal limit.
-    GpuRequestWithoutLimit,
-    /// The API server rejects it: its `RuntimeClass` does not exist.
-    RuntimeClassMissing,
-    /// Its node injects GPUs through NVIDIA's runtime, but it sets no `RuntimeClass` that selects this runtime.
-    RuntimeClassNotNamed,
-    /// Its node's container runtime has no handler configured for its `RuntimeClass`.
-    RuntimeHandlerMissing,
-    /// Its image is built for a later CUDA version than the driver supports.
-    CudaTooNew,
-    NoNodeFits,
-    /// The nodes that could run it do not offer their GPUs yet.
-    GpuNodesNotReady,
-}
-
-impl Mistake {
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-
-    /// Returns whether a user has to fix the pod or the fleet. Findings that resolve by themselves are Normal Events.
-    pub fn is_warning(self) -> bool {
-        self != Self::GpuNodesNotReady
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {

@@ -67,7 +67,7 @@ pub(super) async fn measure(cluster: &Cluster, program: &Path, nodes: u32) -> Re
         anyhow::Ok(Screen { requests: cluster.audit().requests(READER, mark)?, time, text })
     };
     let path = "/apis/gpu.nodestack.dev/v1alpha1/clustergpupolicies";
-    let [status, listed, check] = [screen(&["status"])?, screen(&["status", "--nodes"])?, screen(&["check"])?];
+    let [status, check] = [screen(&["status"])?, screen(&["check"])?];
     let policies = cluster.kubectl(&["get", "--raw", path])?.len();
     let milliseconds = |of: &Screen| of.time.as_secs_f64() * 1000.0;
     outln!("{}", status.text);
@@ -79,8 +79,6 @@ pub(super) async fn measure(cluster: &Cluster, program: &Path, nodes: u32) -> Re
         .count("lines of `status`", float(status.text.lines().count()))
         .at_most(24)
         .count("time of `status`, ms", milliseconds(&status))
-        .count("requests of `status --nodes`", requests(&listed.requests))
-        .count("time of `status --nodes`, ms", milliseconds(&listed))
         .count("requests of `check`", requests(&check.requests))
         .count("time of `check`, ms", milliseconds(&check));
     Ok(column)

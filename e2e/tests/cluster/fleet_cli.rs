@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use gpu_operator_crd::keys;
 use serde_json::{Value, json};
 
 use crate::support::{Fixture, test};
@@ -68,8 +69,17 @@ impl User {
 
 async fn use_all_commands(f: &Fixture, user: &User) -> Result<()> {
     let (node, policy) = (f.host.name(), f.policy.as_str());
-    let (code, waited) = user.run(&["status", policy, "--wait", "--timeout", "2m"])?;
-    ensure!(code == Some(0) && waited.starts_with(&format!("{policy}  Ready  1/1 nodes")), "{waited}");
+    let named = format!("clustergpupolicy/{policy}");
+    // As docs/guides/rollouts.md pauses and continues a rollout, and attempts it again.
+    let pause = |paused| format!("{{\"spec\":{{\"rollout\":{{\"paused\":{paused}}}}}}}");
+    f.cluster.kubectl(&["patch", &named, "--type", "merge", "--patch", &pause(true)])?;
+    f.cluster.kubectl(&["patch", &named, "--type", "merge", "--patch", &pause(false)])?;
+    f.cluster.kubectl(&["annotate", &named, "--overwrite", &format!("{}=1", keys::RETRY)])?;
+    for condition in ["Ready", "Reconciling=False"] {
+        f.cluster.kubectl(&["wait", &format!("--for=condition={condition}"), &named, "--timeout=2m"])?;
+    }
+    let (code, status) = user.run(&["status", policy])?;
+    ensure!(code == Some(0) && status.starts_with(&format!("{policy}  Ready  1/1 nodes")), "{status}");
     let (code, explained) = user.run(&["explain", "node", &node])?;
     ensure!(code == Some(0) && explained.contains("8 of 8"), "{explained}");
     f.run_gpu_pod("explained").await?;

@@ -10,15 +10,16 @@ use gpu_operator_plan::{
 };
 use kube::ResourceExt;
 
-use super::node_facts::{Check, Evidence, Facts, NodeState, State};
+use super::node_facts::{Facts, NodeState, of_pod};
+use crate::{output::Tone, report::Line};
 
-pub fn node(facts: &Facts) -> Check {
+pub fn node(facts: &Facts) -> Line {
     let NodeState { facts: node, ready } = match &facts.node {
         Ok(Some(node)) => node,
         Ok(None) => {
-            return Check::new("Node", State::Failed, "there is no Node of this name; its GpuNode remains for now");
+            return Line::check("Node", Tone::Bad, "there is no Node of this name; its GpuNode remains for now");
         }
-        Err(why) => return Check::new("Node", State::Unknown, why.clone()),
+        Err(why) => return Line::check("Node", Tone::Warning, why.clone()),
     };
     let since = ready.as_ref().and_then(|ready| ready.last_transition_time.clone());
     let cordon = if node.own_cordon {
@@ -29,32 +30,32 @@ pub fn node(facts: &Facts) -> Check {
         ""
     };
     if node.deleting {
-        return Check::new("Node", State::Failed, "is being deleted");
+        return Line::check("Node", Tone::Bad, "is being deleted");
     }
     if !node.ready {
         let why = ready.as_ref().map(|ready| [&ready.reason, &ready.message].into_iter().flatten().cloned().collect());
         let why: Vec<String> = why.unwrap_or_default();
         let why = if why.is_empty() { String::new() } else { format!(": {}", why.join(": ")) };
-        return Check::new("Node", State::Failed, format!("NotReady{cordon}{why}")).since(since);
+        return Line::check("Node", Tone::Bad, format!("NotReady{cordon}{why}")).since(since);
     }
     if node.runtime_is_silent() {
-        return Check::new("Node", State::Failed, format!("Ready{cordon}, but its container runtime does not answer"));
+        return Line::check("Node", Tone::Bad, format!("Ready{cordon}, but its container runtime does not answer"));
     }
-    let state = if node.cordoned { State::InProgress } else { State::Done };
+    let state = if node.cordoned { Tone::Warning } else { Tone::Good };
     let taint =
         node.own_taint.as_ref().map(|taint| format!("the operator has set taint {}:{}", taint.key, taint.effect));
-    Check::new("Node", state, format!("Ready{cordon}"))
+    Line::check("Node", state, format!("Ready{cordon}"))
         .since(since)
-        .with(taint.into_iter().map(Evidence::new).collect())
+        .with(taint.into_iter().map(Line::evidence).collect())
 }
 
-pub fn gpus(facts: &Facts, gpu_node: Option<&GpuNode>, catalogue: &Catalogue) -> Check {
+pub fn gpus(facts: &Facts, gpu_node: Option<&GpuNode>, catalogue: &Catalogue) -> Line {
     const NAME: &str = "GPUs";
     let Some(gpu_node) = gpu_node else { return undetected(facts) };
     let node = facts.node.as_ref().ok().and_then(Option::as_ref).map(|node| &node.facts);
     let Some(report) = records::last_report(Some(gpu_node)) else {
         let (state, why) = unreported(facts);
-        return Check::new(NAME, state, format!("a GPU was detected, but the probe has not reported yet: {why}"));
+        return Line::check(NAME, state, format!("a GPU was detected, but the probe has not reported yet: {why}"));
     };
     let status = gpu_node.status.as_ref();
     let counts = status.map(|status| &status.gpus);
@@ -67,7 +68,7 @@ pub fn gpus(facts: &Facts, gpu_node: Option<&GpuNode>, catalogue: &Catalogue) ->
     let on_bus = format!("{} on the PCI bus{found}{passed}", report.gpus.len());
     if node.is_some_and(|node| records::current_report(node, Some(gpu_node)).is_none()) {
         let (state, why) = unreported(facts);
-        return Check::new(
+        return Line::check(
             NAME,
             state,
             format!("{on_bus}; this report is of an earlier boot, and the probe has not reported since: {why}"),
@@ -75,10 +76,10 @@ pub fn gpus(facts: &Facts, gpu_node: Option<&GpuNode>, catalogue: &Catalogue) ->
     }
     let missing = counts.map(|counts| missing(counts, report)).unwrap_or_default();
     if missing.is_empty() {
-        return Check::new(NAME, State::Done, on_bus);
+        return Line::check(NAME, Tone::Good, on_bus);
     }
-    let missing = missing.into_iter().map(|address| Evidence::new(format!("missing: {address}"))).collect();
-    Check::new(NAME, State::Failed, on_bus).with(missing)
+    let missing = missing.into_iter().map(|address| Line::evidence(format!("missing: {address}"))).collect();
+    Line::check(NAME, Tone::Bad, on_bus).with(missing)
 }
 
 /// Returns the addresses of GPUs that the bus no longer shows.
@@ -102,10 +103,10 @@ fn source(catalogue: &Catalogue, node: Option<&NodeFacts>, report: &Report, mode
 }
 
 /// Returns why a node has no GpuNode, as far as that is known.
-fn undetected(facts: &Facts) -> Check {
+fn undetected(facts: &Facts) -> Line {
     const NAME: &str = "GPUs";
     if let Err(why) = &facts.gpu_node {
-        return Check::new(NAME, State::Unknown, why.clone());
+        return Line::check(NAME, Tone::Warning, why.clone());
     }
     let node = facts.node.as_ref().ok().and_then(Option::as_ref).map(|node| &node.facts);
     let offered = node.map(|node| node.allocatable.total()).filter(|offered| *offered > 0);
@@ -113,36 +114,36 @@ fn undetected(facts: &Facts) -> Check {
         offered.map(|offered| format!("; the Node offers {offered} by a device plugin of another installation"));
     let offered = offered.unwrap_or_default();
     if node.is_some_and(|node| !node.has_linux_host()) {
-        return Check::new(
+        return Line::check(
             NAME,
-            State::NotNeeded,
+            Tone::Quiet,
             format!("no Linux host is behind this Node, so it is not managed{offered}"),
         );
     }
     let namespace = &facts.namespace;
     match &facts.pods {
-        Err(_) => Check::new(
+        Err(_) => Line::check(
             NAME,
-            State::Unknown,
+            Tone::Warning,
             format!("there is no GpuNode; whether the detector runs is not known{offered}"),
         ),
         Ok(pods) => match &pods.detector {
-            Some(pod) if pod.phase == "Running" => Check::new(
+            Some(pod) if pod.phase == "Running" => Line::check(
                 NAME,
-                State::NotNeeded,
+                Tone::Quiet,
                 format!("no NVIDIA GPU was detected on the PCI bus: the detector runs (pod {}){offered}", pod.name),
             ),
-            Some(pod) => Check::new(
+            Some(pod) => Line::check(
                 NAME,
-                State::Unknown,
+                Tone::Warning,
                 format!(
                     "the detector does not run: pod {} is {}; read kubectl -n {namespace} describe pod{offered}",
                     pod.name, pod.phase
                 ),
             ),
-            None => Check::new(
+            None => Line::check(
                 NAME,
-                State::Unknown,
+                Tone::Warning,
                 format!(
                     "the detector does not run on this node, so it is not known whether it has GPUs: check the DaemonSet of the \
                      detector in namespace {namespace}, and the node's taints{offered}"
@@ -153,32 +154,30 @@ fn undetected(facts: &Facts) -> Check {
 }
 
 /// Returns why the probe has not reported.
-fn unreported(facts: &Facts) -> (State, String) {
-    let Ok(pods) = &facts.pods else { return (State::Unknown, "the state of its pod is not known".to_owned()) };
+fn unreported(facts: &Facts) -> (Tone, String) {
+    let Ok(pods) = &facts.pods else { return (Tone::Warning, "the state of its pod is not known".to_owned()) };
     match pods.own.iter().find(|pod| pod.role == Role::Probe) {
-        Some(pod) => (State::InProgress, Evidence::of_pod(pod).text),
-        None => (State::Failed, "no pod of the probe runs on the node".to_owned()),
+        Some(pod) => (Tone::Warning, of_pod(pod).text),
+        None => (Tone::Bad, "no pod of the probe runs on the node".to_owned()),
     }
 }
 
-pub fn policy(facts: &Facts, gpu_node: &GpuNode) -> Check {
+pub fn policy(facts: &Facts, gpu_node: &GpuNode) -> Line {
     const NAME: &str = "Policy";
     let status = gpu_node.status.as_ref();
     let policies = facts.policies.as_deref().unwrap_or_default();
     let Some(name) = &gpu_node.spec.policy else {
         let excluded = format!("none: label {} excludes the node from every policy", keys::MANAGED);
         return match status.and_then(GpuNodeStatus::reason) {
-            Some(Reason::OptedOut) => Check::new(NAME, State::NotNeeded, excluded),
-            Some(Reason::Leaving) => {
-                Check::new(NAME, State::InProgress, "none any more: the node is leaving its policy")
-            }
-            _ if facts.policies.is_err() => Check::new(NAME, State::Failed, "none governs the node"),
-            _ if policies.is_empty() => Check::new(NAME, State::Failed, "none: the cluster has no ClusterGpuPolicy"),
+            Some(Reason::OptedOut) => Line::check(NAME, Tone::Quiet, excluded),
+            Some(Reason::Leaving) => Line::check(NAME, Tone::Warning, "none any more: the node is leaving its policy"),
+            _ if facts.policies.is_err() => Line::check(NAME, Tone::Bad, "none governs the node"),
+            _ if policies.is_empty() => Line::check(NAME, Tone::Bad, "none: the cluster has no ClusterGpuPolicy"),
             _ => {
                 let names: Vec<String> = policies.iter().map(ResourceExt::name_any).collect();
-                Check::new(
+                Line::check(
                     NAME,
-                    State::Failed,
+                    Tone::Bad,
                     format!("none; the nodeSelector of {} does not select the node", names.join(", ")),
                 )
             }
@@ -188,15 +187,15 @@ pub fn policy(facts: &Facts, gpu_node: &GpuNode) -> Check {
     let detail = pool.map_or_else(|| name.to_string(), |pool| format!("{name}, pool {pool}"));
     let Some(policy) = facts.policy_of(gpu_node) else {
         let is_unknown = facts.policies.is_err();
-        let state = if is_unknown { State::Done } else { State::InProgress };
+        let state = if is_unknown { Tone::Good } else { Tone::Warning };
         let gone = if is_unknown { "" } else { ", which does not exist any more" };
-        return Check::new(NAME, state, format!("{detail}{gone}"));
+        return Line::check(NAME, state, format!("{detail}{gone}"));
     };
     let problem = pool.and_then(|pool| problem_of(policy, pool.as_str()));
-    let state = if problem.is_some() { State::Failed } else { State::Done };
+    let state = if problem.is_some() { Tone::Bad } else { Tone::Good };
     let named = policy.spec.pools.iter().find(|named| Some(&named.name) == pool);
     let settings = named.map(settings);
-    Check::new(NAME, state, detail).with(problem.into_iter().chain(settings).map(Evidence::new).collect())
+    Line::check(NAME, state, detail).with(problem.into_iter().chain(settings).map(Line::evidence).collect())
 }
 
 /// Returns where the settings of a pool are written: what the pool sets replaces the policy's as a whole.

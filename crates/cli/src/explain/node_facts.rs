@@ -1,5 +1,4 @@
-//! The facts that explain a node, read by five requests, and the checks made from them. Each check is one link of the chain from
-//! the Node to its GPUs.
+//! The facts that explain a node, read by five requests.
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
 use gpu_operator_plan::world::{ContainerFacts, ContainerState, NodeFacts, ObservedTime, PodFacts, TrimmedNode};
@@ -8,11 +7,11 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use kube::{Client, ResourceExt, api::ListParams};
-use serde::Serialize;
 
 use crate::{
-    explain::target::ExplainError,
+    output::Tone,
     read::{self, ReadError},
+    report::{Line, Look},
 };
 
 /// The reporting component of the operator's Events.
@@ -32,7 +31,8 @@ pub struct Facts {
     pub gpu_node: Known<Option<GpuNode>>,
     pub policies: Known<Vec<ClusterGpuPolicy>>,
     pub pods: Known<NodePods>,
-    pub events: Known<Vec<NodeEvent>>,
+    /// The latest Events about the node, oldest first.
+    pub events: Known<Vec<Line>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -55,26 +55,13 @@ pub struct DetectorPod {
     pub phase: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct NodeEvent {
-    pub at: Option<Time>,
-    /// `Normal` or `Warning`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    pub reason: String,
-    pub message: String,
-}
-
-pub async fn read(client: &Client, name: &str, namespace: &str) -> Result<Facts, ExplainError> {
+/// Reads the facts, or `None` if there is neither a Node nor a GpuNode of this name.
+pub async fn read(client: &Client, name: &str, namespace: &str) -> Result<Option<Facts>, ReadError> {
     let node = read::get::<Node>(client, None, name).await;
     let gpu_node = read::get::<GpuNode>(client, None, name).await;
     let (node, gpu_node) = match (node, gpu_node) {
-        (Ok(None), Ok(None)) => {
-            let list = "kubectl get nodes,gpunodes".to_owned();
-            return Err(ExplainError::NotFound { what: format!("node {name}"), list });
-        }
-        (Err(error), Err(_)) => return Err(error.into()),
+        (Ok(None), Ok(None)) => return Ok(None),
+        (Err(error), Err(_)) => return Err(error),
         (node, gpu_node) => (node, gpu_node),
     };
     let on_node = ListParams::default().fields(&format!("spec.nodeName={name}"));
@@ -83,7 +70,7 @@ pub async fn read(client: &Client, name: &str, namespace: &str) -> Result<Facts,
     let policies = read::list::<ClusterGpuPolicy>(client, None, ListParams::default()).await;
     let pods = read::list::<Pod>(client, Some(namespace), on_node).await;
     let found = read::list::<Event>(client, Some(EVENTS_NAMESPACE), about).await;
-    Ok(Facts {
+    Ok(Some(Facts {
         name: name.to_owned(),
         namespace: namespace.to_owned(),
         node: known(node).and_then(|node| node.map(NodeState::of).transpose()),
@@ -91,7 +78,7 @@ pub async fn read(client: &Client, name: &str, namespace: &str) -> Result<Facts,
         policies: known(policies).map(|listed| listed.items),
         pods: known(pods).map(|listed| NodePods::of(&listed.items)),
         events: known(found).map(|listed| events(listed.items)),
-    })
+    }))
 }
 
 fn known<T>(read: Result<T, ReadError>) -> Known<T> {
@@ -126,90 +113,26 @@ impl NodePods {
 }
 
 /// Returns the latest Events, oldest first.
-fn events(found: Vec<Event>) -> Vec<NodeEvent> {
+fn events(found: Vec<Event>) -> Vec<Line> {
     let of_node = |event: &Event| matches!(event.involved_object.kind.as_deref(), Some("Node" | "GpuNode"));
-    let event = |event: Event| {
-        let of_series = event.series.and_then(|series| series.last_observed_time).map(|time| Time(time.0));
-        let single = event.event_time.map(|time| Time(time.0));
-        let at = of_series.max(event.last_timestamp).max(single).or(event.metadata.creation_timestamp);
-        NodeEvent {
-            at,
-            kind: event.type_.unwrap_or_default(),
-            reason: event.reason.unwrap_or_default(),
-            message: event.message.unwrap_or_default(),
-        }
-    };
-    let mut events: Vec<NodeEvent> = found.into_iter().filter(of_node).map(event).collect();
-    events.sort_by(|a, b| a.at.cmp(&b.at));
+    let mut events: Vec<Line> = found.into_iter().filter(of_node).map(event).collect();
+    events.sort_by_key(|event| event.since);
     events.split_off(events.len().saturating_sub(MAX_EVENTS))
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Check {
-    pub name: &'static str,
-    pub state: State,
-    /// The evidence in short.
-    pub detail: String,
-    /// The reason of the condition, unless the check is done.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// The time of the last change of the state.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub since: Option<Time>,
-    /// The time at which it counts as failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub deadline: Option<Time>,
-    /// More evidence, one per line.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub evidence: Vec<Evidence>,
+fn event(event: Event) -> Line {
+    let of_series = event.series.and_then(|series| series.last_observed_time).map(|time| Time(time.0));
+    let single = event.event_time.map(|time| Time(time.0));
+    let at = of_series.max(event.last_timestamp).max(single).or(event.metadata.creation_timestamp);
+    let tone = if event.type_.as_deref() == Some("Warning") { Tone::Warning } else { Tone::Quiet };
+    let line = Line::named(event.reason.unwrap_or_default(), event.message.unwrap_or_default());
+    Line { state: Some(tone), look: Look::Event, ..line.since(at) }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Evidence {
-    pub text: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub since: Option<Time>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum State {
-    Done,
-    /// It is in progress, or needs attention.
-    InProgress,
-    Failed,
-    /// It waits for an earlier one.
-    Pending,
-    Unknown,
-    NotNeeded,
-}
-
-impl Check {
-    pub fn new(name: &'static str, state: State, detail: impl Into<String>) -> Self {
-        let (reason, since, deadline, evidence) = (None, None, None, Vec::new());
-        Self { name, state, detail: detail.into(), reason, since, deadline, evidence }
-    }
-
-    pub fn since(self, since: Option<Time>) -> Self {
-        Self { since, ..self }
-    }
-
-    pub fn with(self, evidence: Vec<Evidence>) -> Self {
-        Self { evidence, ..self }
-    }
-}
-
-impl Evidence {
-    pub fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), since: None }
-    }
-
-    pub fn of_pod(pod: &PodFacts) -> Self {
-        let time = |at: ObservedTime| Time(at.reported());
-        let (state, since) = pod_state(pod);
-        Self { text: format!("pod {}: {state}", pod.name), since: since.map(time) }
-    }
+/// Returns the state of a pod as evidence.
+pub fn of_pod(pod: &PodFacts) -> Line {
+    let (state, since) = pod_state(pod);
+    Line::evidence(format!("pod {}: {state}", pod.name)).since(since.map(|at| Time(at.reported())))
 }
 
 /// Returns the state of a pod, with the container that is not as it should be, and its time.

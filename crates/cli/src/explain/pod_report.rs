@@ -12,17 +12,15 @@ use gpu_operator_plan::{
 };
 use k8s_openapi::{
     api::core::v1::{Container, ContainerStatus, Event, Pod},
-    apimachinery::pkg::apis::meta::v1::Time,
     jiff::Timestamp,
 };
 use kube::{Client, ResourceExt, api::ListParams};
-use serde::Serialize;
 
-use super::reasons::{Topic, plain};
+use super::reason::plain;
 use crate::{
-    context::Outcome,
-    explain::target::ExplainError,
+    output::{Tone, age},
     read::{self, Listed, ReadError},
+    report::{Line, Look, Report},
 };
 
 const NVIDIA: &str = "nvidia.com/";
@@ -30,117 +28,68 @@ const NVIDIA: &str = "nvidia.com/";
 const LEGACY: &str = "alpha.kubernetes.io/nvidia-gpu";
 const MAX_NODES: usize = 10;
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PodReport {
-    pub namespace: String,
-    pub pod: String,
-    pub phase: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub since: Option<Time>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
-    pub requests: BTreeMap<String, String>,
-    /// Whether it has resource claims, which may be for GPUs.
-    pub claims: bool,
-    /// The ids of the devices that kubelet has assigned to it. Empty if kubelet does not publish them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub devices: Vec<String>,
-    /// What Kubernetes reports: why the pod is not scheduled, and containers that do not run.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub reported: Vec<String>,
-    pub findings: Vec<Found>,
-    /// The number of nodes that its node selector and affinity match and that have GPUs.
-    pub matching_nodes: usize,
-    /// The first of them; or its own node.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub nodes: Vec<Candidate>,
-    /// What is not known, and why.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<String>,
-}
-
-impl PodReport {
-    pub fn outcome(&self) -> Outcome {
-        if self.findings.is_empty() { Outcome::Good } else { Outcome::Bad }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Found {
-    pub reason: &'static str,
-    pub warning: bool,
-    /// The explanation, with the values of this pod.
-    pub message: String,
-    /// What to do in general.
-    pub action: String,
-}
-
-/// A node on which a pod may run, or runs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Candidate {
-    pub node: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// What it offers, by resource, whether or not other pods use it.
-    pub allocatable: BTreeMap<String, u32>,
-    pub offers_enough: bool,
-    /// Why the pod cannot be placed on it now. Empty if it can.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub obstacle: String,
-}
-
-pub fn report(facts: &Facts, now: Timestamp) -> PodReport {
+pub fn report(facts: &Facts, now: Timestamp) -> Report {
     let Facts { pod, events, world, missing } = facts;
     let spec = pod.spec.clone().unwrap_or_default();
-    let status = pod.status.clone().unwrap_or_default();
     let mut notes: Vec<String> =
         missing.iter().map(|why| format!("not everything about the nodes is known: {why}")).collect();
     notes.extend(events.as_ref().err().map(|why| format!("the Events of the pod are not known: {why}")));
-    let phase = status.phase.clone().unwrap_or_default();
+    let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
     let has_ended = matches!(phase.as_str(), "Succeeded" | "Failed");
     let findings = if has_ended { Vec::new() } else { findings(facts, now, &mut notes) };
     let requests = requests(pod, world);
     let node = spec.node_name.clone().filter(|node| !node.is_empty());
-    let claims = spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
-    let scheduling = status
-        .conditions
-        .iter()
-        .flatten()
-        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
-    let not_scheduled = scheduling.and_then(|condition| condition.message.clone()).filter(|_| node.is_none());
-    let statuses = || status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
-    let reported = not_scheduled
-        .map(|message| format!("not scheduled: {message}"))
-        .into_iter()
-        .chain(statuses().filter_map(not_running));
-    let is_placed = node.is_some() || !requests.is_empty();
-    let candidates = if is_placed && !has_ended {
+    let candidates = if (node.is_some() || !requests.is_empty()) && !has_ended {
         candidates(&Placement::of(&spec), node.as_deref(), &requests, world)
     } else {
         Vec::new()
     };
-    PodReport {
-        namespace: pod.namespace().unwrap_or_default(),
-        pod: pod.name_any(),
-        phase,
-        since: pod.creation_timestamp(),
-        node,
-        requests,
-        claims,
-        devices: statuses().flat_map(devices).collect(),
-        reported: reported.collect(),
-        findings,
-        matching_nodes: candidates.len(),
-        nodes: candidates.into_iter().take(MAX_NODES).collect(),
-        notes,
+    let is_good = findings.is_empty();
+    let mut sections = vec![vec![title(pod, &phase, &requests, now)]];
+    if is_good {
+        sections.push(vec![without_finding(pod, &phase, !requests.is_empty(), &candidates)]);
+    }
+    sections.extend(findings);
+    sections.push(nodes(node.is_some(), candidates));
+    sections.push(notes.into_iter().map(|note| Line::label("Note", format!("{note}."))).collect());
+    Report { is_good, sections }
+}
+
+/// Returns the state of a pod, its requests, and what Kubernetes reports: why the pod is not scheduled, and containers that do not run.
+fn title(pod: &Pod, phase: &str, requests: &BTreeMap<String, String>, now: Timestamp) -> Line {
+    let amounts: Vec<_> = requests.iter().map(|(name, amount)| format!("{amount} {name}")).collect();
+    let requested = match (amounts.is_empty(), has_claims(pod)) {
+        (false, _) => format!("requests {}", amounts.join(", ")),
+        (true, true) => "requests no GPU resource, but has resource claims, which may be for GPUs".to_owned(),
+        (true, false) => "requests no GPU".to_owned(),
+    };
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let is_placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|node| !node.is_empty()));
+    let mut waiting = conditions.filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+    let why = waiting.next().and_then(|condition| condition.message.clone()).filter(|_| !is_placed);
+    let reported = why.map(|message| format!("not scheduled: {message}")).into_iter();
+    let reported = reported.chain(statuses(pod).filter_map(not_running));
+    let created = pod.creation_timestamp().map(|since| format!("created {} ago", age(since.0, now)));
+    Line {
+        name: format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()),
+        cells: [phase.to_owned()].into_iter().chain(created).collect(),
+        lines: [requested].into_iter().chain(reported).map(Line::text).collect(),
+        look: Look::Title,
+        ..Line::default()
     }
 }
 
-/// Returns the certain findings of the operator's diagnosis.
-fn findings(facts: &Facts, now: Timestamp, notes: &mut Vec<String>) -> Vec<Found> {
+fn has_claims(pod: &Pod) -> bool {
+    pod.spec.as_ref().and_then(|spec| spec.resource_claims.as_ref()).is_some_and(|claims| !claims.is_empty())
+}
+
+fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    let status = pod.status.iter();
+    status.flat_map(|status| status.init_container_statuses.iter().chain(&status.container_statuses).flatten())
+}
+
+/// Returns the certain findings of the operator's diagnosis, each with what to do.
+fn findings(facts: &Facts, now: Timestamp, notes: &mut Vec<String>) -> Vec<Vec<Line>> {
     let Facts { pod, events, world, missing } = facts;
     let mut symptoms = Symptoms::default();
     if let Some((key, pending)) = PendingPod::of(pod) {
@@ -174,15 +123,50 @@ fn findings(facts: &Facts, now: Timestamp, notes: &mut Vec<String>) -> Vec<Found
     diagnosis.findings.into_iter().filter(is_certain).map(found).collect()
 }
 
-fn found(finding: Finding) -> Found {
-    let topic = Topic::Pod(finding.reason);
-    let entry = topic.entries().first();
-    Found {
-        reason: topic.name(),
-        warning: finding.reason.is_warning(),
-        message: finding.message,
-        action: entry.map(|entry| plain(entry.action)).unwrap_or_default(),
-    }
+fn found(finding: Finding) -> Vec<Line> {
+    let tone = if finding.reason.is_warning() { Tone::Bad } else { Tone::Warning };
+    let line = Line { state: Some(tone), ..Line::named(finding.reason.as_str(), finding.message) };
+    vec![line, Line::label("Do", plain(finding.reason.explanation().action))]
+}
+
+/// Returns what is known about a pod without a mistake.
+fn without_finding(pod: &Pod, phase: &str, requests: bool, candidates: &[Line]) -> Line {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()).filter(|node| !node.is_empty());
+    let devices: Vec<_> = statuses(pod).flat_map(devices).collect();
+    let is_running = phase == "Running";
+    let (tone, text) = match node {
+        _ if matches!(phase, "Succeeded" | "Failed") => (Tone::Quiet, "The pod has ended and uses no GPU.".to_owned()),
+        _ if !requests && !has_claims(pod) => {
+            (Tone::Quiet, "It gets no GPU. If it needs one, set limits: {nvidia.com/gpu: 1} in a container.".to_owned())
+        }
+        Some(node) if is_running && devices.is_empty() => {
+            let namespace = pod.namespace().unwrap_or_default();
+            let list = format!("kubectl -n {namespace} exec {} -- nvidia-smi -L", pod.name_any());
+            (Tone::Good, format!("It runs on node {node}. Kubelet does not publish its GPUs; to list them: {list}"))
+        }
+        Some(node) if is_running => (Tone::Good, format!("It runs on node {node} with {}.", devices.join(", "))),
+        Some(node) => (Tone::Warning, format!("No mistake is found. It is assigned to node {node} and is starting.")),
+        None if candidates.iter().any(|node| node.state == Some(Tone::Good)) => (
+            Tone::Warning,
+            "No mistake is found: nodes below offer enough. If the scheduler does not place it, other pods use their GPUs.".to_owned(),
+        ),
+        None => (Tone::Warning, "No mistake is found, but no node can run it now.".to_owned()),
+    };
+    Line { state: Some(tone), ..Line::text(text) }
+}
+
+/// Returns the first GPU nodes on which a pod may run, or its own one.
+fn nodes(is_placed: bool, mut candidates: Vec<Line>) -> Vec<Line> {
+    let count = candidates.len();
+    let title = match (is_placed, count) {
+        (_, 0) => return Vec::new(),
+        (true, _) => "Its node, with what is allocatable, in use or not:".to_owned(),
+        (false, 1) => "1 GPU node matches, with what is allocatable, in use or not:".to_owned(),
+        (false, count) => format!("{count} GPU nodes match, with what is allocatable, in use or not:"),
+    };
+    candidates.truncate(MAX_NODES);
+    let more = (count > MAX_NODES).then(|| Line::text(format!("and {} more", count - MAX_NODES)));
+    [Line::text(title)].into_iter().chain(candidates).chain(more).collect()
 }
 
 /// Returns the GPU resources that a pod requests, with their amounts. Init containers end before the main containers start, so the
@@ -215,13 +199,14 @@ fn requests(pod: &Pod, world: &World) -> BTreeMap<String, String> {
     texts
 }
 
-/// Returns the GPU nodes on which a pod may run; only its own node, if it is assigned to one.
+/// Returns the GPU nodes on which a pod may run, with what each offers, whether or not other pods use it; only its own node, if it is
+/// assigned to one. Those on which it can be placed now come first.
 fn candidates(
     placement: &Placement,
     node: Option<&str>,
     requests: &BTreeMap<String, String>,
     world: &World,
-) -> Vec<Candidate> {
+) -> Vec<Line> {
     let named = world.gpu_requests().resources;
     let of = |facts: &NodeFacts| {
         let gpu_node = records::gpu_node_of(world, facts);
@@ -235,21 +220,24 @@ fn candidates(
         let enough = |(name, amount): (&String, &String)| {
             amount.parse::<u32>().is_ok_and(|amount| facts.allocatable.amount(name) >= amount)
         };
-        Some(Candidate {
-            node: facts.name.to_string(),
-            model: status.and_then(|status| status.model.clone()),
-            offers_enough: requests.iter().all(enough),
-            obstacle: if node.is_some() { String::new() } else { obstacle(placement, facts, status) },
-            allocatable,
-        })
+        let (offers_enough, obstacle) = (requests.iter().all(enough), obstacle(placement, facts, status));
+        let obstacle = Some(obstacle).filter(|obstacle| !obstacle.is_empty() && node.is_none());
+        let rank = (!offers_enough, obstacle.is_some());
+        let tone = if rank == (false, false) { Tone::Good } else { Tone::Warning };
+        let model = status.and_then(|status| status.model.as_ref());
+        let name = model.map_or_else(|| facts.name.to_string(), |model| format!("{} ({model})", facts.name));
+        let amounts: Vec<_> = allocatable.iter().map(|(name, amount)| format!("{amount} {name}")).collect();
+        let amounts = if amounts.is_empty() { "no GPU".to_owned() } else { amounts.join(", ") };
+        let text = [amounts].into_iter().chain(obstacle).collect::<Vec<_>>().join("; ");
+        Some((rank, Line { state: Some(tone), ..Line::named(name, text) }))
     };
     let is_meant = |facts: &&Arc<NodeFacts>| match node {
         Some(node) => facts.name.as_str() == node,
         None => placement.means(&facts.name, |key| facts.labels.get(key).map(Interned::as_str)),
     };
     let mut found: Vec<_> = world.nodes.values().filter(is_meant).filter_map(|facts| of(facts)).collect();
-    found.sort_by_key(|candidate| (!candidate.offers_enough, !candidate.obstacle.is_empty()));
-    found
+    found.sort_by_key(|(rank, _)| *rank);
+    found.into_iter().map(|(_, line)| line).collect()
 }
 
 fn obstacle(placement: &Placement, node: &NodeFacts, status: Option<&GpuNodeStatus>) -> String {
@@ -301,11 +289,9 @@ pub struct Facts {
     pub missing: Vec<String>,
 }
 
-pub async fn read(client: &Client, namespace: &str, name: &str) -> Result<Facts, ExplainError> {
-    let Some(pod) = read::get::<Pod>(client, Some(namespace), name).await? else {
-        let list = format!("kubectl get pods --namespace {namespace}");
-        return Err(ExplainError::NotFound { what: format!("pod {namespace}/{name}"), list });
-    };
+/// Reads the facts, or `None` if there is no such pod.
+pub async fn read(client: &Client, namespace: &str, name: &str) -> Result<Option<Facts>, ReadError> {
+    let Some(pod) = read::get::<Pod>(client, Some(namespace), name).await? else { return Ok(None) };
     let params = ListParams::default().fields(&format!("involvedObject.uid={}", pod.uid().unwrap_or_default()));
     let events = read::list::<Event>(client, Some(namespace), params).await;
     let events = events.map(|listed| listed.items).map_err(|error| error.to_string());
@@ -327,7 +313,7 @@ pub async fn read(client: &Client, namespace: &str, name: &str) -> Result<Facts,
         let node = NodeFacts::of(&node);
         facts.world.nodes.insert(node.name.clone(), Arc::new(node));
     }
-    Ok(facts)
+    Ok(Some(facts))
 }
 
 async fn objects<K>(client: &Client, name: Option<&str>) -> Result<Listed<K>, ReadError>

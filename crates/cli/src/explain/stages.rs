@@ -11,10 +11,11 @@ use gpu_operator_crd::{
 use gpu_operator_plan::{inventory::records, world::Role};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::node_facts::{Check, Evidence, Facts, State};
+use super::node_facts::{Facts, of_pod};
+use crate::{output::Tone, report::Line};
 
 /// Returns the checks of the stages and of the validation. There are none if no policy governs the node.
-pub fn checks(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Vec<Check> {
+pub fn checks(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Vec<Line> {
     if status.conditions.is_empty() {
         return Vec::new();
     }
@@ -23,42 +24,39 @@ pub fn checks(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Vec<
         ("Toolkit", NodeConditionType::ToolkitReady, &[Stage::Toolkit]),
         ("Device plugin", NodeConditionType::DevicePluginReady, &[Stage::Mps, Stage::DevicePlugin]),
     ];
-    let mut checks: Vec<Check> = stages
+    let mut checks: Vec<Line> = stages
         .into_iter()
         .filter_map(|(name, kind, stages)| {
             let condition = status.conditions.iter().find(|condition| condition.type_ == kind.as_str())?;
-            let mut check = of_condition(name, condition, status);
-            check.evidence = stages.iter().flat_map(|stage| evidence(*stage, facts, gpu_node, status)).collect();
-            Some(check)
+            let evidence = stages.iter().flat_map(|stage| evidence(*stage, facts, gpu_node, status));
+            Some(of_condition(name, condition, status).with(evidence.collect()))
         })
         .collect();
     checks.push(validation(facts, gpu_node, status));
     checks
 }
 
-fn of_condition(name: &'static str, condition: &Condition, status: &GpuNodeStatus) -> Check {
+fn of_condition(name: &'static str, condition: &Condition, status: &GpuNodeStatus) -> Line {
     let reason: Option<Reason> = condition.reason.parse().ok();
     let state = match (condition.status.as_str(), reason) {
-        ("True", _) => State::Done,
-        ("False", Some(Reason::StagePending)) => State::Pending,
-        ("False", Some(reason)) if reason.is_failure() => State::Failed,
-        ("False", _) => State::InProgress,
-        _ => State::Unknown,
+        ("True", _) => Tone::Good,
+        ("False", Some(Reason::StagePending)) => Tone::Quiet,
+        ("False", Some(reason)) if reason.is_failure() => Tone::Bad,
+        _ => Tone::Warning,
     };
     let is_repeated = condition.message == status.message;
     let detail = match state {
-        State::Done => "works".to_owned(),
+        Tone::Good => "works".to_owned(),
         // The message of the node is shown once.
         _ if is_repeated => condition.reason.clone(),
-        State::Pending => condition.message.clone(),
+        Tone::Quiet => condition.message.clone(),
         _ => format!("{}: {}", condition.reason, condition.message),
     };
-    let shown = Some(condition.reason.clone()).filter(|_| state != State::Done);
-    Check { reason: shown, since: Some(condition.last_transition_time.clone()), ..Check::new(name, state, detail) }
+    Line::check(name, state, detail).since(Some(condition.last_transition_time.clone()))
 }
 
 /// Returns the evidence of a stage: what the probe reports, who installs it, and its pods.
-fn evidence(stage: Stage, facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Vec<Evidence> {
+fn evidence(stage: Stage, facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Vec<Line> {
     let mut lines = Vec::new();
     if stage == Stage::Driver {
         match report_of(facts, gpu_node) {
@@ -83,12 +81,12 @@ fn evidence(stage: Stage, facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeSta
         Some(false) if !is_provided && stage != Stage::Mps => lines.push("not installed by this operator".to_owned()),
         _ => {}
     }
-    lines.into_iter().map(Evidence::new).chain(own).collect()
+    lines.into_iter().map(Line::evidence).chain(own).collect()
 }
 
-fn pods(facts: &Facts, role: Role) -> Vec<Evidence> {
+fn pods(facts: &Facts, role: Role) -> Vec<Line> {
     let all = facts.pods.iter().flat_map(|pods| &pods.own);
-    all.filter(|pod| pod.role == role).map(Evidence::of_pod).collect()
+    all.filter(|pod| pod.role == role).map(of_pod).collect()
 }
 
 /// Returns the probe's report, unless it is known to be of an earlier boot.
@@ -130,7 +128,7 @@ fn of_driver(report: &Report) -> Vec<String> {
     lines
 }
 
-fn validation(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Check {
+fn validation(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Line {
     const NAME: &str = "Validation";
     let policy = facts.policy_of(gpu_node);
     let is_requested =
@@ -138,58 +136,58 @@ fn validation(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Chec
     let check = match &status.validation {
         _ if status.phase == Phase::Validation => {
             let failed = status.reason().is_some_and(Reason::is_failure);
-            Check::new(NAME, if failed { State::Failed } else { State::InProgress }, "the test is pending or running")
+            Line::check(NAME, if failed { Tone::Bad } else { Tone::Warning }, "the test is pending or running")
         }
-        None if is_requested == Some(true) => Check::new(NAME, State::Pending, "after the device plugin"),
+        None if is_requested == Some(true) => Line::check(NAME, Tone::Quiet, "after the device plugin"),
         None if is_requested == Some(false) || status.is_ready() => {
-            Check::new(NAME, State::NotNeeded, "not requested by the policy")
+            Line::check(NAME, Tone::Quiet, "not requested by the policy")
         }
-        None => Check::new(NAME, State::Unknown, "none; whether the policy requests one is not known"),
+        None => Line::check(NAME, Tone::Warning, "none; whether the policy requests one is not known"),
         Some(Validated { result, since, message, failures, .. }) => {
             let message = if message.is_empty() { String::new() } else { format!(": {message}") };
             let (state, detail) = match result {
-                ValidationResult::Passed => (State::Done, "passed".to_owned()),
-                ValidationResult::Failed if *failures <= 1 => (State::Failed, format!("failed{message}")),
-                ValidationResult::Failed => (State::Failed, format!("failed {failures} times in a row{message}")),
-                ValidationResult::Skipped => (State::NotNeeded, format!("skipped{message}")),
+                ValidationResult::Passed => (Tone::Good, "passed".to_owned()),
+                ValidationResult::Failed if *failures <= 1 => (Tone::Bad, format!("failed{message}")),
+                ValidationResult::Failed => (Tone::Bad, format!("failed {failures} times in a row{message}")),
+                ValidationResult::Skipped => (Tone::Quiet, format!("skipped{message}")),
             };
-            Check::new(NAME, state, detail).since(Some(since.clone()))
+            Line::check(NAME, state, detail).since(Some(since.clone()))
         }
     };
     check.with(pods(facts, Role::Validation))
 }
 
 /// Returns the checks of the GPUs and of the update.
-pub fn gpus(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Vec<Check> {
+pub fn gpus(facts: &Facts, gpu_node: &GpuNode, status: &GpuNodeStatus) -> Vec<Line> {
     let governed = gpu_node.spec.policy.is_some();
     let allocatable = governed.then(|| allocatable(facts, status));
     allocatable.into_iter().chain(health(status)).chain(update(facts, gpu_node)).collect()
 }
 
-fn allocatable(facts: &Facts, status: &GpuNodeStatus) -> Check {
+fn allocatable(facts: &Facts, status: &GpuNodeStatus) -> Line {
     const NAME: &str = "Allocatable";
     let counts = &status.gpus;
     let now = counts.allocatable;
     let withheld = facts.node.as_ref().ok().and_then(Option::as_ref).map_or(0, |node| node.facts.withheld.total());
     let mut evidence: Vec<_> =
-        counts.resources.iter().map(|(name, count)| Evidence::new(format!("{name}: {count} expected"))).collect();
+        counts.resources.iter().map(|(name, count)| Line::evidence(format!("{name}: {count} expected"))).collect();
     if withheld > 0 {
-        evidence.push(Evidence::new(format!(
+        evidence.push(Line::evidence(format!(
             "{withheld} more are registered, and reported as unhealthy by the device plugin"
         )));
     }
     let check = match counts.expected {
-        Some(expected) if now >= expected => Check::new(NAME, State::Done, format!("{now} of {expected}")),
+        Some(expected) if now >= expected => Line::check(NAME, Tone::Good, format!("{now} of {expected}")),
         Some(expected) => {
-            let state = if status.is_ready() { State::InProgress } else { State::Pending };
-            Check::new(NAME, state, format!("{now} of {expected}"))
+            let state = if status.is_ready() { Tone::Warning } else { Tone::Quiet };
+            Line::check(NAME, state, format!("{now} of {expected}"))
         }
-        None => Check::new(NAME, State::Unknown, format!("{now}; the expected number is not known")),
+        None => Line::check(NAME, Tone::Warning, format!("{now}; the expected number is not known")),
     };
     check.with(evidence)
 }
 
-fn health(status: &GpuNodeStatus) -> Option<Check> {
+fn health(status: &GpuNodeStatus) -> Option<Line> {
     const NAME: &str = "Health";
     let gpus = &status.report.as_ref()?.gpus;
     let state = status.health?;
@@ -207,10 +205,9 @@ fn health(status: &GpuNodeStatus) -> Option<Check> {
         .map(|(count, name)| format!("{count} {name}"))
         .collect();
     let result = match state {
-        HealthState::Healthy => State::Done,
-        HealthState::Unhealthy => State::Failed,
-        HealthState::Degraded | HealthState::Recovering => State::InProgress,
-        HealthState::Unknown => State::Unknown,
+        HealthState::Healthy => Tone::Good,
+        HealthState::Unhealthy => Tone::Bad,
+        HealthState::Degraded | HealthState::Recovering | HealthState::Unknown => Tone::Warning,
     };
     let detail = match (state, counts.is_empty()) {
         (HealthState::Healthy, true) => format!("{} healthy", gpus.len()),
@@ -218,11 +215,11 @@ fn health(status: &GpuNodeStatus) -> Option<Check> {
         (state, true) => <&str>::from(state).to_owned(),
         (_, false) => format!("{} of {}", counts.join(", "), gpus.len()),
     };
-    Some(Check::new(NAME, result, detail).with(gpus.iter().filter_map(problem).collect()))
+    Some(Line::check(NAME, result, detail).with(gpus.iter().filter_map(problem).collect()))
 }
 
 /// Returns the problem of a GPU: its address, its state with the causes, and the action.
-fn problem(gpu: &Gpu) -> Option<Evidence> {
+fn problem(gpu: &Gpu) -> Option<Line> {
     let health = &gpu.health;
     if matches!(health.state, HealthState::Healthy) || health.causes.is_empty() {
         return None;
@@ -232,7 +229,7 @@ fn problem(gpu: &Gpu) -> Option<Evidence> {
     let advice = advice.map(|advice| format!("; {advice}")).unwrap_or_default();
     let state: &str = health.state.into();
     let text = format!("{} {state}: {}{advice}", gpu.pci_address, causes.join(", "));
-    Some(Evidence { text, since: health.since.clone() })
+    Some(Line::evidence(text).since(health.since.clone()))
 }
 
 fn cause(cause: &Cause) -> String {
@@ -243,10 +240,10 @@ fn cause(cause: &Cause) -> String {
 }
 
 /// Returns the update of the node, if one is in progress or pending.
-fn update(facts: &Facts, gpu_node: &GpuNode) -> Option<Check> {
+fn update(facts: &Facts, gpu_node: &GpuNode) -> Option<Line> {
     const NAME: &str = "Update";
     let spec = &gpu_node.spec;
-    let rollout: Vec<Evidence> = facts.policy_of(gpu_node).and_then(progress).map(Evidence::new).into_iter().collect();
+    let rollout: Vec<Line> = facts.policy_of(gpu_node).and_then(progress).map(Line::evidence).into_iter().collect();
     let canary = spec
         .last_update
         .as_ref()
@@ -255,7 +252,7 @@ fn update(facts: &Facts, gpu_node: &GpuNode) -> Option<Check> {
     let Some(Rollout { step, scope, since, deadline, .. }) = &spec.rollout else {
         let current = spec.current.as_ref()?;
         let detail = "pending: the node has another revision than the policy";
-        return (*current != spec.wanted).then(|| Check::new(NAME, State::Pending, detail).with(rollout));
+        return (*current != spec.wanted).then(|| Line::check(NAME, Tone::Quiet, detail).with(rollout));
     };
     let what = match step {
         RolloutStep::Await => "step Await: waiting until no pod uses the GPUs",
@@ -263,8 +260,8 @@ fn update(facts: &Facts, gpu_node: &GpuNode) -> Option<Check> {
         RolloutStep::Replace => "step Replace: the new revision is being installed",
     };
     let keeps = if *scope == DisruptionScope::Nothing { "; pods keep their GPUs" } else { "" };
-    let check = Check::new(NAME, State::InProgress, format!("{what}{canary}{keeps}")).since(Some(since.clone()));
-    Some(Check { deadline: deadline.clone(), ..check.with(rollout) })
+    let check = Line::check(NAME, Tone::Warning, format!("{what}{canary}{keeps}")).since(Some(since.clone()));
+    Some(Line { deadline: deadline.as_ref().map(|deadline| deadline.0), ..check.with(rollout) })
 }
 
 fn progress(policy: &ClusterGpuPolicy) -> Option<String> {

@@ -1,9 +1,6 @@
 //! Screens of fleets, as the operator's plan and the simulator make them.
 
-use gpu_operator_crd::{
-    GpuNode,
-    health::{Action, Cause, CauseKind, GpuHealth, HealthState, Severity},
-};
+use gpu_operator_crd::health::{Action, Cause, CauseKind, GpuHealth, HealthState, Severity};
 use k8s_openapi::{
     api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus},
     apimachinery::pkg::apis::meta::v1::Time,
@@ -12,14 +9,11 @@ use k8s_openapi::{
 use serde_json::{Value, json};
 use test_support::sim::{Faults, Sim};
 
+use super::{read, report};
 use crate::{
+    context::Outcome,
     output::{Screen, columns},
     read::ReadError,
-    status::{
-        facts::{Facts, Operator, nodes, read},
-        report::report,
-        text,
-    },
     testing::{FakeApi, SCREEN, assert_narrow},
 };
 
@@ -206,7 +200,7 @@ async fn each_fleet_has_its_screen() {
     for (name, sim, api) in fleets() {
         let facts = read(&api.client(), "gpu-operator", None).await.expect("facts");
         let now = sim.now + SignedDuration::from_mins(10);
-        let shown = text::of(&report(&facts), SCREEN, now);
+        let shown = report(&facts, now).text(SCREEN, now);
         assert_narrow(&shown);
         assert!(api.requests().len() <= 2, "{name}: {:?}", api.requests());
         if name == "documented" {
@@ -223,19 +217,23 @@ async fn each_fleet_has_its_screen() {
 }
 
 #[tokio::test]
-async fn nodes_that_are_not_ready_are_listed_on_request() {
+async fn the_json_of_a_policy_has_states_names_and_times() {
     let missing = Faults { missing_images: ["590.10.01".to_owned()].into(), ..Faults::default() };
     let sim = steps(updated(NEW, "h100-1", missing), 90);
-    let api = cluster(&sim);
-    let client = api.client();
-    let mut facts = read(&client, "gpu-operator", Some("all")).await.expect("facts");
-    facts.nodes = Some(nodes(&client).await.expect("nodes"));
-    let now = sim.now + SignedDuration::from_mins(10);
-    insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, {
-        insta::assert_snapshot!("status-nodes", text::of(&report(&facts), SCREEN, now));
-    });
-    let json = serde_json::to_value(report(&facts)).expect("JSON");
-    assert_eq!((&json["isReady"], &json["policies"][0]["status"]), (&Value::Bool(false), &"Stalled".into()));
+    let facts = read(&cluster(&sim).client(), "gpu-operator", Some("all")).await.expect("facts");
+    let report = report(&facts, sim.now);
+    assert_eq!(report.outcome(), Outcome::Bad);
+    let json = serde_json::to_value(report).expect("JSON");
+    let policy = &json["sections"][0][0];
+    assert_eq!((&json["isGood"], &policy["name"]), (&Value::Bool(false), &"all".into()));
+    assert_eq!(policy["cells"], json!(["Stalled", "2/3 nodes", "16/24 GPUs"]));
+    let last = |of: &Value| of["lines"].as_array().expect("lines").last().expect("a line").clone();
+    let pool = last(policy);
+    assert_eq!((&pool["state"], &pool["name"]), (&"Bad".into(), &"nvidia-h100-80gb".into()));
+    let node = last(&pool);
+    assert_eq!(node["name"], "h100-1 DriverImageNotFound");
+    assert!(node["since"].as_str().is_some_and(|since| since.starts_with("2026-01-01T")), "{node}");
+    assert!(node.get("deadline").is_none() && node.get("lines").is_none(), "{node}");
 }
 
 #[tokio::test]
@@ -252,16 +250,11 @@ async fn without_the_right_to_list_policies_nothing_is_known() {
     assert!(matches!(error, ReadError::Rejected(..) | ReadError::Unreachable(_)), "{error}");
 }
 
-#[test]
-fn colours_do_not_change_the_layout() {
+#[tokio::test]
+async fn colours_do_not_change_the_layout() {
     let sim = steps(updated(NEW, "h100-1", Faults { slow: 600, ..Faults::default() }), 90);
-    let facts = Facts {
-        policies: sim.policies.values().cloned().collect(),
-        nodes: Some(sim.gpu_nodes.values().cloned().collect::<Vec<GpuNode>>()),
-        operator: Operator::Available,
-        ..Facts::default()
-    };
-    let shown = |colour| text::of(&report(&facts), Screen { colour, unicode: true }, sim.now);
+    let facts = read(&cluster(&sim).client(), "gpu-operator", None).await.expect("facts");
+    let shown = |colour| report(&facts, sim.now).text(Screen { colour, unicode: true }, sim.now);
     let (plain, coloured) = (shown(false), shown(true));
     assert!(coloured.contains("\x1b[") && !plain.contains('\x1b'));
     let widths = |text: &str| text.lines().map(columns).collect::<Vec<_>>();

@@ -82,6 +82,12 @@ impl<'w> Ledger<'w> {
         ledger
     }
 
+    /// Returns the command by which failed updates are attempted again.
+    pub fn retry_command(&self) -> String {
+        let policy = self.policy.name_any();
+        format!("kubectl annotate clustergpupolicy {policy} --overwrite {}=$(date +%s)", keys::RETRY)
+    }
+
     /// Those that are not spent.
     pub fn slots(&self) -> impl Iterator<Item = &Slot> {
         self.slots.iter()

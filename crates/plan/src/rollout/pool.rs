@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use gpu_operator_crd::{
     NodeName, PoolName,
     gpunode::{DisruptionScope, Rollout, RolloutStep, StageRevisions},
-    keys,
     policy::OnFailure,
     reason::Reason,
 };
@@ -120,9 +119,9 @@ impl<'f> PoolUpdates<'f> {
         }
         if let Some(pool) = ledger.pool(self.name).filter(|pool| !pool.rolled_back.is_empty()) {
             let message = format!(
-                "the nodes of the pool return to their previous revision because of {}; to try again, change the policy or its annotation {}",
+                "the nodes of the pool return to their previous revision because of {}; change the policy or, to try again, run {}",
                 pool.rolled_back,
-                keys::RETRY
+                ledger.retry_command()
             );
             self.decision.halted = Some(Note::new(Reason::RolledBack, message));
         }
@@ -353,8 +352,8 @@ impl<'f> PoolUpdates<'f> {
     fn not_yet(&mut self, member: &Member<'_>, ledger: &Ledger<'_>) -> Option<String> {
         if ledger.failed(self.name).contains(&member.node.name) {
             return Some(format!(
-                "update pending: the last one did not end by its deadline; to attempt it again, change annotation {} of the policy",
-                keys::RETRY
+                "update pending: the last one did not end by its deadline; to attempt it again, run {}",
+                ledger.retry_command()
             ));
         }
         let not_before = member.not_before().filter(|at| self.terms.cordon() && self.terms.now < *at)?;

@@ -1,26 +1,26 @@
 //! The pages that explain reasons, from the texts of `kubectl gpu-fleet explain`.
 
 use anyhow::{Result, bail};
-use gpu_operator_cli::explain::reasons::{Entry, List, Topic};
+use gpu_operator_crd::reason::{Class, Explanation, explanations};
 
 use super::page::Page;
 use crate::file::Generated;
 
 /// The source of the lists.
-const TEXTS: &str = "crates/cli/src/explain/reasons";
+const TEXTS: &str = "crates/crd/src/reason";
 /// The maximum length of a line, in columns.
 const WIDTH: usize = 138;
 
 /// The lists of reasons, by their names in the templates.
-const LISTS: [(&str, List); 8] = [
-    ("normal", List::Normal),
-    ("in-progress", List::InProgress),
-    ("excluded", List::Excluded),
-    ("warnings", List::Warning),
-    ("node-conditions", List::NodeCondition),
-    ("policy", List::Policy),
-    ("failures", List::Failure),
-    ("findings", List::Pod),
+const LISTS: [(&str, &[Class]); 8] = [
+    ("normal", &[Class::Normal]),
+    ("in-progress", &[Class::InProgress, Class::Waiting]),
+    ("excluded", &[Class::Unavailable]),
+    ("warnings", &[Class::Warning]),
+    ("node-conditions", &[Class::StageCondition]),
+    ("policy", &[Class::Policy, Class::PolicyFailure]),
+    ("failures", &[Class::Failure]),
+    ("findings", &[Class::Pod]),
 ];
 
 /// Returns the pages. Their templates contain `{{name}}` in place of each list.
@@ -53,23 +53,20 @@ pub(super) fn pages() -> Result<Vec<Generated>> {
 
 /// Returns the items of a list.
 fn items(name: &str) -> Result<Vec<String>> {
-    let Some((_, list)) = LISTS.iter().find(|(other, _)| *other == name) else {
+    let Some((_, classes)) = LISTS.iter().find(|(other, _)| *other == name) else {
         bail!("there is no list {name}");
     };
-    let of_topic =
-        |topic: Topic| topic.entries().iter().filter(|entry| entry.list == *list).map(move |entry| item(topic, entry));
-    Ok(Topic::all().flat_map(of_topic).collect())
+    let listed = explanations().filter(|reason| classes.contains(&reason.class));
+    Ok(listed.map(|reason| item(&reason)).collect())
 }
 
-fn item(topic: Topic, entry: &Entry) -> String {
-    let context = match topic.context(entry) {
-        "" => String::new(),
-        context => format!(" ({context})"),
-    };
+fn item(reason: &Explanation) -> String {
+    let Explanation { name, context, meaning, action, .. } = reason;
+    let context = if context.is_empty() { String::new() } else { format!(" ({context})") };
     // The list adds two columns before the first line.
-    let mut lines = wrapped(&format!("`{}`{context}: {}", topic.name(), entry.meaning), "", 2);
-    if !entry.action.is_empty() {
-        lines.extend(wrapped(entry.action, "  - ", 4));
+    let mut lines = wrapped(&format!("`{name}`{context}: {meaning}"), "", 2);
+    if !action.is_empty() {
+        lines.extend(wrapped(action, "  - ", 4));
     }
     lines.join("\n")
 }
@@ -123,13 +120,11 @@ mod tests {
         let normal = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let joined = normal(&pages);
         let mut count = 0;
-        for topic in Topic::all() {
-            for entry in topic.entries() {
-                assert!(joined.contains(&format!("`{}`", topic.name())), "{topic:?}");
-                assert!(joined.contains(&normal(entry.meaning)), "{topic:?}");
-                assert!(joined.contains(&normal(entry.action)), "{topic:?}");
-                count += 1;
-            }
+        for Explanation { name, meaning, action, .. } in explanations() {
+            assert!(joined.contains(&format!("`{name}`")), "{name}");
+            assert!(joined.contains(&normal(meaning)), "{name}");
+            assert!(joined.contains(&normal(action)), "{name}");
+            count += 1;
         }
         assert_eq!(pages.lines().filter(|line| line.starts_with("- `")).count(), count);
         assert!(pages.lines().all(|line| line.chars().count() <= WIDTH + 20), "{pages}");

@@ -1,5 +1,6 @@
 //! Nodes in different states.
 
+use clap::Parser;
 use gpu_operator_crd::{
     health::{Action, Cause, CauseKind, GpuHealth, HealthState, Severity},
     keys,
@@ -17,10 +18,13 @@ use test_support::sim::Sim;
 
 use super::super::*;
 use crate::{
+    context::Outcome,
     explain::{
-        node_facts::{DetectorPod, Facts, NodeEvent, NodePods, NodeState},
-        node_report::{self, NodeReport, report},
+        node_facts::{DetectorPod, Facts, NodePods, NodeState},
+        node_report::report,
     },
+    output::{Screen, Tone},
+    report::{Line, Look, Report},
     testing::{FakeApi, SCREEN, assert_narrow},
 };
 
@@ -51,13 +55,23 @@ fn created() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().expect("a time")
 }
 
-fn explained(facts: &Facts, now: Timestamp) -> NodeReport {
+/// Returns the line of a name.
+fn line<'r>(report: &'r Report, name: &str) -> &'r Line {
+    report.sections.iter().flatten().find(|line| line.name == name).expect("a line")
+}
+
+/// Returns the texts of the lines of a name.
+fn texts<'r>(report: &'r Report, name: &str) -> Vec<&'r str> {
+    report.sections.iter().flatten().filter(|line| line.name == name).map(|line| line.text.as_str()).collect()
+}
+
+fn explained(facts: &Facts, now: Timestamp) -> Report {
     report(facts, &Catalogue::builtin().expect("a catalogue"), now)
 }
 
 /// Returns the explanation as it is printed.
 fn printed(facts: &Facts, now: Timestamp) -> String {
-    let text = node_report::text(&explained(facts, now), SCREEN, now);
+    let text = explained(facts, now).text(SCREEN, now);
     assert_narrow(&text);
     text
 }
@@ -69,7 +83,7 @@ fn screen(sim: &Sim, name: &str) -> String {
 #[test]
 fn a_ready_node_has_nothing_to_do() {
     let sim = Sim::settled_fleet("{}", &["a"]);
-    assert!(explained(&facts(&sim, "a"), sim.now).ready);
+    assert!(explained(&facts(&sim, "a"), sim.now).is_good);
     insta::assert_snapshot!(screen(&sim, "a"));
 }
 
@@ -144,7 +158,7 @@ fn a_node_that_is_not_ready_has_kubelets_message() {
     let ready = facts.node.as_mut().expect("a node").as_mut().expect("a node").ready.as_mut().expect("a condition");
     ready.reason = Some("NodeStatusUnknown".into());
     ready.message = Some("Kubelet stopped posting node status.".into());
-    assert!(!explained(&facts, sim.now).ready);
+    assert!(!explained(&facts, sim.now).is_good);
     insta::assert_snapshot!(printed(&facts, sim.now));
 }
 
@@ -184,12 +198,8 @@ fn a_report_of_an_earlier_boot_and_a_cordon_are_shown() {
     let gpu_node = facts.gpu_node.as_mut().expect("a GpuNode").as_mut().expect("a GpuNode");
     gpu_node.status.as_mut().expect("a status").deadline = Some(Time(sim.now));
     sim.sleep(3600);
-    let event = NodeEvent {
-        at: Some(Time(sim.now)),
-        kind: "Warning".into(),
-        reason: "RebootNeeded".into(),
-        message: "the driver installed on the host differs from the loaded one".into(),
-    };
+    let event = Line::named("RebootNeeded", "the driver installed on the host differs from the loaded one");
+    let event = Line { state: Some(Tone::Warning), since: Some(sim.now), look: Look::Event, ..event };
     facts.events = Ok(vec![event]);
     insta::assert_snapshot!(printed(&facts, sim.now));
 }
@@ -199,14 +209,16 @@ fn what_the_operator_has_not_reported_yet_is_noted() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
     sim.node_mut("a").ready = false;
     let report = explained(&facts(&sim, "a"), sim.now);
-    assert!(report.notes[0].contains("has not reported that the Node is NotReady"), "{:?}", report.notes);
-    assert_eq!(report.action.as_deref(), Some("Check the conditions of the Node (`kubectl describe node`)."));
+    let notes = texts(&report, "Note");
+    assert!(notes[0].contains("has not reported that the Node is NotReady"), "{notes:?}");
+    assert_eq!(texts(&report, "Do"), ["Check the conditions of the Node (`kubectl describe node`)."]);
     let mut facts = facts(&Sim::settled_fleet("{}", &["a"]), "a");
     let gpu_node = facts.gpu_node.as_mut().expect("a GpuNode").as_mut().expect("a GpuNode");
     gpu_node.metadata.generation = Some(99);
     let status = gpu_node.status.as_mut().expect("a status");
     status.reason = Some(serde_json::from_value(json!("OfTomorrow")).expect("a reason"));
-    let notes = explained(&facts, sim.now).notes;
+    let report = explained(&facts, sim.now);
+    let notes = texts(&report, "Note");
     assert!(notes[0].contains("does not know the reason OfTomorrow"), "{notes:?}");
     assert!(notes[1].contains("the status is older than"), "{notes:?}");
 }
@@ -217,8 +229,9 @@ fn a_missing_gpu_has_its_last_address() {
     sim.report("a").gpus.remove(7);
     sim.settle();
     let report = explained(&facts(&sim, "a"), sim.now);
-    assert_eq!(report.checks[1].evidence[0].text, "missing: 0000:0d:00.0");
-    assert_eq!(report.checks[1].detail, "7 on the PCI bus: nvidia-h100-80gb, by PCI device id 2330");
+    let check = line(&report, "GPUs");
+    assert_eq!(check.lines[0].text, "missing: 0000:0d:00.0");
+    assert_eq!(check.text, "7 on the PCI bus: nvidia-h100-80gb, by PCI device id 2330");
 }
 
 #[test]
@@ -245,8 +258,8 @@ fn the_source_of_the_model_is_named() {
         sim.join("a", "2330", 8);
         sim.label("a", key, Some(value));
         sim.settle();
-        let detail = explained(&facts(&sim, "a"), sim.now).checks[1].detail.clone();
-        assert_eq!(detail, format!("8 on the PCI bus: {value}, by label {key}"));
+        let report = explained(&facts(&sim, "a"), sim.now);
+        assert_eq!(line(&report, "GPUs").text, format!("8 on the PCI bus: {value}, by label {key}"));
     }
 }
 
@@ -258,34 +271,27 @@ fn every_stage_that_crashes_fails_with_its_pod() {
         sim.faults.entry("a".into()).or_default().crashing = Some(stage);
         sim.settle();
         let report = explained(&facts(&sim, "a"), sim.now);
-        let check = report.checks.iter().find(|check| check.name == name).expect("a check");
-        assert_eq!(check.reason.as_deref(), Some("ContainerCrashed"), "{stage:?}");
-        assert!(check.evidence.iter().any(|line| line.text.starts_with("pod ")), "{check:?}");
-        assert!(report.action.is_some() && !report.ready);
+        let check = line(&report, name);
+        assert_eq!((check.state, check.text.as_str()), (Some(Tone::Bad), "ContainerCrashed"), "{stage:?}");
+        assert!(check.lines.iter().any(|line| line.text.starts_with("pod ")), "{check:?}");
+        assert!(!texts(&report, "Do").is_empty() && !report.is_good);
     }
-}
-
-#[test]
-fn a_report_is_the_same_after_a_round_trip_as_json() {
-    let sim = Sim::settled_fleet("{}", &["a"]);
-    let report = explained(&facts(&sim, "a"), sim.now);
-    let json = serde_json::to_value(&report).expect("JSON");
-    assert_eq!(json["phase"], "Ready");
-    assert_eq!(json["checks"][0]["name"], "Node");
-    assert_eq!(json["checks"][1]["detail"], "8 on the PCI bus: nvidia-h100-80gb, by PCI device id 2330");
-    assert!(json.get("action").is_none() && json.get("notes").is_none(), "{json}");
 }
 
 fn context(api: &FakeApi, now: Timestamp) -> Context {
     Context { client: api.client(), namespace: "ml".into(), screen: Screen::default(), now }
 }
 
-fn explain(target: &[&str]) -> Explain {
-    Explain {
-        target: target.iter().map(|word| (*word).to_owned()).collect(),
-        operator: OperatorNamespace { name: "gpu-operator".into() },
-        output: Output::default(),
-    }
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    explain: Explain,
+}
+
+/// Returns the error of a command.
+async fn error(arguments: &[&str], api: &FakeApi) -> String {
+    let explain = Arguments::parse_from(["x"].iter().chain(arguments)).explain;
+    explain.report(&context(api, Timestamp::UNIX_EPOCH)).await.expect_err("an error").to_string()
 }
 
 /// Returns an API server with a Node and the GpuNode of a settled node.
@@ -320,12 +326,12 @@ fn api(sim: &Sim) -> FakeApi {
 async fn a_node_is_read_with_five_requests() {
     let sim = Sim::settled_fleet("{}", &["a"]);
     let api = api(&sim);
-    let facts = node_facts::read(&api.client(), "a", "gpu-operator").await.expect("facts");
+    let facts = node_facts::read(&api.client(), "a", "gpu-operator").await.expect("an answer").expect("facts");
     assert_eq!(api.requests().len(), 5, "{:?}", api.requests());
     let node = facts.node.expect("a Node").expect("a Node");
     assert!(node.facts.ready && node.facts.own_cordon && node.ready.is_some());
     assert_eq!(facts.policies.expect("policies")[0].name_any(), "all");
-    let reasons: Vec<_> = facts.events.expect("Events").into_iter().map(|event| event.reason).collect();
+    let reasons: Vec<_> = facts.events.expect("Events").into_iter().map(|event| event.name).collect();
     assert_eq!(reasons, ["first"]);
 }
 
@@ -343,16 +349,14 @@ fn the_exit_code_of_a_node_is_its_readiness() {
 #[tokio::test]
 async fn a_missing_node_and_missing_rights_are_errors() {
     let api = FakeApi::default();
-    let now = Timestamp::now();
-    let error = explain(&["node", "x"]).run(&context(&api, now)).await.expect_err("an error");
-    assert_eq!(error.to_string(), "there is no node x; to list what exists: kubectl get nodes,gpunodes");
+    let expected = "there is no node x; to list what exists: kubectl get nodes,gpunodes";
+    assert_eq!(error(&["node", "x"], &api).await, expected);
+    let expected = "there is no pod ml/x; to list what exists: kubectl get pods --namespace ml";
+    assert_eq!(error(&["pod", "x"], &api).await, expected);
     api.forbid("nodes").forbid("gpunodes");
-    let error = explain(&["node", "x"]).run(&context(&api, now)).await.expect_err("an error");
-    assert!(error.to_string().starts_with("the right to get nodes is missing"), "{error}");
-    let error = explain(&["pod", "x"]).run(&context(&api, now)).await.expect_err("an error");
-    assert_eq!(error.to_string(), "there is no pod ml/x; to list what exists: kubectl get pods --namespace ml");
-    let error = explain(&["reason", "x"]).run(&context(&api, now)).await.expect_err("an error");
-    assert!(error.to_string().starts_with("there is no reason \"x\"; similar ones are "), "{error}");
+    let forbidden = error(&["node", "x"], &api).await;
+    assert!(forbidden.starts_with("the right to get nodes is missing"), "{forbidden}");
     api.stop();
-    assert!(explain(&["node", "x"]).run(&context(&api, now)).await.is_err());
+    error(&["node", "x"], &api).await;
+    assert!(Arguments::try_parse_from(["x", "reason", "y"]).is_err());
 }

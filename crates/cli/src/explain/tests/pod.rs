@@ -9,10 +9,9 @@ use test_support::sim::Sim;
 
 use super::super::*;
 use crate::{
-    explain::{
-        pod_report::{self, Facts, report},
-        pod_text,
-    },
+    context::Outcome,
+    explain::pod_report::{Facts, report},
+    output::Tone,
     testing::{FakeApi, SCREEN, assert_narrow},
 };
 
@@ -44,7 +43,7 @@ fn facts(sim: &Sim, pod: Pod) -> Facts {
 }
 
 fn printed(facts: &Facts) -> String {
-    let text = pod_text::text(&report(facts, now()), SCREEN, now());
+    let text = report(facts, now()).text(SCREEN, now());
     assert_narrow(&text);
     text
 }
@@ -128,14 +127,18 @@ fn without_the_nodes_only_certain_findings_are_reported() {
         [("nvidia.com/gpu", 16, &[][..]), ("alpha.kubernetes.io/nvidia-gpu", 1, &["LegacyGpuResource"])]
     {
         let mut facts = facts(&sim, pod(&requesting(resource, count), &pending()));
-        let found =
-            |facts: &Facts| -> Vec<&str> { report(facts, now()).findings.iter().map(|found| found.reason).collect() };
+        let names = ["NoNodeFits", "LegacyGpuResource"];
+        let found = |facts: &Facts| {
+            let text = printed(facts);
+            names.into_iter().filter(|name| text.contains(&format!("× {name}: "))).collect::<Vec<_>>()
+        };
         if expected.is_empty() {
             assert_eq!(found(&facts), ["NoNodeFits"]);
         }
         facts.missing.push("the right to list nodes is missing".into());
         assert_eq!(found(&facts), expected);
-        assert!(report(&facts, now()).notes[0].ends_with("the right to list nodes is missing"));
+        let text = printed(&facts);
+        assert!(text.contains("\nNote: ") && text.ends_with("the right to list nodes is\n      missing.\n"), "{text}");
     }
 }
 
@@ -145,11 +148,12 @@ fn amounts_of_containers_are_added_and_init_containers_are_not() {
     let container = spec["containers"][0].clone();
     spec["containers"].as_array_mut().expect("containers").push(container);
     spec["initContainers"] = requesting("nvidia.com/gpu", 3)["containers"].clone();
-    let amount =
-        |spec: &Value| report(&facts(&fleet(), pod(spec, &pending())), now()).requests["nvidia.com/gpu"].clone();
-    assert_eq!(amount(&spec), "4");
+    let requested = |spec: &Value, amount: u32| {
+        printed(&facts(&fleet(), pod(spec, &pending()))).contains(&format!("  requests {amount} nvidia.com/gpu\n"))
+    };
+    assert!(requested(&spec, 4));
     spec["initContainers"] = requesting("nvidia.com/gpu", 8)["containers"].clone();
-    assert_eq!(amount(&spec), "8");
+    assert!(requested(&spec, 8));
 }
 
 #[test]
@@ -159,8 +163,9 @@ fn nodes_that_offer_enough_come_first() {
     sim.join("b", "2330", 8);
     sim.settle();
     let report = report(&facts(&sim, pod(&requesting("nvidia.com/gpu", 4), &pending())), now());
-    let nodes: Vec<_> = report.nodes.iter().map(|node| (node.node.as_str(), node.offers_enough)).collect();
-    assert_eq!((nodes, report.matching_nodes), (vec![("b", true), ("a", false)], 2));
+    let nodes = report.sections.iter().find(|lines| lines[0].text.starts_with("2 GPU nodes match")).expect("nodes");
+    let nodes: Vec<_> = nodes[1..].iter().map(|node| (&node.name[..1], node.state)).collect();
+    assert_eq!(nodes, [("b", Some(Tone::Good)), ("a", Some(Tone::Warning))]);
 }
 
 #[tokio::test]
@@ -173,7 +178,7 @@ async fn a_pod_is_read_with_its_own_node_only() {
     for gpu_node in sim.gpu_nodes.values() {
         api.add(gpu_node);
     }
-    let facts = pod_report::read(&api.client(), "ml", "train").await.expect("facts");
+    let facts = pod_report::read(&api.client(), "ml", "train").await.expect("an answer").expect("facts");
     assert_eq!(facts.world.gpu_nodes.len(), 1);
     assert!(facts.missing.len() == 1 && facts.missing[0].contains("get nodes"), "{:?}", facts.missing);
     assert!(api.requests().iter().any(|request| request.contains("events?") && request.contains("uid-train")));
