@@ -1,6 +1,7 @@
-//! `support-bundle`: collects what is needed to analyse a problem into one archive without credentials.
+//! `support-bundle`: collects what is needed to analyse a problem into one archive that contains no credentials.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{self, Write},
     path::PathBuf,
@@ -13,32 +14,26 @@ use thiserror::Error;
 
 use crate::{
     bundle::{
-        archive::{About, Manifest, pack},
-        collect::{Collected, Options, collect},
-        pods::LogOptions,
+        archive::{Archive, Manifest},
+        collect::{Collector, Options},
     },
     context::{Context, OperatorNamespace, Outcome, duration},
     output::{Format, Output, wrap},
     read::{ReadError, classify},
 };
 
+mod allowed;
 mod archive;
 mod collect;
-mod pods;
-mod redact;
 
-const LIMIT: usize = 50 << 20;
-const LOG: usize = 1 << 20;
-/// The limit for all logs, in bytes. The archive is made in memory.
-const ALL_LOGS: usize = 128 << 20;
-/// The number of absences of each kind that are printed.
+/// The number of absences that are printed.
 const SHOWN: usize = 10;
 
 /// Collect what is needed to analyse a problem into one archive, without credentials.
 ///
-/// It contains policies, GpuNodes, Nodes, the operator's objects, Events, logs and metrics, and neither Secrets nor ConfigMaps.
-/// Credentials are removed from everything else; look into the archive before you pass it on. What cannot be read is listed
-/// in manifest.json, with the missing right.
+/// It contains policies, GpuNodes, chosen fields of Nodes and of the operator's DaemonSets and pods, Events, and the logs of the operator's
+/// own containers. It contains no values of variables, arguments or URLs, and no logs or messages of other programs. What cannot be read is
+/// listed in manifest.json, with the missing right.
 #[derive(clap::Args, Debug)]
 pub struct SupportBundle {
     /// Path of the archive. Defaults to gpu-fleet-support-bundle-TIME.tar.gz in the current directory.
@@ -47,7 +42,7 @@ pub struct SupportBundle {
     /// Read only log lines of this last period, such as 2h.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     logs_since: Option<Duration>,
-    /// Number of nodes of which pods, logs and metrics are read; those that need attention come first.
+    /// Number of nodes of which logs are read; those that are not ready come first.
     #[arg(long, value_name = "N", default_value_t = 50)]
     nodes: usize,
     /// Read no logs.
@@ -81,18 +76,19 @@ impl SupportBundle {
         });
         let write = |error| BundleError::Write(path.clone(), error);
         // Before anything is read: reading may take minutes.
-        let mut file = fs::File::create(&path).map_err(write)?;
-        let Collected { mut contents, nodes } = collect(&context.client, &self.namespace.name, self.options()).await;
-        let server_version = version.map_err(|error| contents.add_unread("the server's version", &error)).ok();
-        let about = About {
+        let archive = Archive::new(fs::File::create(&path).map_err(write)?, context.now);
+        let (client, namespace) = (&context.client, self.namespace.name.as_str());
+        let mut collector = Collector { client, namespace, archive, missing: BTreeSet::new(), progress };
+        let nodes_with_logs = collector.collect(self.options()).await.map_err(write)?;
+        let manifest = Manifest {
             collected_at: context.now,
             cli_version: env!("CARGO_PKG_VERSION"),
-            server_version,
+            server_version: version.ok(),
             operator_namespace: self.namespace.name.clone(),
-            nodes,
+            nodes_with_logs,
+            missing: collector.missing,
         };
-        let (archive, manifest) = pack(contents, &about, LIMIT).map_err(write)?;
-        file.write_all(&archive).map_err(write)?;
+        collector.archive.finish(&manifest).map_err(write)?;
         // If standard error is closed, the bundle has been written all the same.
         let _ = io::stderr().write_all(summary(&manifest).as_bytes());
         if self.output.format == Format::Json {
@@ -104,8 +100,7 @@ impl SupportBundle {
 
     fn options(&self) -> Options {
         let since = self.logs_since.and_then(|since| i64::try_from(since.as_secs()).ok());
-        let logs = LogOptions { enabled: !self.no_logs, since, limit: LOG };
-        Options { nodes: self.nodes, logs, all_logs: ALL_LOGS, progress }
+        Options { nodes: (!self.no_logs).then_some(self.nodes), since }
     }
 }
 
@@ -122,16 +117,14 @@ async fn server_version(context: &Context) -> Result<String, ReadError> {
 }
 
 fn summary(manifest: &Manifest) -> String {
-    let mut lines = Vec::new();
-    for (heading, absences) in [("not read", &manifest.not_read), ("left out because of a limit", &manifest.left_out)] {
-        if !absences.is_empty() {
-            lines.push(format!("{heading}: {}; manifest.json lists all", absences.len()));
-        }
-        for absence in absences.iter().take(SHOWN) {
-            lines.extend(wrap(&format!("{}: {}", absence.what, absence.reason), "  ", 4));
-        }
+    let missing = &manifest.missing;
+    if missing.is_empty() {
+        return String::new();
     }
-    lines.push("look into the archive before you pass it on".to_owned());
+    let mut lines = vec![format!("missing: {}; manifest.json lists all", missing.len())];
+    for absence in missing.iter().take(SHOWN) {
+        lines.extend(wrap(&format!("{}: {}", absence.what, absence.reason), "  ", 4));
+    }
     lines.join("\n") + "\n"
 }
 

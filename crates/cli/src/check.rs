@@ -1,11 +1,9 @@
-//! `kubectl gpu-fleet check`: whether the cluster is ready for the chart, or whether the installation works.
+//! `kubectl gpu-fleet check`: whether the cluster is ready for the chart, or whether the installation is whole.
 
-pub mod code;
-pub mod reference;
+pub mod list;
 
 mod cluster;
 mod facts;
-mod fleet;
 mod gather;
 mod installation;
 mod namespace;
@@ -13,11 +11,10 @@ mod report;
 
 use std::io;
 
-use gpu_operator_plan::catalogue::{Catalogue, CatalogueError};
 use thiserror::Error;
 
 use crate::{
-    check::{code::Category, report::Report},
+    check::report::Report,
     context::{Context, OperatorNamespace, Outcome},
     output::Output,
     read::ReadError,
@@ -25,26 +22,19 @@ use crate::{
 
 #[derive(Debug, Error)]
 pub enum CheckError {
-    #[error("no check of these categories is made before the installation; omit --pre, or --category")]
-    NoChecks,
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("failed to read the catalogue: {0}")]
-    Catalogue(#[from] CatalogueError),
     #[error("cannot write the output: {0}")]
     Write(#[from] io::Error),
 }
 
-/// Checks whether the installation works, or, before it, whether the cluster is ready for it. Changes nothing. Exits with 1 if a check fails;
-/// warnings and skipped checks are no failures.
+/// Checks whether the installation is whole, or, before it, whether the cluster is ready for it. Changes nothing. Exits with 1 if a check
+/// fails; warnings and skipped checks are no failures. The state of policies and nodes is shown by `status`.
 #[derive(Debug, clap::Args)]
 pub struct RunChecks {
     /// Make the checks for a cluster in which the chart is not installed yet.
     #[arg(long)]
     pre: bool,
-    /// Make only the checks of this category; may be repeated.
-    #[arg(long = "category", value_name = "NAME", value_enum)]
-    categories: Vec<Category>,
     #[command(flatten)]
     operator: OperatorNamespace,
     #[command(flatten)]
@@ -59,10 +49,7 @@ impl RunChecks {
     }
 
     async fn report(&self, context: &Context) -> Result<Report, CheckError> {
-        let catalogue = Catalogue::builtin()?;
-        let facts = gather::gather(&context.client, &self.operator.name, self.pre, catalogue).await?;
-        let report = report::report(&facts, self.pre, &self.categories);
-        if report.categories.is_empty() { Err(CheckError::NoChecks) } else { Ok(report) }
+        Ok(report::report(&gather::gather(&context.client, &self.operator.name, self.pre).await?))
     }
 }
 

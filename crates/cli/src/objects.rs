@@ -26,14 +26,14 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Client, Resource, ResourceExt,
     api::{ApiResource, DynamicObject, ListParams},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use thiserror::Error;
 
-const PAGE: u32 = 500;
+use crate::read::{self, ReadError};
 
 struct Kind {
     resource: ApiResource,
@@ -61,10 +61,8 @@ fn kinds() -> Vec<Kind> {
 pub enum ObjectsError {
     #[error("these rights are missing: {}; bind a ClusterRole with them, or read files with --from", .0.join(", "))]
     Forbidden(Vec<String>),
-    #[error("the cluster does not have the resource {0}; install the chart first, which contains the CRDs")]
-    NotInstalled(String),
-    #[error("cannot list {0}: {1}")]
-    List(String, #[source] kube::Error),
+    #[error(transparent)]
+    List(#[from] ReadError),
     #[error("cannot read {0}: {1}")]
     Read(PathBuf, #[source] io::Error),
     #[error("{0} is not valid YAML: {1}")]
@@ -101,39 +99,30 @@ impl Objects {
         let (mut objects, mut missing) = (Self::new(namespace), Vec::new());
         for Kind { resource, without } in kinds() {
             let right = format!("list {} ({})", resource.plural, group(&resource));
-            let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
-            match (objects.list(&api, &resource).await, without) {
-                (Ok(()), _) => {}
-                (Err(ObjectsError::List(_, kube::Error::Api(status))), None) if status.is_forbidden() => {
-                    missing.push(right);
+            let mut added = Ok(());
+            let take = |object: DynamicObject| {
+                if added.is_ok() {
+                    added = objects.add_dynamic(&resource.kind, object);
                 }
-                (Err(ObjectsError::List(_, kube::Error::Api(status))), Some(without)) if status.is_forbidden() => {
+            };
+            let read = read::each(client, None, &resource, ListParams::default(), take).await;
+            added?;
+            match (read, without) {
+                (Ok(()), _) => {}
+                (Err(ReadError::Forbidden(_)), None) => missing.push(right),
+                (Err(ReadError::Forbidden(_)), Some(without)) => {
                     objects.notes.push(format!("the right to {right} is missing, so it is not known {without}"));
                 }
-                (Err(ObjectsError::List(_, kube::Error::Api(status))), None) if status.is_not_found() => {
-                    return Err(ObjectsError::NotInstalled(format!("{}.{}", resource.plural, resource.group)));
-                }
-                (Err(error), _) => return Err(error),
+                (Err(error), _) => return Err(error.into()),
             }
         }
         if missing.is_empty() { Ok(objects) } else { Err(ObjectsError::Forbidden(missing)) }
     }
 
-    async fn list(&mut self, api: &Api<DynamicObject>, resource: &ApiResource) -> Result<(), ObjectsError> {
-        let mut page = ListParams::default().limit(PAGE);
-        loop {
-            let list = api.list(&page).await.map_err(|error| ObjectsError::List(resource.plural.clone(), error))?;
-            for object in list.items {
-                let name = object.name_any();
-                let value = serde_json::to_value(object);
-                let value = value.map_err(|error| ObjectsError::Object(resource.kind.clone(), name, error))?;
-                self.add(&resource.kind, value)?;
-            }
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => return Ok(()),
-            }
-        }
+    fn add_dynamic(&mut self, kind: &str, object: DynamicObject) -> Result<(), ObjectsError> {
+        let name = object.name_any();
+        let value = serde_json::to_value(object);
+        self.add(kind, value.map_err(|error| ObjectsError::Object(kind.to_owned(), name, error))?)
     }
 
     /// Reads objects from the YAML and JSON files of a folder, in which other objects may be as well.

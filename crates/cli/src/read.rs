@@ -11,7 +11,7 @@ pub const PAGE: u32 = 500;
 
 #[derive(Debug, Error)]
 pub enum ReadError {
-    #[error("the right to {right} is missing; {role}", right = .0, role = how_to_get(.0))]
+    #[error("the right to {0} is missing; bind the ClusterRole nodestack-gpu-operator-cli of the chart")]
     Forbidden(String),
     #[error("the cluster does not have the resource {0}; install the chart, which contains the CRDs")]
     NotInstalled(String),
@@ -19,15 +19,6 @@ pub enum ReadError {
     Unreachable(#[source] kube::Error),
     #[error("the API server rejects the request to {0}: {1}")]
     Rejected(String, #[source] kube::Error),
-}
-
-/// Returns where a right comes from.
-fn how_to_get(right: &str) -> &'static str {
-    if right.ends_with("pods/proxy") {
-        "no role of the chart has it, because it opens every port of all pods"
-    } else {
-        "bind the ClusterRole nodestack-gpu-operator-cli of the chart"
-    }
 }
 
 #[derive(Debug)]

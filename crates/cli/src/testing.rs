@@ -17,6 +17,14 @@ use crate::output::{Screen, WIDTH, columns};
 /// The screen of snapshots.
 pub const SCREEN: Screen = Screen { colour: false, unicode: true };
 
+/// Returns the answer to a request for the version.
+pub fn version(version: &str) -> Value {
+    json!({
+        "major": "1", "minor": "36", "gitVersion": version, "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "",
+        "compiler": "", "platform": "",
+    })
+}
+
 /// Asserts that no line is too long, except one with a single word.
 pub fn assert_narrow(text: &str) {
     let is_long = |line: &&str| columns(line) > WIDTH && line.trim_start().contains(' ');
@@ -73,6 +81,10 @@ impl FakeApi {
 
     pub fn get(&self, path: &str) -> Option<Value> {
         self.state(|state| state.objects.get(path).cloned())
+    }
+
+    pub fn objects(&self) -> Vec<Value> {
+        self.state(|state| state.objects.values().cloned().collect())
     }
 
     pub fn requests(&self) -> Vec<String> {

@@ -21,7 +21,7 @@ pub(super) fn files(checkout: &Path) -> Result<Vec<Generated>> {
     pages.push(disruption::page()?);
     pages.push(images::page(checkout)?);
     pages.extend(catalogue::pages()?);
-    pages.extend(checks::pages());
+    pages.push(checks::page());
     pages.extend(reasons::pages()?);
     Ok(pages)
 }

@@ -85,13 +85,12 @@ async fn use_all_commands(f: &Fixture, user: &User) -> Result<()> {
     f.run_gpu_pod("explained").await?;
     let (code, explained) = user.run(&["explain", "pod", "explained", "-n", &f.users()])?;
     ensure!(code == Some(0) && explained.contains(&node), "{explained}");
-    // Other tests' policies and pods are in the cluster, so that only some checks have a certain result.
+    // Other tests' nodes are in the cluster, so that only some checks have a certain result.
     let (_, checked) = user.run(&["check", "-o", "json"])?;
     let checked: Value = serde_json::from_str(&checked)?;
-    let checks =
-        || checked["categories"].as_array().into_iter().flatten().filter_map(|of| of["checks"].as_array()).flatten();
-    for code in ["OperatorAvailable", "CrdsInstalled"] {
-        ensure!(checks().any(|check| check["code"] == code && check["result"] == "Passed"), "{code}: {checked:#}");
+    for code in ["OperatorReady", "Crds", "AdmissionPolicies"] {
+        let mut checks = checked["checks"].as_array().into_iter().flatten();
+        ensure!(checks.any(|check| check["code"] == code && check["result"] == "Passed"), "{code}: {checked:#}");
     }
     let (code, images) = user.run(&["explain", "reason", "RolloutHalted"])?;
     ensure!(code == Some(0) && images.contains("RolloutHalted"), "{images}");

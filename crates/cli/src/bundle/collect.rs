@@ -1,338 +1,281 @@
-//! Reads what a support bundle contains. Neither Secrets nor ConfigMaps are read.
+//! Reads what a support bundle contains: of own objects, Nodes and Events the fields that `allowed.rs` lists, and the logs of the
+//! operator's own containers. Nothing else is read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, Write},
+};
 
+use futures::{StreamExt, stream};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
-use k8s_openapi::{
-    api::{
-        admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
-        apps::v1::{DaemonSet, Deployment},
-        core::v1::{Event, Node},
-        node::v1::RuntimeClass,
-    },
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+use k8s_openapi::api::{
+    apps::v1::{DaemonSet, Deployment},
+    core::v1::{Event, Node, Pod},
 };
 use kube::{
-    Client, Resource,
-    api::{ApiResource, DynamicObject, ListParams},
+    Api, Client, Resource,
+    api::{ApiResource, DynamicObject, ListParams, LogParams},
 };
-use serde_json::{Map, Value, json};
-use tokio::task::JoinSet;
+use serde_json::{Value, json};
 
 use super::{
-    archive::{Contents, sha256},
-    pods::{LogOptions, is_own, pods},
+    allowed::picked,
+    archive::{Archive, Missing},
 };
-use crate::read::{ReadError, each};
+use crate::read::{ReadError, classify, each};
 
 /// The Events about objects that have no namespace are in this one.
 const DEFAULT_NAMESPACE: &str = "default";
-/// The maximum number of Events of a namespace; the latest are kept.
-const MAX_EVENTS: usize = 2000;
-/// The number of nodes whose pods are read concurrently.
+/// The number of nodes whose logs are read concurrently.
 const CONCURRENT: usize = 8;
+/// The number of lines that are read of each log, the last ones.
+const LINES: i64 = 4000;
+/// The containers of the chart's pods. Containers of other pods are the operator's own if their images are.
+const CONTAINERS: [&str; 3] = ["gpu-operator", "nvml-probe", "detector"];
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The number of nodes whose pods, logs and metrics are read.
-    pub nodes: usize,
-    pub logs: LogOptions,
-    /// The limit for all logs, in bytes.
-    pub all_logs: usize,
+    /// The number of nodes whose logs are read; `None`: no logs, not those of the operator either.
+    pub nodes: Option<usize>,
+    /// From how many seconds ago logs are read.
+    pub since: Option<i64>,
+}
+
+pub struct Collector<'a, W: Write> {
+    pub client: &'a Client,
+    /// The operator's namespace.
+    pub namespace: &'a str,
+    pub archive: Archive<W>,
+    pub missing: BTreeSet<Missing>,
     /// Reports a step to people.
     pub progress: fn(&str),
 }
 
-#[derive(Debug)]
-pub struct Collected {
-    pub contents: Contents,
-    pub nodes: Vec<String>,
-}
-
-/// Reads everything that a bundle contains, the most important first.
-pub async fn collect(client: &Client, namespace: &str, options: Options) -> Collected {
-    let mut collector = Collector { client, namespace, options, contents: Contents::default() };
-    let policies = collector.read::<ClusterGpuPolicy>("policies", None, ListParams::default()).await;
-    collector.add("policies", &policies);
-    collector.chart().await;
-    collector.operator_pods().await;
-    for (namespace, params) in [
-        (namespace, ListParams::default()),
-        (DEFAULT_NAMESPACE, ListParams::default().fields("reportingComponent=gpu-operator")),
-    ] {
-        collector.events(namespace, params).await;
-    }
-    let gpu_nodes = by_name(collector.read::<GpuNode>("gpunodes", None, ListParams::default()).await);
-    let nodes = by_name(collector.read_each::<Node>("nodes", None, ListParams::default(), node).await);
-    let ordered = order(&policies, &gpu_nodes, &nodes);
-    let (chosen, others) = ordered.split_at(options.nodes.min(ordered.len()));
-    for chunk in chosen.chunks(CONCURRENT) {
-        collector.nodes(chunk, &gpu_nodes, &nodes).await;
-    }
-    for name in others {
-        collector.add_node(name, &gpu_nodes, &nodes);
-    }
-    if !others.is_empty() {
-        let what = format!("pods, logs and metrics of {} other nodes", others.len());
-        collector.contents.leave_out(&what, "--nodes");
-    }
-    (options.progress)(&format!("nodes with logs: {}", chosen.len()));
-    Collected { contents: collector.contents, nodes: chosen.to_vec() }
-}
-
-struct Collector<'a> {
-    client: &'a Client,
-    namespace: &'a str,
-    options: Options,
-    contents: Contents,
-}
-
-impl Collector<'_> {
-    async fn read<K>(&mut self, what: &str, namespace: Option<&str>, params: ListParams) -> Vec<Value>
-    where
-        K: Resource<DynamicType = ()>,
-    {
-        self.read_each::<K>(what, namespace, params, Value::clone).await
+impl<W: Write> Collector<'_, W> {
+    /// Reads everything that a bundle contains, and returns the names of the nodes whose logs it contains.
+    pub async fn collect(&mut self, options: Options) -> io::Result<Vec<String>> {
+        let all = ListParams::default;
+        let (label, value) = keys::PART_OF;
+        let here = Some(self.namespace);
+        self.objects::<ClusterGpuPolicy>("policies", None, all(), |_| true).await?;
+        let gpu_nodes = self.objects::<GpuNode>("gpunodes", None, all(), |_| true).await?;
+        self.objects::<Node>("nodes", None, all(), |_| true).await?;
+        let of_chart = all().labels(&format!("{label}={value}"));
+        let mut workloads = self.objects::<Deployment>("deployments", here, of_chart, |_| true).await?;
+        workloads.extend(self.objects::<DaemonSet>("daemonsets", here, all(), is_own).await?);
+        let pods = self.objects::<Pod>("pods", here, all(), is_own).await?;
+        self.events(self.namespace, all()).await?;
+        self.events(DEFAULT_NAMESPACE, all().fields(&format!("reportingComponent={}", keys::MANAGER))).await?;
+        match options.nodes {
+            Some(nodes) => self.logs(&own_logs(&workloads, &pods), &order(&gpu_nodes), nodes, options.since).await,
+            None => Ok(Vec::new()),
+        }
     }
 
-    /// Reads all objects of a kind, and keeps the `part` of each. Failures are recorded.
-    async fn read_each<K>(
+    /// Adds the objects of a kind to a folder, and returns what was added.
+    async fn objects<K: Resource<DynamicType = ()>>(
+        &mut self,
+        folder: &str,
+        namespace: Option<&str>,
+        params: ListParams,
+        is_wanted: impl Fn(&DynamicObject) -> bool,
+    ) -> io::Result<Vec<Value>> {
+        let found = self.read::<K>(folder, namespace, params, is_wanted).await;
+        for object in &found {
+            self.archive.add_object(&format!("{folder}/{}.json", name(object)), object)?;
+        }
+        Ok(found)
+    }
+
+    /// Reads what the bundle contains of the objects of a kind. Failures are recorded.
+    async fn read<K: Resource<DynamicType = ()>>(
         &mut self,
         what: &str,
         namespace: Option<&str>,
         params: ListParams,
-        part: impl Fn(&Value) -> Value,
-    ) -> Vec<Value>
-    where
-        K: Resource<DynamicType = ()>,
-    {
+        is_wanted: impl Fn(&DynamicObject) -> bool,
+    ) -> Vec<Value> {
         let mut found = Vec::new();
         let resource = ApiResource::erase::<K>(&());
-        let take = |object: DynamicObject| found.extend(typed(object, &resource).map(|value| part(&value)));
+        let take = |object: DynamicObject| {
+            if is_wanted(&object)
+                && let Ok(object) = serde_json::to_value(object)
+            {
+                let mut object = picked(&resource.kind, &object);
+                // Items of lists do not have it.
+                object["apiVersion"] = resource.api_version.clone().into();
+                object["kind"] = resource.kind.clone().into();
+                found.push(object);
+            }
+        };
         if let Err(error) = each(self.client, namespace, &resource, params, take).await {
-            self.unread(what, &error);
+            self.miss(what, &error);
         }
-        found.sort_by_key(|object| name(object).to_owned());
-        (self.options.progress)(&format!("{what}: {}", found.len()));
+        (self.progress)(&format!("{what}: {}", found.len()));
         found
     }
 
-    fn unread(&mut self, what: &str, error: &ReadError) {
-        (self.options.progress)(&format!("{what}: not read: {error}"));
-        self.contents.add_unread(what, error);
-    }
-
-    fn add(&mut self, folder: &str, objects: &[Value]) {
-        for object in objects {
-            self.contents.add_object(format!("{folder}/{}.json", name(object)), object.clone());
+    fn miss(&mut self, what: &str, error: &ReadError) {
+        let missing = Missing { what: what.to_owned(), reason: error.to_string() };
+        if self.missing.insert(missing) {
+            (self.progress)(&format!("{what}: not read: {error}"));
         }
     }
 
-    /// Reads the objects of the chart, and those that the operator creates beside its pods.
-    async fn chart(&mut self) {
-        let (label, value) = keys::PART_OF;
-        let (namespace, labelled) =
-            (Some(self.namespace), || ListParams::default().labels(&format!("{label}={value}")));
-        let deployments = self.read::<Deployment>("deployments", namespace, labelled()).await;
-        self.add("deployments", &deployments);
-        let mut sets = self.read::<DaemonSet>("daemonsets", namespace, ListParams::default()).await;
-        sets.retain(|set| serde_json::from_value(set.clone()).is_ok_and(|set: DynamicObject| is_own(&set)));
-        self.add("daemonsets", &sets);
-        let classes = self.read::<RuntimeClass>("runtimeclasses", None, ListParams::default()).await;
-        self.add("runtimeclasses", &classes);
-        for name in [ClusterGpuPolicy::plural(&()), GpuNode::plural(&())] {
-            let only = ListParams::default().fields(&format!("metadata.name={name}.{}", ClusterGpuPolicy::group(&())));
-            let what = format!("customresourcedefinitions {name}");
-            let found = self.read_each::<CustomResourceDefinition>(&what, None, only, definition).await;
-            self.add("customresourcedefinitions", &found);
-        }
-        let policies = self.read::<ValidatingAdmissionPolicy>("validatingadmissionpolicies", None, labelled()).await;
-        self.add("validatingadmissionpolicies", &policies);
-        let what = "validatingadmissionpolicybindings";
-        let bindings = self.read::<ValidatingAdmissionPolicyBinding>(what, None, labelled()).await;
-        self.add(what, &bindings);
-    }
-
-    async fn operator_pods(&mut self) {
-        for (params, whose) in [
-            (ListParams::default().labels(&keys::selector(keys::OPERATOR_NAME)), "of the operator"),
-            (ListParams::default().fields("spec.nodeName="), "without a node"),
-        ] {
-            let (client, namespace) = (self.client.clone(), self.namespace.to_owned());
-            let (found, contents) = pods(client, namespace, params, whose.to_owned(), self.options.logs).await;
-            (self.options.progress)(&format!("pods {whose}: {}", found.len()));
-            self.contents.append(contents);
-        }
-    }
-
-    async fn events(&mut self, namespace: &str, params: ListParams) {
+    async fn events(&mut self, namespace: &str, params: ListParams) -> io::Result<()> {
         let what = format!("events in namespace {namespace}");
-        let mut events = self.read::<Event>(&what, Some(namespace), params).await;
-        let time = |event: &Value| {
-            let time = |field: &str| event[field].as_str().map(str::to_owned);
-            let series = event["series"]["lastObservedTime"].as_str().map(str::to_owned);
-            series.or_else(|| time("lastTimestamp")).or_else(|| time("eventTime")).unwrap_or_default()
-        };
-        events.sort_by_key(time);
-        let earlier = events.len().saturating_sub(MAX_EVENTS);
-        events.drain(..earlier);
-        if earlier > 0 {
-            self.contents.leave_out(&format!("{earlier} earlier {what}"), &format!("{MAX_EVENTS} events"));
+        let events = self.read::<Event>(&what, Some(namespace), params, |_| true).await;
+        if events.is_empty() {
+            return Ok(());
         }
         let list = json!({"apiVersion": "v1", "kind": "EventList", "items": events});
-        self.contents.add_object(format!("events/{namespace}.json"), list);
+        self.archive.add_object(&format!("events/{namespace}.json"), &list)
     }
 
-    async fn nodes(&mut self, names: &[String], gpu_nodes: &BTreeMap<String, Value>, nodes: &BTreeMap<String, Value>) {
-        let mut logs = self.options.logs;
-        let is_full = logs.enabled && self.contents.size_of("logs/") >= self.options.all_logs;
-        logs.enabled &= !is_full;
-        let mut tasks = JoinSet::new();
-        for (index, name) in names.iter().enumerate() {
-            let (client, namespace) = (self.client.clone(), self.namespace.to_owned());
-            let params = ListParams::default().fields(&format!("spec.nodeName={name}"));
-            let read = pods(client, namespace, params, format!("of node {name}"), logs);
-            tasks.spawn(async move { (index, read.await.1) });
-        }
-        let mut of_nodes: BTreeMap<usize, Contents> = tasks.join_all().await.into_iter().collect();
-        for (index, name) in names.iter().enumerate() {
-            self.add_node(name, gpu_nodes, nodes);
-            self.contents.append(of_nodes.remove(&index).unwrap_or_default());
-            if is_full {
-                let reason = format!("the limit of {} bytes for all logs", self.options.all_logs);
-                self.contents.leave_out(&format!("logs of node {name}"), &reason);
+    /// Adds the logs of the operator, and those of the first nodes.
+    async fn logs(
+        &mut self,
+        of_nodes: &BTreeMap<String, Vec<Log>>,
+        ordered: &[String],
+        limit: usize,
+        since: Option<i64>,
+    ) -> io::Result<Vec<String>> {
+        let (chosen, others) = ordered.split_at(limit.min(ordered.len()));
+        let chosen: Vec<String> = chosen.to_vec();
+        let (client, namespace) = (self.client, self.namespace);
+        let nodes = [OPERATOR].into_iter().chain(chosen.iter().map(String::as_str));
+        let mut read = stream::iter(nodes)
+            .map(|node| {
+                let logs = of_nodes.get(node).map(Vec::as_slice).unwrap_or_default();
+                logs_of(client, namespace, logs, since)
+            })
+            .buffered(CONCURRENT);
+        while let Some(logs) = read.next().await {
+            for (path, text) in logs {
+                match text {
+                    Ok(text) => self.archive.add(&path, &text)?,
+                    // For all of them.
+                    Err(error @ ReadError::Forbidden(_)) => self.miss("logs", &error),
+                    Err(error) => self.miss(&path, &error),
+                }
             }
         }
-    }
-
-    fn add_node(&mut self, name: &str, gpu_nodes: &BTreeMap<String, Value>, nodes: &BTreeMap<String, Value>) {
-        for (folder, objects) in [("gpunodes", gpu_nodes), ("nodes", nodes)] {
-            self.add(folder, objects.get(name).map(std::slice::from_ref).unwrap_or_default());
+        drop(read);
+        if !others.is_empty() {
+            let what = format!("logs of {} other nodes", others.len());
+            self.missing.insert(Missing { what, reason: "--nodes".to_owned() });
         }
+        (self.progress)(&format!("nodes with logs: {}", chosen.len()));
+        Ok(chosen)
     }
 }
 
-/// Returns an object with its type, which items of lists do not have.
-fn typed(object: DynamicObject, resource: &ApiResource) -> Option<Value> {
-    let mut value = serde_json::to_value(object).ok()?;
-    value["apiVersion"] = resource.api_version.clone().into();
-    value["kind"] = resource.kind.clone().into();
-    Some(value)
+/// The key of the operator's logs among those of nodes.
+const OPERATOR: &str = "";
+
+/// A log of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Log {
+    pod: String,
+    container: String,
+    /// Whether it is that of the previous run.
+    previous: bool,
 }
 
-fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
-    objects.into_iter().map(|object| (name(&object).to_owned(), object)).collect()
+/// Returns whether an object of the operator's namespace is the chart's or the operator's.
+fn is_own(object: &DynamicObject) -> bool {
+    let labels = object.metadata.labels.iter().flatten();
+    let (part_of, operator) = keys::PART_OF;
+    labels.into_iter().any(|(key, value)| key == keys::STAGE || (key == part_of && value == operator))
 }
 
 fn name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap_or_default()
 }
 
-/// Returns the names of all nodes: those that policies list in `status.attention`, then those with a GPU that are not ready, then the
-/// others with a GPU, then all others; each by name.
-pub fn order(policies: &[Value], gpu_nodes: &BTreeMap<String, Value>, nodes: &BTreeMap<String, Value>) -> Vec<String> {
-    let attention = policies.iter().flat_map(|policy| policy["status"]["attention"].as_array().into_iter().flatten());
-    let attention: BTreeSet<&str> = attention.filter_map(|entry| entry["node"].as_str()).collect();
-    let names: BTreeSet<&String> = gpu_nodes.keys().chain(nodes.keys()).collect();
-    let rank = |name: &str| {
-        let gpu_node = gpu_nodes.get(name);
-        let is_ready = gpu_node.is_none_or(|gpu_node| gpu_node["status"]["phase"] == "Ready")
-            && nodes.get(name).is_none_or(is_node_ready);
-        match (attention.contains(name), gpu_node.is_some(), is_ready) {
-            (true, _, _) => 0,
-            (false, true, false) => 1,
-            (false, true, true) => 2,
-            (false, false, _) => 3,
+/// Returns the names of the nodes with GPUs, first those that are not ready.
+fn order(gpu_nodes: &[Value]) -> Vec<String> {
+    let (ready, mut ordered): (Vec<_>, Vec<_>) = gpu_nodes.iter().partition(|node| node["status"]["phase"] == "Ready");
+    ordered.extend(ready);
+    ordered.into_iter().map(|node| name(node).to_owned()).collect()
+}
+
+/// Returns the logs of the operator's own containers, by node. An upstream program's log may contain values of its variables, and one of
+/// another component that was added to a pod, anything.
+fn own_logs(workloads: &[Value], pods: &[Value]) -> BTreeMap<String, Vec<Log>> {
+    let of_chart =
+        workloads.iter().filter(|workload| workload["metadata"]["labels"][keys::PART_OF.0] == keys::PART_OF.1);
+    let of_chart = of_chart.flat_map(|workload| list(&workload["spec"]["template"]["spec"], &["containers"]));
+    let of_chart = of_chart.filter(|container| CONTAINERS.iter().any(|name| container["name"] == *name));
+    let own: BTreeSet<&str> = of_chart.map(repository).collect();
+    let mut found: BTreeMap<String, Vec<Log>> = BTreeMap::new();
+    for pod in pods {
+        let is_operator = pod["metadata"]["labels"][keys::NAME] == keys::OPERATOR_NAME;
+        let node = if is_operator { OPERATOR } else { pod["spec"]["nodeName"].as_str().unwrap_or_default() };
+        let containers = list(&pod["spec"], &["initContainers", "containers"]);
+        let own = containers.filter(|container| own.contains(repository(container)));
+        let own: BTreeSet<&str> = own.filter_map(|container| container["name"].as_str()).collect();
+        for status in list(&pod["status"], &["initContainerStatuses", "containerStatuses"]) {
+            let Some(container) = status["name"].as_str().filter(|name| own.contains(name)) else { continue };
+            let has = |field: &str, state: &str| status[field][state].is_object();
+            let current = has("state", "running") || has("state", "terminated");
+            let runs = [(current, false), (has("lastState", "terminated"), true)];
+            let logs = runs.into_iter().filter(|(has_log, _)| *has_log).map(|(_, previous)| Log {
+                pod: name(pod).to_owned(),
+                container: container.to_owned(),
+                previous,
+            });
+            found.entry(node.to_owned()).or_default().extend(logs);
         }
-    };
-    let mut ordered: Vec<String> = names.into_iter().cloned().collect();
-    ordered.sort_by_key(|name| rank(name));
-    ordered
-}
-
-fn is_node_ready(node: &Value) -> bool {
-    let conditions = node["status"]["conditions"].as_array();
-    let ready = conditions.into_iter().flatten().find(|condition| condition["type"] == "Ready");
-    ready.is_some_and(|condition| condition["status"] == "True")
-}
-
-/// Returns the part of a Node that is in the bundle: neither its addresses, its images nor other programs' annotations.
-pub fn node(node: &Value) -> Value {
-    let meta = &node["metadata"];
-    let mut metadata = picked(meta, &["name", "uid", "creationTimestamp", "deletionTimestamp", "labels"]);
-    let own = meta["annotations"].as_object().into_iter().flatten();
-    let own = own.filter(|(key, _)| key.starts_with(keys::PREFIX));
-    let own: Map<_, _> = own.map(|(key, value)| (key.clone(), value.clone())).collect();
-    metadata.insert("annotations".to_owned(), own.into());
-    let spec = picked(&node["spec"], &["taints", "unschedulable"]);
-    let status = picked(&node["status"], &["conditions", "nodeInfo", "allocatable", "capacity"]);
-    json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status})
-}
-
-/// Returns the part of a CustomResourceDefinition that is in the bundle: of the schema of each version only a checksum.
-pub fn definition(definition: &Value) -> Value {
-    let version = |version: &Value| {
-        let mut shown = picked(version, &["name", "served", "storage", "deprecated"]);
-        shown.insert("schemaSha256".to_owned(), sha256(version["schema"].to_string().as_bytes()).into());
-        Value::from(shown)
-    };
-    let versions: Vec<Value> = definition["spec"]["versions"].as_array().into_iter().flatten().map(version).collect();
-    json!({
-        "apiVersion": definition["apiVersion"],
-        "kind": definition["kind"],
-        "metadata": picked(&definition["metadata"], &["name", "uid", "creationTimestamp", "labels", "annotations"]),
-        "spec": {"group": definition["spec"]["group"], "versions": versions},
-        "status": picked(&definition["status"], &["conditions", "storedVersions"]),
-    })
-}
-
-fn picked(value: &Value, fields: &[&str]) -> Map<String, Value> {
-    let of = value.as_object().into_iter().flatten();
-    of.filter(|(key, _)| fields.contains(&key.as_str())).map(|(key, value)| (key.clone(), value.clone())).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn nodes_that_need_attention_come_first() {
-        let policy = json!({"status": {"attention": [{"node": "z"}, {"node": "gone"}]}});
-        let phase = |phase: &str| json!({"status": {"phase": phase}});
-        let of = |pairs: Vec<(&str, Value)>| pairs.into_iter().map(|(name, of)| (name.to_owned(), of)).collect();
-        let gpu_nodes = of(vec![("a", phase("Ready")), ("b", phase("Failed")), ("c", phase("Ready"))]);
-        let ready = |status| json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
-        let nodes =
-            of(vec![("0", ready("False")), ("c", ready("Unknown")), ("z", ready("True")), ("a", ready("True"))]);
-        assert_eq!(order(&[policy], &gpu_nodes, &nodes), ["z", "b", "c", "a", "0"]);
-        assert_eq!(order(&[], &BTreeMap::new(), &nodes), ["0", "a", "c", "z"]);
     }
+    found
+}
 
-    #[test]
-    fn nodes_have_only_what_support_needs() {
-        let found = node(&json!({
-            "metadata": {
-                "name": "a",
-                "annotations": {"gpu.nodestack.dev/cordon": "x", "example.com/b": "canary"},
-                "managedFields": ["canary"],
-            },
-            "spec": {"providerID": "canary", "unschedulable": true},
-            "status": {"addresses": ["canary"], "images": ["canary"], "capacity": {"nvidia.com/gpu": "8"}},
-        }));
-        let metadata = json!({"name": "a", "annotations": {"gpu.nodestack.dev/cordon": "x"}});
-        let (spec, status) = (json!({"unschedulable": true}), json!({"capacity": {"nvidia.com/gpu": "8"}}));
-        let shown = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status});
-        assert_eq!(found, shown);
-    }
+fn list<'v>(object: &'v Value, fields: &[&str]) -> impl Iterator<Item = &'v Value> {
+    let lists: Vec<_> = fields.iter().filter_map(|field| object[*field].as_array()).collect();
+    lists.into_iter().flatten()
+}
 
-    #[test]
-    fn definitions_have_a_checksum_of_each_schema() {
-        let of = |schema: &str| definition(&json!({"spec": {"versions": [{"name": "v1", "schema": schema}]}}));
-        let (first, second) = (of("a"), of("b"));
-        let checksum = |found: &Value| found["spec"]["versions"][0]["schemaSha256"].as_str().map(str::len);
-        assert_eq!(checksum(&first), Some(64));
-        assert_ne!(first, second);
+/// Returns the image of a container without tag and digest, so that pods of the previous version count, too.
+fn repository(container: &Value) -> &str {
+    let image = container["image"].as_str().unwrap_or_default();
+    let image = image.split('@').next().unwrap_or_default();
+    // A colon before a slash belongs to a port.
+    image.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).map_or(image, |(repository, _)| repository)
+}
+
+/// Reads logs of one node, with their paths in the archive. A node that does not answer is not asked again.
+async fn logs_of(
+    client: &Client,
+    namespace: &str,
+    logs: &[Log],
+    since: Option<i64>,
+) -> Vec<(String, Result<String, ReadError>)> {
+    let api = Api::<Pod>::namespaced(client.clone(), namespace);
+    let resource = ApiResource { plural: "pods/log".to_owned(), ..ApiResource::erase::<Pod>(&()) };
+    let mut found = Vec::new();
+    for Log { pod, container, previous } in logs {
+        let params = LogParams {
+            container: Some(container.clone()),
+            previous: *previous,
+            since_seconds: since,
+            tail_lines: Some(LINES),
+            timestamps: true,
+            ..LogParams::default()
+        };
+        let path = format!("logs/{pod}/{container}{}.log", if *previous { ".previous" } else { "" });
+        let text = api.logs(pod, &params).await.map_err(|error| match error {
+            // The pod, and not the resource, does not exist any more.
+            kube::Error::Api(status) if status.is_not_found() => {
+                ReadError::Rejected(format!("get pods/log {pod}"), kube::Error::Api(status))
+            }
+            error => classify("get", &resource, Some(pod), error),
+        });
+        let is_last = matches!(text, Err(ReadError::Forbidden(_) | ReadError::Unreachable(_)));
+        found.push((path, text));
+        if is_last {
+            break;
+        }
     }
+    found
 }

@@ -2,17 +2,11 @@
 
 use gpu_operator_common::version;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
-use gpu_operator_plan::catalogue::Catalogue;
+use gpu_operator_plan::world::{NodeFacts, TrimmedNode};
 use k8s_openapi::{
     api::{
-        admissionregistration::v1::{
-            MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-            ValidatingWebhookConfiguration,
-        },
-        apps::v1::{DaemonSet, Deployment},
         authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
-        core::v1::{Event, LimitRange, Namespace, Pod, ResourceQuota},
-        node::v1::RuntimeClass,
+        core::v1::Namespace,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
@@ -23,11 +17,10 @@ use kube::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    check::facts::{Facts, Host, Read, Right, Webhook},
-    read::{self, Listed, ReadError},
+    check::facts::{Facts, Read, Right},
+    read::{self, ReadError},
 };
 
-const NVIDIA_CRD: &str = "clusterpolicies.nvidia.com";
 /// The kinds of objects in the chart, as group and plural, and whether they are in its namespace.
 const IN_CHART: [(&str, &str, bool); 13] = [
     ("", "namespaces", false),
@@ -47,60 +40,42 @@ const IN_CHART: [(&str, &str, bool); 13] = [
 ];
 
 /// Reads what the checks before or after the installation are made from. The operator is in `namespace`.
-pub async fn gather(client: &Client, namespace: &str, before: bool, catalogue: Catalogue) -> Result<Facts, ReadError> {
+pub async fn gather(client: &Client, namespace: &str, before: bool) -> Result<Facts, ReadError> {
     let kubernetes = reachable(version(client).await)?;
     let here = Some(namespace);
-    let labels = read::get::<Namespace>(client, None, namespace).await;
-    let labels = reachable(labels)?.map(|found| found.map(|found| found.labels().clone()));
-    let rights = match &labels {
-        Ok(found) if before => reachable(rights(client, namespace, found.is_some()).await)?,
-        Err(_) if before => reachable(rights(client, namespace, false).await)?,
-        _ => Ok(Vec::new()),
-    };
-    let (policies, gpu_nodes) = if before {
-        (Ok(nothing()), Ok(nothing()))
-    } else {
-        let all = ListParams::default;
-        (
-            reachable(read::list::<ClusterGpuPolicy>(client, None, all()).await)?,
-            reachable(read::list::<GpuNode>(client, None, all()).await)?,
-        )
-    };
-    let pending = ListParams::default().fields("status.phase=Pending");
-    let rejected = ListParams::default().fields("reason=FailedCreate");
-    Ok(Facts {
+    let of_operator = || ListParams::default().labels(&keys::selector(keys::OPERATOR_NAME));
+    let nodes = all::<TrimmedNode>(client, None).await?;
+    let mut facts = Facts {
+        before,
         version: version::BUILD_LABELS[0].1.to_owned(),
         namespace: namespace.to_owned(),
-        catalogue,
         kubernetes,
-        rights,
-        nodes: all::<Host>(client, None).await?,
-        labels,
-        quotas: all::<ResourceQuota>(client, here).await?,
-        limits: all::<LimitRange>(client, here).await?,
-        webhooks: webhooks(client).await?,
+        rights: Ok(Vec::new()),
+        nodes: nodes.map(|nodes| nodes.iter().map(NodeFacts::of).collect()),
+        labels: Ok(None),
+        quotas: Ok(Vec::new()),
+        limits: Ok(Vec::new()),
         crds: reachable(own_crds(client).await)?,
-        nvidia_crd: reachable(read::get::<CustomResourceDefinition>(client, None, NVIDIA_CRD).await)?
-            .map(|found| found.is_some()),
-        operators: items::<Deployment>(
-            client,
-            None,
-            ListParams::default().labels(&keys::selector(keys::OPERATOR_NAME)),
-        )
-        .await?,
-        daemon_sets: all::<DaemonSet>(client, None).await?,
-        admission: all::<ValidatingAdmissionPolicy>(client, None).await?,
-        bindings: if before { Ok(Vec::new()) } else { all::<ValidatingAdmissionPolicyBinding>(client, None).await? },
-        pending: if before { Ok(Vec::new()) } else { items::<Pod>(client, here, pending).await? },
-        rejections: if before { Ok(Vec::new()) } else { items::<Event>(client, here, rejected).await? },
-        policies,
-        gpu_nodes,
-        runtime_classes: if before { Ok(Vec::new()) } else { all::<RuntimeClass>(client, None).await? },
-    })
-}
-
-fn nothing<K>() -> Listed<K> {
-    Listed { items: Vec::new(), unreadable: Vec::new() }
+        operators: items(client, None, of_operator()).await?,
+        pods: Ok(Vec::new()),
+        leases: Ok(Vec::new()),
+        daemon_sets: all(client, here.filter(|_| !before)).await?,
+        admission: all(client, None).await?,
+        bindings: Ok(Vec::new()),
+    };
+    if before {
+        let found = reachable(read::get::<Namespace>(client, None, namespace).await)?;
+        let exists = matches!(found, Ok(Some(_)));
+        facts.labels = found.map(|found| found.map(|found| found.labels().clone()));
+        facts.rights = reachable(rights(client, namespace, exists).await)?;
+        facts.quotas = all(client, here).await?;
+        facts.limits = all(client, here).await?;
+    } else {
+        facts.pods = items(client, here, of_operator()).await?;
+        facts.leases = items(client, here, of_operator()).await?;
+        facts.bindings = all(client, None).await?;
+    }
+    Ok(facts)
 }
 
 /// Returns an error if the API server does not answer: then nothing is known.
@@ -173,41 +148,4 @@ async fn own_crds(client: &Client) -> Read<Vec<CustomResourceDefinition>> {
         found.extend(read::get::<CustomResourceDefinition>(client, None, name).await?);
     }
     Ok(found)
-}
-
-async fn webhooks(client: &Client) -> Result<Read<Vec<Webhook>>, ReadError> {
-    let validating = all::<ValidatingWebhookConfiguration>(client, None).await?;
-    let mutating = all::<MutatingWebhookConfiguration>(client, None).await?;
-    let (validating, mutating) = match (validating, mutating) {
-        (Ok(validating), Ok(mutating)) => (validating, mutating),
-        (Err(error), _) | (_, Err(error)) => return Ok(Err(error)),
-    };
-    let mut found = Vec::new();
-    for configuration in validating {
-        let of = format!("ValidatingWebhookConfiguration {}", configuration.name_any());
-        found.extend(configuration.webhooks.into_iter().flatten().map(|webhook| Webhook {
-            name: format!("{of} ({})", webhook.name),
-            fails_closed: fails_closed(webhook.failure_policy.as_deref()),
-            has_conditions: webhook.match_conditions.is_some_and(|conditions| !conditions.is_empty()),
-            rules: webhook.rules.unwrap_or_default(),
-            namespaces: webhook.namespace_selector.unwrap_or_default(),
-            objects: webhook.object_selector.unwrap_or_default(),
-        }));
-    }
-    for configuration in mutating {
-        let of = format!("MutatingWebhookConfiguration {}", configuration.name_any());
-        found.extend(configuration.webhooks.into_iter().flatten().map(|webhook| Webhook {
-            name: format!("{of} ({})", webhook.name),
-            fails_closed: fails_closed(webhook.failure_policy.as_deref()),
-            has_conditions: webhook.match_conditions.is_some_and(|conditions| !conditions.is_empty()),
-            rules: webhook.rules.unwrap_or_default(),
-            namespaces: webhook.namespace_selector.unwrap_or_default(),
-            objects: webhook.object_selector.unwrap_or_default(),
-        }));
-    }
-    Ok(Ok(found))
-}
-
-fn fails_closed(policy: Option<&str>) -> bool {
-    policy.is_none_or(|policy| policy == "Fail")
 }

@@ -1,14 +1,11 @@
 //! The report of all checks, and its text.
 
 use serde::Serialize;
-use strum::IntoEnumIterator;
 
 use crate::{
     check::{
-        cluster,
-        code::{Category, Check, Severity},
-        facts::{Facts, Judged, Judgement},
-        fleet, installation, namespace,
+        facts::{Facts, Judgement},
+        list::{CHECKS, Check, Severity},
     },
     context::Outcome,
     output::{Screen, Tone, WIDTH, columns, wrap},
@@ -20,7 +17,7 @@ use crate::{
 pub struct Report {
     /// Whether no check has failed. Warnings are no failures.
     pub success: bool,
-    pub categories: Vec<OfCategory>,
+    pub checks: Vec<Checked>,
 }
 
 impl Report {
@@ -31,23 +28,16 @@ impl Report {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct OfCategory {
-    pub name: Category,
-    pub checks: Vec<Checked>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Checked {
-    pub code: Check,
+    pub code: &'static str,
+    #[serde(skip)]
+    pub title: &'static str,
     pub result: CheckResult,
     /// What was found, or why the check was skipped.
     pub finding: String,
     /// What to do. Absent if there is nothing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
-    /// The title of the page of the documentation that lists the check by its code.
-    pub page: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -61,26 +51,19 @@ pub enum CheckResult {
     Skipped,
 }
 
-/// Returns the report of the checks before or after the installation. Without categories, all are included.
-pub fn report(facts: &Facts, before: bool, categories: &[Category]) -> Report {
-    let is_wanted = |category: &Category| categories.is_empty() || categories.contains(category);
-    let of_category = |category: Category| {
-        let checks = Check::iter().filter(|check| check.category() == category && check.applies(before));
-        OfCategory { name: category, checks: checks.map(|check| checked(check, facts)).collect() }
-    };
-    let categories: Vec<OfCategory> = Category::iter().filter(is_wanted).map(of_category).collect();
-    let categories: Vec<OfCategory> = categories.into_iter().filter(|category| !category.checks.is_empty()).collect();
-    let failed =
-        categories.iter().flat_map(|category| &category.checks).any(|check| check.result == CheckResult::Failed);
-    Report { success: !failed, categories }
+/// Returns the report of the checks before or after the installation.
+pub fn report(facts: &Facts) -> Report {
+    let checks = CHECKS.iter().filter(|check| check.applies(facts.before));
+    let checks: Vec<Checked> = checks.map(|check| checked(check, facts)).collect();
+    Report { success: checks.iter().all(|check| check.result != CheckResult::Failed), checks }
 }
 
-fn checked(check: Check, facts: &Facts) -> Checked {
-    let (result, finding, fix) = match judge(check, facts) {
+fn checked(check: &Check, facts: &Facts) -> Checked {
+    let (result, finding, fix) = match (check.judge)(facts) {
         Ok(Judgement::Good(finding)) => (CheckResult::Passed, finding, None),
         Ok(Judgement::Skipped(why)) => (CheckResult::Skipped, why, None),
         Ok(Judgement::Bad { finding, fix }) => {
-            let result = match check.severity() {
+            let result = match check.severity {
                 Severity::Error => CheckResult::Failed,
                 Severity::Warning => CheckResult::Warning,
             };
@@ -91,7 +74,7 @@ fn checked(check: Check, facts: &Facts) -> Checked {
             (CheckResult::Skipped, finding, fix)
         }
     };
-    Checked { code: check, result, finding, fix, page: check.page_title() }
+    Checked { code: check.code, title: check.title, result, finding, fix }
 }
 
 /// Returns why facts are missing, and what to do.
@@ -106,64 +89,17 @@ fn unread(error: &ReadError) -> (String, Option<String>) {
     }
 }
 
-pub fn judge(check: Check, facts: &Facts) -> Judged<'_> {
-    match check {
-        Check::KubernetesVersion => cluster::kubernetes_version(facts),
-        Check::InstallRights => cluster::install_rights(facts),
-        Check::AdmissionPolicyApi => cluster::admission_policy_api(facts),
-        Check::SingleInstallation => cluster::single_installation(facts),
-        Check::LeftoverCrds => cluster::leftover_crds(facts),
-        Check::OperatorPlacement => cluster::operator_placement(facts),
-        Check::KubeletSkew => cluster::kubelet_skew(facts),
-        Check::ContainerRuntime => cluster::container_runtime(facts),
-        Check::RuntimeCdi => cluster::runtime_cdi(facts),
-        Check::DriverImage => cluster::driver_image(facts),
-        Check::PodSecurity => namespace::pod_security(facts),
-        Check::ComputeQuota => namespace::compute_quota(facts),
-        Check::PodQuota => namespace::pod_quota(facts),
-        Check::DefaultLimits => namespace::default_limits(facts),
-        Check::BlockingWebhooks => namespace::blocking_webhooks(facts),
-        Check::NvidiaOperator => cluster::nvidia_operator(facts),
-        Check::GkeAddOn => cluster::gke_add_on(facts),
-        Check::DraDriver => cluster::dra_driver(facts),
-        Check::ThirdPartyStack => cluster::third_party_stack(facts),
-        Check::CrdsInstalled => installation::crds_installed(facts),
-        Check::CrdSchema => installation::crd_schema(facts),
-        Check::OperatorAvailable => installation::operator_available(facts),
-        Check::OperatorVersion => installation::operator_version(facts),
-        Check::ProbeVersion => installation::probe_version(facts),
-        Check::DetectorReady => installation::detector_ready(facts),
-        Check::ProbeReady => installation::probe_ready(facts),
-        Check::PodsAdmitted => installation::pods_admitted(facts),
-        Check::ImagesPulled => installation::images_pulled(facts),
-        Check::AdmissionPolicies => installation::admission_policies(facts),
-        Check::NodesReady => fleet::nodes_ready(facts),
-        Check::ProbesReport => fleet::probes_report(facts),
-        Check::NodesWithoutPolicy => fleet::nodes_without_policy(facts),
-        Check::PoliciesAccepted => fleet::policies_accepted(facts),
-        Check::PoliciesProgress => fleet::policies_progress(facts),
-        Check::PolicyOverlap => fleet::policy_overlap(facts),
-        Check::NodesProgress => fleet::nodes_progress(facts),
-        Check::RuntimeClasses => fleet::runtime_classes(facts),
-        Check::GpusHealthy => fleet::gpus_healthy(facts),
-    }
-}
-
 const INDENT: usize = 4;
 
 pub fn text(report: &Report, screen: Screen) -> String {
     let mut lines = Vec::new();
-    for category in &report.categories {
-        lines.push(screen.paint(Tone::Strong, category.name.title()));
-        for check in &category.checks {
-            add(&mut lines, check, screen);
-        }
-        lines.push(String::new());
+    for check in &report.checks {
+        add(&mut lines, check, screen);
     }
+    lines.push(String::new());
     // The same for all of them.
-    let checks = report.categories.iter().flat_map(|category| &category.checks);
-    let mut unread = checks.filter(|check| check.result == CheckResult::Skipped).filter_map(|check| check.fix.as_ref());
-    if let Some(fix) = unread.next() {
+    let mut skipped = report.checks.iter().filter(|check| check.result == CheckResult::Skipped);
+    if let Some(fix) = skipped.find_map(|check| check.fix.as_ref()) {
         lines.extend(wrap(&format!("For skipped checks: {fix}"), "", 0));
     }
     lines.push(sum(report));
@@ -177,7 +113,7 @@ fn add(lines: &mut Vec<String>, check: &Checked, screen: Screen) {
         CheckResult::Failed => Tone::Bad,
         CheckResult::Skipped => Tone::Quiet,
     };
-    let (mark, title) = (screen.mark(tone), check.code.title());
+    let (mark, title) = (screen.mark(tone), check.title);
     match check.result {
         CheckResult::Passed => lines.extend(wrap(&format!("{title}: {}", check.finding), &format!("{mark} "), INDENT)),
         CheckResult::Skipped => {
@@ -190,7 +126,7 @@ fn add(lines: &mut Vec<String>, check: &Checked, screen: Screen) {
             if let Some(fix) = &check.fix {
                 lines.extend(fix_lines(fix, &indent));
             }
-            lines.push(screen.paint(Tone::Quiet, &format!("{indent}See: {} in {}", check.code.code(), check.page)));
+            lines.push(screen.paint(Tone::Quiet, &format!("{indent}See: {} in Checks", check.code)));
         }
     }
 }
@@ -220,13 +156,12 @@ fn fix_lines(fix: &str, indent: &str) -> Vec<String> {
 }
 
 fn sum(report: &Report) -> String {
-    let checks = || report.categories.iter().flat_map(|category| &category.checks);
-    let number = |result: CheckResult| checks().filter(|check| check.result == result).count();
+    let number = |result: CheckResult| report.checks.iter().filter(|check| check.result == result).count();
     let warnings = number(CheckResult::Warning);
     let noun = if warnings == 1 { "warning" } else { "warnings" };
     format!(
         "{} checks: {} passed, {warnings} {noun}, {} failed, {} skipped",
-        checks().count(),
+        report.checks.len(),
         number(CheckResult::Passed),
         number(CheckResult::Failed),
         number(CheckResult::Skipped)

@@ -1,77 +1,46 @@
-//! The checks of `kubectl gpu-fleet check`, from their explanations.
+//! The checks of `kubectl gpu-fleet check`, from their list.
 
-use gpu_operator_cli::check::code::{Category, Check, Stage};
-use strum::IntoEnumIterator;
+use gpu_operator_cli::check::list::{CHECKS, Severity, Stage};
 
-use super::page::{Page, code};
+use super::page::Page;
 use crate::file::Generated;
 
-/// The file to edit instead of the pages.
-const SOURCE: &str = "crates/cli/src/check/reference.rs";
+/// The file to edit instead of the page.
+const SOURCE: &str = "crates/cli/src/check/list.rs";
 
-pub(super) fn pages() -> [Generated; 2] {
-    let mut page = Page::new("checks", SOURCE, Check::KubernetesVersion.page_title());
+pub(super) fn page() -> Generated {
+    let mut page = Page::new("checks", SOURCE, "Checks");
     page.block(
-        "`kubectl gpu-fleet check --pre` makes these checks in a cluster where the chart is not installed yet. Without `--pre`, it makes all of \
-         them that do not say otherwise, and those of [Checks of the installation](checks-installed.md). It changes nothing.",
+        "`kubectl gpu-fleet check --pre` checks whether the cluster is ready for the chart; without `--pre`, whether the installation is whole. \
+         Both change nothing. What policies, nodes and GPUs report is shown by `kubectl gpu-fleet status`.",
     );
     page.list([
-        "`--category NAME` makes only the checks of a category, and may be repeated.".to_owned(),
         "`--operator-namespace NAME` is the namespace of the operator. Defaults to `gpu-operator`.".to_owned(),
-        "`--output json` prints `success`, and in `categories[].checks[]` the `code`, `result`, `finding`, `fix` and `page` of each check. Codes \
-         are stable."
-            .to_owned(),
+        "`--output json` prints `success`, and in `checks[]` the `code`, `result`, `finding` and `fix` of each check. Codes are stable.".to_owned(),
     ]);
     page.block(
         "A check that does not pass has the result `Failed` if its severity is error, otherwise `Warning`. The exit code is 1 if a check has \
          failed. A check is `Skipped` if there is nothing to judge, or if you lack the right to read what it needs; then it names the right.",
     );
-    add(&mut page, |stage| stage != Stage::After);
-    let mut installed = Page::new("checks-installed", SOURCE, Check::OperatorAvailable.page_title());
-    installed.block(
-        "`kubectl gpu-fleet check` makes these checks, and most of [Checks before the installation](checks.md), which describes options and \
-         results.",
-    );
-    add(&mut installed, |stage| stage == Stage::After);
-    [page.end(), installed.end()]
-}
-
-/// Adds the checks of some stages, by category.
-fn add(page: &mut Page, is_wanted: impl Fn(Stage) -> bool) {
-    for category in Category::iter() {
-        let checks: Vec<Check> =
-            Check::iter().filter(|check| check.category() == category && is_wanted(check.stage())).collect();
-        if checks.is_empty() {
-            continue;
-        }
-        page.heading(2, category.title());
-        page.block(&format!("Category {}.", code(category.name())));
-        for check in checks {
-            page.heading(3, check.code());
-            let only = if check.stage() == Stage::Before { ", only with `--pre`" } else { "" };
-            page.block(&format!("Severity {}{only}: {}.", check.severity().name(), check.title()));
-            let text = check.explanation();
+    for (stages, heading) in [
+        (&[Stage::Before, Stage::Always][..], "Before the installation"),
+        (&[Stage::After][..], "After the installation"),
+    ] {
+        page.heading(2, heading);
+        for check in CHECKS.iter().filter(|check| stages.contains(&check.stage)) {
+            page.heading(3, check.code);
+            let severity = match check.severity {
+                Severity::Error => "error",
+                Severity::Warning => "warning",
+            };
+            let also = if check.stage == Stage::Always { ", also after the installation" } else { "" };
+            page.block(&format!("Severity {severity}{also}: {}.", check.title));
             page.list([
-                format!("Looks at: {}", text.looks_at),
-                format!("Why: {}", text.matters),
-                format!("What to do: {}", text.remedy),
+                format!("Looks at: {}", check.looks_at),
+                format!("Why: {}", check.matters),
+                format!("What to do: {}", check.remedy),
             ]);
         }
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_check_has_a_heading_on_the_page_that_it_names() {
-        let pages = pages();
-        for check in Check::iter() {
-            let path = format!("docs/reference/{}.md", check.page());
-            let page = pages.iter().find(|page| page.path == path).expect("a page");
-            assert!(page.text.contains(&format!("\n### {}\n", check.code())), "{}", check.code());
-            assert!(page.text.contains(&format!("\n# {}\n", check.page_title())), "{}", check.code());
-        }
-    }
+    page.end()
 }

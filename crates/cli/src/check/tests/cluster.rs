@@ -3,35 +3,26 @@
 use std::sync::LazyLock;
 
 use gpu_operator_crd::crds;
-use gpu_operator_plan::catalogue::Catalogue;
 use k8s_openapi::{
     api::apps::v1::DaemonSet, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use serde_json::{Value, json};
-use test_support::sim::Sim;
 
 use crate::{
     check::{facts::Facts, gather::gather},
-    testing::FakeApi,
+    testing::{self, FakeApi},
 };
 
 pub const NAMESPACE: &str = "gpu-operator";
 const GPU_NODES: [&str; 2] = ["a", "b"];
 const ADMISSION: [&str; 2] = ["nodestack-nvml-probe", "nodestack-gpu-operator-nodes"];
 
-static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::builtin().expect("a catalogue"));
-static FLEET: LazyLock<Sim> =
-    LazyLock::new(|| Sim::settled_fleet("{defaults: {toolkit: {injection: Runtime}}}", &GPU_NODES));
 static CRDS: LazyLock<Vec<CustomResourceDefinition>> =
     LazyLock::new(|| crds().into_iter().map(|(_, crd)| crd).collect());
 
-pub fn catalogue() -> Catalogue {
-    CATALOGUE.clone()
-}
-
 /// Reads what the checks are made from.
 pub async fn facts(api: &FakeApi, before: bool) -> Facts {
-    gather(&api.client(), NAMESPACE, before, catalogue()).await.expect("facts")
+    gather(&api.client(), NAMESPACE, before).await.expect("facts")
 }
 
 /// Returns a cluster in which the chart is installed, with two nodes with GPUs that are ready.
@@ -61,26 +52,21 @@ pub fn healthy() -> FakeApi {
         api.add_json(&format!("{group}/validatingadmissionpolicies/{name}"), json!({"metadata": meta, "spec": {}}));
         api.add_json(&format!("{group}/validatingadmissionpolicybindings/{name}"), binding);
     }
-    api.add_json(
-        "/apis/node.k8s.io/v1/runtimeclasses/nvidia",
-        json!({"metadata": {"name": "nvidia"}, "handler": "nvidia"}),
-    );
-    for policy in FLEET.policies.values() {
-        api.add(policy);
+    let labels = json!({"app.kubernetes.io/name": "nodestack-gpu-operator"});
+    for (name, ready) in [("operator-1", "False"), ("operator-2", "True")] {
+        let conditions = json!([{"type": "Ready", "status": ready}]);
+        let pod = json!({"metadata": {"name": name, "labels": labels}, "status": {"conditions": conditions}});
+        api.add_json(&in_namespace("api/v1", "pods", name), pod);
     }
-    for gpu_node in FLEET.gpu_nodes.values() {
-        let mut gpu_node = gpu_node.clone();
-        let report = gpu_node.status.as_mut().and_then(|status| status.report.as_mut()).expect("a report");
-        report.probe_version = env!("CARGO_PKG_VERSION").to_owned();
-        api.add(&gpu_node);
-    }
+    let lease = json!({"metadata": {"name": "l", "labels": labels}, "spec": {"holderIdentity": "operator-2"}});
+    api.add_json(&in_namespace("apis/coordination.k8s.io/v1", "leases", "l"), lease);
     api
 }
 
 /// Returns a cluster with one node of the control plane, in which the chart is not installed and can be.
 pub fn empty() -> FakeApi {
     let api = FakeApi::default();
-    api.add_text("/version", &version("v1.36.3").to_string());
+    api.add_text("/version", &testing::version("v1.36.3").to_string());
     let labels = json!({"kubernetes.io/os": "linux", "node-role.kubernetes.io/control-plane": ""});
     api.add_json("/api/v1/nodes/control", node("control", &labels));
     api.add_json(&format!("/api/v1/namespaces/{NAMESPACE}"), json!({"metadata": {"name": NAMESPACE, "labels": {}}}));
@@ -92,14 +78,6 @@ pub fn empty() -> FakeApi {
 pub fn review(api: &FakeApi, is_allowed: bool) {
     let answer = json!({"metadata": {}, "spec": {}, "status": {"allowed": is_allowed}});
     api.add_json("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", answer);
-}
-
-/// Returns the answer to a request for the version.
-pub fn version(version: &str) -> Value {
-    json!({
-        "major": "1", "minor": "36", "gitVersion": version, "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "",
-        "compiler": "", "platform": "",
-    })
 }
 
 /// Returns a Node that is Ready.
@@ -135,14 +113,6 @@ fn daemon_set(name: &str, app: &str, nodes: i32) -> DaemonSet {
         "status": {
             "numberReady": nodes, "desiredNumberScheduled": nodes, "currentNumberScheduled": nodes, "numberMisscheduled": 0,
         },
-    });
-    serde_json::from_value(set).expect("a DaemonSet")
-}
-
-/// Returns a third-party DaemonSet that a node selector places.
-pub fn third_party(name: &str, pod: &Value) -> DaemonSet {
-    let set = json!({
-        "metadata": {"name": name, "namespace": "kube-system"}, "spec": {"selector": {}, "template": {"spec": pod}},
     });
     serde_json::from_value(set).expect("a DaemonSet")
 }
