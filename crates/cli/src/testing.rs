@@ -79,10 +79,6 @@ impl FakeApi {
         self.state(|state| state.down = true);
     }
 
-    pub fn get(&self, path: &str) -> Option<Value> {
-        self.state(|state| state.objects.get(path).cloned())
-    }
-
     pub fn objects(&self) -> Vec<Value> {
         self.state(|state| state.objects.values().cloned().collect())
     }

@@ -6,6 +6,8 @@
 // The schema contains these comments.
 #![deny(missing_docs)]
 
+#[macro_use]
+mod explanation;
 pub mod gpunode;
 pub mod health;
 pub mod keys;

@@ -3,8 +3,6 @@
 //! mean and what to do.
 
 #[macro_use]
-mod table;
-#[macro_use]
 mod node;
 #[macro_use]
 mod failure;
@@ -15,10 +13,8 @@ mod pod;
 use serde::Serialize;
 use strum::{EnumString, IntoEnumIterator, IntoStaticStr};
 
-pub use self::{
-    pod::Mistake,
-    table::{Class, Explanation},
-};
+pub use self::pod::Mistake;
+pub use crate::explanation::{Class, Explanation};
 
 node_reasons! {
     /// The reason for the state of a node or policy.

@@ -62,19 +62,19 @@ macro_rules! reasons {
             }
 
             /// Returns what the reason is about.
-            pub fn class(self) -> $crate::reason::Class {
+            pub fn class(self) -> $crate::explanation::Class {
                 match self {
-                    $(Self::$name => $crate::reason::Class::$class,)*
+                    $(Self::$name => $crate::explanation::Class::$class,)*
                 }
             }
 
             /// Returns the explanation of the reason.
-            pub fn explanation(self) -> $crate::reason::Explanation {
+            pub fn explanation(self) -> $crate::explanation::Explanation {
                 let (name, class) = (self.as_str(), self.class());
                 let (context, meaning, action) = match self {
                     $(Self::$name => (concat!($($context)?), $meaning, concat!($($action)?)),)*
                 };
-                $crate::reason::Explanation { name, class, context, meaning, action }
+                $crate::explanation::Explanation { name, class, context, meaning, action }
             }
         }
     };
