@@ -55,15 +55,18 @@ impl<W: Write> Collector<'_, W> {
     /// Reads everything that a bundle contains, and returns the names of the nodes whose logs it contains.
     pub async fn collect(&mut self, options: Options) -> io::Result<Vec<String>> {
         let all = ListParams::default;
-        let (label, value) = keys::PART_OF;
         let here = Some(self.namespace);
-        self.objects::<ClusterGpuPolicy>("policies", None, all(), |_| true).await?;
-        let gpu_nodes = self.objects::<GpuNode>("gpunodes", None, all(), |_| true).await?;
-        self.objects::<Node>("nodes", None, all(), |_| true).await?;
-        let of_chart = all().labels(&format!("{label}={value}"));
-        let mut workloads = self.objects::<Deployment>("deployments", here, of_chart, |_| true).await?;
-        workloads.extend(self.objects::<DaemonSet>("daemonsets", here, all(), is_own).await?);
-        let pods = self.objects::<Pod>("pods", here, all(), is_own).await?;
+        self.objects::<ClusterGpuPolicy>("policies", None, all()).await?;
+        let gpu_nodes = self.objects::<GpuNode>("gpunodes", None, all()).await?;
+        self.objects::<Node>("nodes", None, all()).await?;
+        // The objects of the chart, and those that the operator creates.
+        let (of_chart, of_operator) = (format!("{}={}", keys::PART_OF.0, keys::PART_OF.1), keys::STAGE);
+        let mut workloads = self.objects::<Deployment>("deployments", here, all().labels(&of_chart)).await?;
+        let mut pods = Vec::new();
+        for labels in [of_chart.as_str(), of_operator] {
+            workloads.extend(self.objects::<DaemonSet>("daemonsets", here, all().labels(labels)).await?);
+            pods.extend(self.objects::<Pod>("pods", here, all().labels(labels)).await?);
+        }
         self.events(self.namespace, all()).await?;
         self.events(DEFAULT_NAMESPACE, all().fields(&format!("reportingComponent={}", keys::MANAGER))).await?;
         match options.nodes {
@@ -78,9 +81,8 @@ impl<W: Write> Collector<'_, W> {
         folder: &str,
         namespace: Option<&str>,
         params: ListParams,
-        is_wanted: impl Fn(&DynamicObject) -> bool,
     ) -> io::Result<Vec<Value>> {
-        let found = self.read::<K>(folder, namespace, params, is_wanted).await;
+        let found = self.read::<K>(folder, namespace, params).await;
         for object in &found {
             self.archive.add_object(&format!("{folder}/{}.json", name(object)), object)?;
         }
@@ -93,14 +95,11 @@ impl<W: Write> Collector<'_, W> {
         what: &str,
         namespace: Option<&str>,
         params: ListParams,
-        is_wanted: impl Fn(&DynamicObject) -> bool,
     ) -> Vec<Value> {
         let mut found = Vec::new();
         let resource = ApiResource::erase::<K>(&());
         let take = |object: DynamicObject| {
-            if is_wanted(&object)
-                && let Ok(object) = serde_json::to_value(object)
-            {
+            if let Ok(object) = serde_json::to_value(object) {
                 let mut object = picked(&resource.kind, &object);
                 // Items of lists do not have it.
                 object["apiVersion"] = resource.api_version.clone().into();
@@ -124,7 +123,7 @@ impl<W: Write> Collector<'_, W> {
 
     async fn events(&mut self, namespace: &str, params: ListParams) -> io::Result<()> {
         let what = format!("events in namespace {namespace}");
-        let events = self.read::<Event>(&what, Some(namespace), params, |_| true).await;
+        let events = self.read::<Event>(&what, Some(namespace), params).await;
         if events.is_empty() {
             return Ok(());
         }
@@ -180,13 +179,6 @@ struct Log {
     container: String,
     /// Whether it is that of the previous run.
     previous: bool,
-}
-
-/// Returns whether an object of the operator's namespace is the chart's or the operator's.
-fn is_own(object: &DynamicObject) -> bool {
-    let labels = object.metadata.labels.iter().flatten();
-    let (part_of, operator) = keys::PART_OF;
-    labels.into_iter().any(|(key, value)| key == keys::STAGE || (key == part_of && value == operator))
 }
 
 fn name(object: &Value) -> &str {
