@@ -11,7 +11,7 @@ use crate::schema::{Env, ObjectName, ProxyUrl, Resources, SecretName};
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Operand {
-    /// The image. Defaults to NVIDIA's image of the operand.
+    /// The image. Defaults to NVIDIA's or Google's image of the operand; the installer of source `RunFile` has no default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
     /// Environment variables of the container. They override the operator's own variables of the same name.
