@@ -62,19 +62,19 @@ macro_rules! reasons {
             }
 
             /// Returns what the reason is about.
-            pub fn class(self) -> $crate::reason::Class {
+            pub fn class(self) -> $crate::reason::table::Class {
                 match self {
-                    $(Self::$name => $crate::reason::Class::$class,)*
+                    $(Self::$name => $crate::reason::table::Class::$class,)*
                 }
             }
 
             /// Returns the explanation of the reason.
-            pub fn explanation(self) -> $crate::reason::Explanation {
+            pub fn explanation(self) -> $crate::reason::table::Explanation {
                 let (name, class) = (self.as_str(), self.class());
                 let (context, meaning, action) = match self {
                     $(Self::$name => (concat!($($context)?), $meaning, concat!($($action)?)),)*
                 };
-                $crate::reason::Explanation { name, class, context, meaning, action }
+                $crate::reason::table::Explanation { name, class, context, meaning, action }
             }
         }
     };
