@@ -126,9 +126,6 @@ pub struct Run {
     /// Serve metrics that name the pods that have GPUs.
     #[arg(long)]
     pod_metrics: bool,
-    /// Serve the readings of GPUs also under the names of dcgm-exporter.
-    #[arg(long)]
-    dcgm_metrics: bool,
     /// Load NVML without changing root into the driver's root. For a probe that does not run in a container.
     #[arg(long)]
     no_chroot: bool,
@@ -143,9 +140,7 @@ impl Run {
         tracing::info!(node = self.node_name, host_root = %self.host_root.display(), "{} starts", crate::USER_AGENT);
         let client = client().await?;
         let heartbeat = Heartbeat::new(stall_timeout(self.interval, self.nvml_deadline));
-        let metrics =
-            if self.dcgm_metrics { Metrics::with_dcgm_names(&self.node_name) } else { Metrics::new(&self.node_name) };
-        let telemetry = Telemetry { heartbeat: Arc::new(heartbeat), metrics: Arc::new(metrics) };
+        let telemetry = Telemetry { heartbeat: Arc::new(heartbeat), metrics: Arc::new(Metrics::new(&self.node_name)) };
         if let Some(address) = self.listen {
             serve(address, telemetry.clone()).await.map_err(|error| CliError::Listen(address, error))?;
         }
@@ -199,7 +194,7 @@ mod tests {
     #[test]
     fn the_chart_sets_existing_flags_only() {
         for (command, expected, template) in [
-            ("run", "dcgm-metrics", include_str!("../../../charts/gpu-operator/templates/probe-daemonset.yaml")),
+            ("run", "pod-metrics", include_str!("../../../charts/gpu-operator/templates/probe-daemonset.yaml")),
             ("detect", "interval", include_str!("../../../charts/gpu-operator/templates/detector-daemonset.yaml")),
         ] {
             let mut program = Cli::command();

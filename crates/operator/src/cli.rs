@@ -19,7 +19,6 @@ use tokio::{net::TcpListener, signal::unix};
 
 use crate::{
     admin::Admin,
-    advise::Adviser,
     check,
     client::bounded,
     election::{Election, Leadership},
@@ -27,7 +26,7 @@ use crate::{
     installation_watch,
     reconcile::Loop,
     uninstall::{Policies, Uninstall, UninstallError},
-    watch::{self, Mirrors},
+    watch::Mirrors,
 };
 
 /// The exit code of `plan` if the policies would change something.
@@ -45,15 +44,11 @@ pub struct Cli {
 enum Command {
     /// Run the operator.
     Run(Run),
-    /// Check whether operator, detector and probes of the installed chart are ready, its CRDs of this version, and its admission policies
-    /// enforced. Waits for a minute at most.
+    /// Check whether operator, detector and probes of the installed chart are ready, and its CRDs not outdated. Waits for a minute at most.
     Check {
         /// Namespace of the operator.
         #[arg(long, env = "POD_NAMESPACE")]
         namespace: String,
-        /// Name of a ValidatingAdmissionPolicy of the chart and of its binding; may be repeated.
-        #[arg(long = "admission-policy")]
-        admission_policies: Vec<String>,
     },
     /// Remove the operator, and what needs one from nodes and policies: the chart's hook for `helm uninstall`.
     Uninstall {
@@ -108,10 +103,7 @@ struct Run {
     /// Name of this replica in the Lease, which no other one may have.
     #[arg(long, env = "POD_NAME")]
     identity: Option<String>,
-    /// Do not diagnose pods that request GPUs: write no Events about their mistakes.
-    #[arg(long)]
-    no_pod_diagnosis: bool,
-    /// Name of a ValidatingAdmissionPolicy of the chart and of its binding, to report whether it is enforced; may be repeated.
+    /// Name of a ValidatingAdmissionPolicy of the chart and of its binding, to show in a metric whether it is enforced; may be repeated.
     #[arg(long = "admission-policy")]
     admission_policies: Vec<String>,
 }
@@ -160,14 +152,12 @@ impl Cli {
                 let client = if plan.needs_cluster() { Some(client().await?) } else { None };
                 return Ok(if plan.run(client).await? { ExitCode::from(CHANGES) } else { ExitCode::SUCCESS });
             }
-            Command::Check { namespace, admission_policies } => {
-                let faults = check::lasting_faults(&bounded(client().await?), &namespace, &admission_policies).await?;
+            Command::Check { namespace } => {
+                let faults = check::lasting_faults(&bounded(client().await?), &namespace).await?;
                 if !faults.is_empty() {
                     return Err(CliError::Faults(faults));
                 }
-                tracing::info!(
-                    "operator, detector and probes are ready, the CRDs are of this version, and the admission policies are enforced"
-                );
+                tracing::info!("operator, detector and probes are ready, and the CRDs are not outdated");
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -195,7 +185,6 @@ impl Run {
             listen,
             lease,
             identity,
-            no_pod_diagnosis,
             admission_policies,
         } = self;
         // First, because process 1 of a container ignores signals for which it has installed no handler.
@@ -216,27 +205,16 @@ impl Run {
         };
         let (reconcile, mut tasks) =
             Loop::new(&client, settings, Catalogue::builtin()?, leadership, Arc::<Mirrors>::default());
-        let Loop { leadership, mirrors, metrics, publisher, progress, .. } = &reconcile;
-        tasks.extend(installation_watch::watch_admission_policies(&client, admission_policies, metrics));
-        if !no_pod_diagnosis {
-            tasks.extend(watch::follow_pods(&client, &namespace, mirrors));
-            let adviser = Adviser {
-                leadership: leadership.clone(),
-                client: client.clone(),
-                mirrors: Arc::clone(mirrors),
-                metrics: Arc::clone(metrics),
-                publisher: publisher.clone(),
-            };
-            tasks.push(Box::pin(adviser.run()));
-        }
-        let admin =
-            Admin { mirrors: Arc::clone(mirrors), metrics: Arc::clone(metrics), progress: Arc::clone(progress) };
+        let Loop { mirrors, metrics, progress, .. } = &reconcile;
+        let (mirrors, metrics, progress) = (Arc::clone(mirrors), Arc::clone(metrics), Arc::clone(progress));
+        tasks.extend(installation_watch::watch_admission_policies(&client, admission_policies, &metrics));
+        let admin = Admin { mirrors: Arc::clone(&mirrors), metrics, progress };
         let listener = TcpListener::bind(listen).await.map_err(|error| CliError::Listen(listen, error))?;
         let served = serve(listener, admin);
         tracing::info!(version = env!("CARGO_PKG_VERSION"), %listen, "gpu-operator started");
         let elected = async {
             match &mut election {
-                Some(election) => election.run().await,
+                Some(election) => election.run(|| mirrors.may_lead()).await,
                 None => std::future::pending().await,
             }
         };
@@ -257,19 +235,5 @@ impl Run {
         }
         tracing::info!("gpu-operator stopped");
         outcome
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pods_are_diagnosed_unless_the_flag_disables_it() {
-        let required = ["gpu-operator", "run", "--namespace", "n", "--probe-image", "i"];
-        for (more, off) in [(None, false), (Some("--no-pod-diagnosis"), true)] {
-            let Cli { command } = Cli::try_parse_from(required.into_iter().chain(more)).unwrap();
-            assert!(matches!(command, Command::Run(run) if run.no_pod_diagnosis == off));
-        }
     }
 }

@@ -3,7 +3,6 @@
 pub mod external_stack;
 pub mod foreign_stacks;
 pub mod gpus;
-pub mod label_hints;
 pub mod membership;
 pub mod node_labels;
 pub mod records;

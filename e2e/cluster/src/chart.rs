@@ -106,7 +106,7 @@ fn values(state: &State) -> serde_json::Value {
         "hostNetwork": true,
         // Shorter than on a fleet, because tests and people wait for them.
         "detector": {"interval": "1s"},
-        "probe": {"interval": "1s", "podMetrics": {"enabled": true}, "dcgmMetrics": {"enabled": true}},
+        "probe": {"interval": "1s", "podMetrics": {"enabled": true}},
         // One replica: tests look for its pod, and on its node.
         "operator": {"replicas": 1, "affinity": affinity(state), "evictPods": true},
         // Shorter than the minute after which nodes are left, because a test waits for it to fail.

@@ -131,7 +131,7 @@ async fn is_planned(nodes: &[Fixture], outcomes: [(&str, Outcome); 3]) -> Result
     Ok(())
 }
 
-/// Waits until the only pod with a GPU of a node is in the probe's report, and in its metrics under both names.
+/// Waits until the only pod with a GPU of a node is in the probe's report, and in its metrics.
 async fn is_attributed(f: &Fixture, pod: &str) -> Result<()> {
     eventually(READY, "the pod in the probe's report and metrics", || async {
         let report = f.status().await?.report.context("no report")?;
@@ -140,9 +140,7 @@ async fn is_attributed(f: &Fixture, pod: &str) -> Result<()> {
         let metrics = f.ask_probe("/metrics").await?;
         let of_pod = metrics.lines().filter(|line| line.contains(&format!("pod=\"{pod}\"")));
         let of_pod: Vec<_> = of_pod.filter_map(|line| line.split('{').next()).collect();
-        for name in ["nvml_probe_gpu_pod_info", "DCGM_FI_DEV_FB_USED"] {
-            ensure!(of_pod.iter().filter(|found| **found == name).count() == 1, "{name}: {metrics}");
-        }
+        ensure!(of_pod == ["nvml_probe_gpu_pod_info"], "{metrics}");
         Ok(())
     })
     .await

@@ -29,7 +29,7 @@ const LACKING: [(&str, &[Call]); 3] = [
             ("nvmlDeviceGetGpuFabricInfoV", &FABRIC),
             ("nvmlDeviceGetGpuInstanceProfileInfoV", &["/mig/state/enabled", "/mig/state/pending", "/mig/profiles"]),
             ("nvmlDeviceGetMarginTemperature", &["/readings/thermal/margin"]),
-            ("nvmlDeviceGetMemoryInfo_v2", &["/readings/memoryReservedBytes"]),
+            ("nvmlDeviceGetMemoryInfo_v2", &[]),
             ("nvmlDeviceGetSramEccErrorStatus", &["/readings/ecc/sramThresholdExceeded"]),
         ],
     ),

@@ -47,14 +47,6 @@ macro_rules! policy_reasons {
         GpusReplaced: Policy("Event of a Node"),
             "After a reboot, all GPUs of the node are of other models than before. The node counts as another machine, and only \
              the new GPUs are expected.";
-        CrdsOutdated: Policy("Degraded=True"),
-            "A CRD is of an older version than the operator, so the API server may drop fields that the operator writes. Nodes \
-             are served as before, but nothing is removed and no update begins.",
-            "Update the CRDs by `helm upgrade`, or [by kubectl](../operate/upgrade.md#crds-of-another-version).";
-        CrdsNewer: Policy("Degraded=True"),
-            "A CRD is of a newer version than the operator, which may not know fields of policies. Nodes are served as before, \
-             but nothing is removed and no update begins.",
-            "Upgrade the operator, or [restore its CRDs](../operate/upgrade.md#crds-of-another-version).";
         AllGpusHealthy: Policy("Degraded=False, the Node's condition"),
             "All GPUs are healthy.";
         PolicyAccepted: Policy("Accepted=True"),

@@ -186,7 +186,6 @@ impl<'nvml> Session<'_, 'nvml> {
             compute_capability: device.cuda_compute_capability().ok().map(|it| format!("{}.{}", it.major, it.minor)),
             mig_capable: mig_devices::is_capable(device),
             fabric_clique: raw::fabric_clique(device),
-            index: device.index().ok(),
             minor: device.minor_number().ok(),
             mig_ids: mig_devices::ids(device),
             mig_devices: mig_devices::devices(device),

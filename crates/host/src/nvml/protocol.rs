@@ -79,8 +79,6 @@ pub struct NvmlGpu {
     pub mig: Option<MigGpu>,
     /// Its MIG devices, if MIG is enabled.
     pub mig_devices: Option<Vec<MigDevices>>,
-    /// NVML's index of it, which can be another one after a reboot.
-    pub index: Option<u32>,
     /// The number in `/dev/nvidia<number>`.
     pub minor: Option<u32>,
     /// The ids of its MIG devices, if MIG is enabled.

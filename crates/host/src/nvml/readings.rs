@@ -26,9 +26,6 @@ pub struct Readings {
     pub memory_utilization_percent: Option<u32>,
     /// Memory in use, in bytes. Drivers before R510 include what they reserve for themselves.
     pub memory_used_bytes: Option<u64>,
-    pub memory_free_bytes: Option<u64>,
-    /// Memory that the driver reserves for itself, in bytes; drivers before R510 do not report it.
-    pub memory_reserved_bytes: Option<u64>,
     pub memory_total_bytes: Option<u64>,
     pub ecc: Ecc,
     /// Retired memory pages, on GPUs before Ampere.

@@ -3,7 +3,6 @@
 //!
 //! Labels are bounded: by the GPUs of one node, by names defined here and by NVML, and by a number of XIDs.
 
-mod dcgm;
 mod gpu;
 mod pods;
 
@@ -18,11 +17,7 @@ use gpu_host::{
 };
 use gpu_operator_common::version;
 use prometheus_client::{
-    collector::Collector,
-    encoding::{
-        DescriptorEncoder, EncodeLabelSet,
-        text::{encode_eof, encode_registry},
-    },
+    encoding::{EncodeLabelSet, text::encode},
     metrics::{counter::Counter, family::Family, gauge::Gauge, info::Info},
     registry::Registry,
 };
@@ -50,8 +45,6 @@ struct DriverLabels {
 pub struct Metrics {
     /// It is locked while series are replaced, so that no scrape misses one: an alert on it would start over.
     registry: Mutex<Registry>,
-    /// The names of dcgm-exporter, which have neither the prefix nor the label of the others. Without names, it has none.
-    dcgm: Registry,
     gpus: Arc<Gpus>,
     looks: Family<ResultLabel, Counter>,
     writes: Family<ResultLabel, Counter>,
@@ -76,7 +69,6 @@ impl Metrics {
             nvml: Family::default(),
             driver: Family::default(),
             registry: Mutex::default(),
-            dcgm: Registry::default(),
         };
         registry.register("build", "The version and the revision of the sources", Info::new(version::BUILD_LABELS));
         registry.register("looks", "Looks at the node by result", metrics.looks.clone());
@@ -92,14 +84,6 @@ impl Metrics {
             drop(metrics.writes.get_or_create(&result));
         }
         Self { registry: Mutex::new(registry), ..metrics }
-    }
-
-    /// Creates the metrics of [`Self::new`] and those that have the names of dcgm-exporter.
-    pub fn with_dcgm_names(node: &str) -> Self {
-        let mut metrics = Self::new(node);
-        let names = DcgmNames { node: node.to_owned(), gpus: Arc::clone(&metrics.gpus) };
-        metrics.dcgm.register_collector(Box::new(names));
-        metrics
     }
 
     /// Shows the result of a look, the resulting health, and the XIDs since the previous look.
@@ -142,24 +126,8 @@ impl Metrics {
 
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
-        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        encode_registry(&mut text, &registry)?;
-        encode_registry(&mut text, &self.dcgm)?;
-        encode_eof(&mut text)?;
+        encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner))?;
         Ok(text)
-    }
-}
-
-/// The GPUs of the node under the names of dcgm-exporter.
-#[derive(Debug)]
-struct DcgmNames {
-    node: String,
-    gpus: Arc<Gpus>,
-}
-
-impl Collector for DcgmNames {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        self.gpus.encode_dcgm(&self.node, &mut encoder)
     }
 }
 

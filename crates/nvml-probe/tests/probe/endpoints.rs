@@ -51,24 +51,6 @@ async fn a_fault_reaches_the_metrics_while_reports_are_rejected() {
 }
 
 #[tokio::test]
-async fn nvmls_readings_and_ids_reach_the_names_of_dcgm() {
-    let host = served();
-    host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
-        machine["devices"][1]["minor"] = 5.into();
-        machine["devices"][1]["readings"] = json!({"memoryUsedBytes": 1 << 30, "memoryReservedBytes": 558 << 20});
-    });
-    let agent = Running::start(&host, existing(false, None), patient());
-    let text = shows(&agent, &["DCGM_FI_DEV_FB_USED", "GPU-seven"]).await;
-    let labels = "{gpu=\"1\",UUID=\"GPU-seven\",pci_bus_id=\"00000000:07:00.0\",device=\"nvidia5\",\
-        modelName=\"NVIDIA H100 80GB HBM3\",hostname=\"n1\",DCGM_FI_DRIVER_VERSION=\"580.173.02\"}";
-    for (field, mib) in [("FREE", 81_559 - 1024 - 558), ("USED", 1024), ("RESERVED", 558)] {
-        let line = format!("DCGM_FI_DEV_FB_{field}{labels} {mib}");
-        assert!(text.lines().any(|there| there == line), "{line}\n{text}");
-    }
-    agent.end().await;
-}
-
-#[tokio::test]
 async fn a_probe_with_nothing_to_write_stays_ready() {
     let host = node();
     let agent = Running::start(&host, GpuNodeView::Absent, patient());

@@ -70,8 +70,6 @@ fn everything() -> Value {
         "gpuUtilizationPercent": 97,
         "memoryUtilizationPercent": 33,
         "memoryUsedBytes": 1 << 20,
-        "memoryFreeBytes": 81_000_u64 << 20,
-        "memoryReservedBytes": 558 << 20,
         "memoryTotalBytes": 81_559_u64 << 20,
         "ecc": {
             "enabled": true,
@@ -99,10 +97,8 @@ fn everything() -> Value {
 async fn every_reading_arrives_as_nvml_returns_it() {
     let mut asked = Asked::new();
     let mut readings = everything();
-    // The stand-in computes them.
-    for name in ["memoryTotalBytes", "memoryFreeBytes"] {
-        readings.as_object_mut().unwrap().remove(name);
-    }
+    // The stand-in computes it.
+    readings.as_object_mut().unwrap().remove("memoryTotalBytes");
     asked.serve(&json!({"readings": readings}));
     let inventory = asked.inventory().await;
     let mut expected = everything();
@@ -131,7 +127,7 @@ async fn a_value_that_a_card_does_not_support_is_absent() {
     let readings = serde_json::to_value(&asked.inventory().await.gpus[0].readings).unwrap();
     let mut there = Vec::new();
     leaves("", &readings, &mut there);
-    let memory = ["/memoryFreeBytes", "/memoryReservedBytes", "/memoryTotalBytes", "/memoryUsedBytes"];
+    let memory = ["/memoryTotalBytes", "/memoryUsedBytes"];
     let of_its_slot = ["/pcie/generation", "/pcie/maxGeneration", "/pcie/maxWidth", "/pcie/width"];
     assert_eq!(there, [&["/computeMode"], &memory[..], &of_its_slot, &["/persistence", "/processes"]].concat());
 }
@@ -143,10 +139,9 @@ async fn memory_of_a_library_before_r510_is_read_by_the_older_call() {
     asked.host.hide(CONTAINER_ROOT, "580.173.02", "nvmlDeviceGetMemoryInfo_v2");
     let gpu = asked.inventory().await.gpus.remove(0);
     assert_eq!(gpu.memory_mib, Some(81_559));
-    let Readings { memory_total_bytes, memory_used_bytes, memory_free_bytes, memory_reserved_bytes, .. } = gpu.readings;
-    assert_eq!((memory_total_bytes, memory_free_bytes), (Some(81_559 << 20), Some(81_000 << 20)));
+    let Readings { memory_total_bytes, memory_used_bytes, .. } = gpu.readings;
     // It counts what is reserved as used.
-    assert_eq!((memory_used_bytes, memory_reserved_bytes), (Some(559 << 20), None));
+    assert_eq!((memory_total_bytes, memory_used_bytes), (Some(81_559 << 20), Some(559 << 20)));
 }
 
 fn leaves(path: &str, value: &Value, there: &mut Vec<String>) {

@@ -74,7 +74,7 @@ impl Running {
             chroot: false,
         };
         let heartbeat = Heartbeat::new(Duration::from_mins(1));
-        let telemetry = Telemetry { heartbeat: Arc::new(heartbeat), metrics: Arc::new(Metrics::with_dcgm_names("n1")) };
+        let telemetry = Telemetry { heartbeat: Arc::new(heartbeat), metrics: Arc::new(Metrics::new("n1")) };
         let publisher = Publisher::new(server.client(), "n1");
         let agent = Agent::new(settings, supervisor, publisher, receiver, telemetry.clone());
         let task = tokio::spawn(agent.run(async {

@@ -1,6 +1,6 @@
 //! The writes for a node that a policy governs.
 
-use gpu_operator_crd::{GpuNodeStatus, Phase, gpunode::RolloutStep, keys, policy::Labels, reason::Reason};
+use gpu_operator_crd::{GpuNodeStatus, Phase, gpunode::RolloutStep, keys, reason::Reason};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::{
@@ -8,7 +8,6 @@ use crate::{
         Assessment, phase,
         verdict::{self, Verdict},
     },
-    inventory::label_hints,
     note::Note,
     output::{
         body::Body,
@@ -45,7 +44,7 @@ pub fn add<'m>(
         pauses_clients: decision.pauses_clients,
     };
     let labels = node_labels::of(member.node, known, &member.pool.name, &decision.labels, &wanted_labels);
-    let verdict = merge_notes(assessment, decision, &labels.conflicts, &wanted_labels);
+    let verdict = merge_notes(assessment, decision, &labels.conflicts);
     let spec = gpu_node::spec_write(member.gpu_node, member.node, gpu_node::member_spec(member, decision));
     let generation = gpu_node::generation(member.gpu_node, spec.as_ref());
     let health = node_conditions::health_condition(member, now);
@@ -101,12 +100,7 @@ fn checks(assessment: &Assessment<'_>, status: &GpuNodeStatus, now: Timestamp) -
 }
 
 /// Merges further notes into the verdict, unless the verdict itself is more urgent.
-fn merge_notes(
-    assessment: &Assessment<'_>,
-    decision: &Decision,
-    conflicts: &[(String, String)],
-    published: &Labels,
-) -> Verdict {
+fn merge_notes(assessment: &Assessment<'_>, decision: &Decision, conflicts: &[(String, String)]) -> Verdict {
     let Assessment { member, verdict, notes, .. } = assessment;
     let ready = verdict.phase == Phase::Ready;
     let in_turn = decision.note.as_ref().is_some_and(|note| note.reason == Reason::RuntimeTurnPending);
@@ -128,16 +122,8 @@ fn merge_notes(
     let of_gpus = member.health.note.iter().chain(&missing).filter(|_| ready);
     let of_labels = conflict.iter().chain(notes).filter(|_| ready);
     let standing: Vec<&Note> = of_move.chain(of_gpus).chain(&contested).chain(of_labels).collect();
-    // A label that a user wrote is no problem, and has no reason of its own.
-    let known = member.discovery.accelerators.first().map(|accelerator| accelerator.name.as_str());
-    let model = member.model().filter(|model| ready && Some(*model) == known);
-    let hint = label_hints::mismatch_message(published, &member.node.labels, model);
-    let Some(first) = standing.first() else {
-        let message = hint.map_or_else(|| verdict.message.clone(), |hint| format!("{}; {hint}", verdict.message));
-        return Verdict { phase: verdict.phase, reason: verdict.reason, message, waits_on: verdict.waits_on.clone() };
-    };
+    let Some(first) = standing.first() else { return verdict.clone() };
     // One reason, but all messages.
-    let sentences = standing.iter().map(|note| note.message.as_str()).chain(hint.as_deref());
-    let message = sentences.collect::<Vec<_>>().join("; ");
+    let message = standing.iter().map(|note| note.message.as_str()).collect::<Vec<_>>().join("; ");
     Verdict { reason: first.reason, message, waits_on: first.waits_on.clone(), phase: verdict.phase }
 }

@@ -1,8 +1,5 @@
-//! The labels of GPU feature discovery, derived from reports: they equal those that GFD v0.19.3 writes on many kinds of
-//! machines.
-
-mod mig;
-mod whole;
+//! The labels of GPU feature discovery, derived from reports: which facts are omitted. The tests of package e2e compare all labels with
+//! those that NVIDIA's program writes on many kinds of machines.
 
 use std::collections::BTreeMap;
 
@@ -33,16 +30,7 @@ const fn product(
 }
 
 const T4: Product = product("Tesla T4", 15360, "7.5", "030200", false);
-const V100: Product = product("Tesla V100-SXM2-16GB", 16384, "7.0", "030200", false);
-const K80: Product = product("Tesla K80", 11441, "3.7", "030200", false);
 const A100: Product = product("NVIDIA A100-SXM4-40GB", 40960, "8.0", "030200", true);
-const H100: Product = product("NVIDIA H100 80GB HBM3", 81559, "9.0", "030200", true);
-const B200: Product = product("NVIDIA B200", 183_359, "10.0", "030200", true);
-const GB200: Product = product("NVIDIA GB200", 189_471, "10.0", "030200", true);
-const L40S: Product = product("NVIDIA L40S", 46068, "8.9", "030200", false);
-const RTX_4090: Product = product("NVIDIA GeForce RTX 4090", 24564, "8.9", "030000", false);
-const MAX_Q: Product =
-    product("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 97887, "12.0", "030000", true);
 const DGX_DISPLAY: Product = product("NVIDIA DGX Display", 4096, "7.5", "030000", false);
 
 fn gpu(product: Product) -> Gpu {
@@ -64,17 +52,6 @@ const ONE_G: MigAttributes = MigAttributes {
     compute_slices: 1,
     copy_engines: 1,
     decoders: 0,
-    encoders: 0,
-    jpeg_engines: 0,
-    ofa_engines: 0,
-};
-const THREE_G: MigAttributes = MigAttributes {
-    memory_mib: 19968,
-    multiprocessors: 42,
-    gpu_slices: 3,
-    compute_slices: 3,
-    copy_engines: 3,
-    decoders: 2,
     encoders: 0,
     jpeg_engines: 0,
     ofa_engines: 0,
@@ -124,52 +101,6 @@ fn labels(report: &Report, plugin: &str) -> Option<BTreeMap<String, String>> {
     Some(labels.into_iter().map(named).collect())
 }
 
-/// The labels that machines have in common. A row may have other values of them.
-const COMMON: &str = "cuda.driver-version.full=580.95.05 cuda.driver-version.major=580 cuda.driver-version.minor=95 \
-    cuda.driver-version.revision=05 cuda.driver.major=580 cuda.driver.minor=95 cuda.driver.rev=05 \
-    cuda.runtime-version.full=13.0 cuda.runtime-version.major=13 cuda.runtime-version.minor=0 \
-    cuda.runtime.major=13 cuda.runtime.minor=0 gpu.machine=PowerEdge-R750-SKU0A6BModelNameX vgpu.present=false \
-    gpu.replicas=1 gpu.sharing-strategy=none gpu.mode=compute mps.capable=false";
-
-/// Labels of each family and of each kind of MIG device: `gpu@ampere` in a row stands for all labels of `ampere` after `gpu.`.
-const TRAITS: [(&str, &str); 9] = [
-    ("turing", "family=turing compute.major=7 compute.minor=5"),
-    ("volta", "family=volta compute.major=7 compute.minor=0"),
-    ("kepler", "family=kepler compute.major=3 compute.minor=7"),
-    ("ampere", "family=ampere compute.major=8 compute.minor=0"),
-    ("ada", "family=ada-lovelace compute.major=8 compute.minor=9"),
-    ("hopper", "family=hopper compute.major=9 compute.minor=0"),
-    ("blackwell", "family=blackwell compute.major=10 compute.minor=0"),
-    (
-        "1g",
-        "memory=4864 multiprocessors=14 slices.gi=1 slices.ci=1 \
-         engines.copy=1 engines.decoder=0 engines.encoder=0 engines.jpeg=0 engines.ofa=0",
-    ),
-    (
-        "3g",
-        "memory=19968 multiprocessors=42 slices.gi=3 slices.ci=3 \
-         engines.copy=3 engines.decoder=2 engines.encoder=0 engines.jpeg=0 engines.ofa=0",
-    ),
-];
-
-/// A case, its GPUs, the policy's device plugin, and the labels in addition to [`COMMON`].
-type Row = (&'static str, Vec<Gpu>, &'static str, &'static str);
-
-fn check(rows: Vec<Row>) {
-    for (case, gpus, plugin, expected) in rows {
-        let traits =
-            |name: &str| TRAITS.iter().find(|(known, _)| *known == name).expect("a trait").1.split_whitespace();
-        let written = |word: &str| match word.split_once('@') {
-            Some((of, name)) => traits(name).map(|label| format!("{of}.{label}")).collect(),
-            None => vec![word.to_owned()],
-        };
-        let words = COMMON.split_whitespace().chain(expected.split_whitespace()).flat_map(written);
-        let label = |word: String| word.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let expected: BTreeMap<String, String> = words.map(|word| label(word).expect("key=value")).collect();
-        assert_eq!(labels(&machine(gpus), plugin), Some(expected), "{case}");
-    }
-}
-
 /// Returns the report of a machine with one T4, changed by a function.
 fn changed(change: impl FnOnce(&mut Report)) -> Report {
     let mut report = machine(vec![gpu(T4)]);
@@ -207,71 +138,11 @@ fn facts_of_the_machine_are_sanitized_for_labels() {
 }
 
 #[test]
-fn the_family_is_derived_from_the_compute_capability() {
-    for (capability, family) in [
-        ("2.1", Some("fermi")),
-        ("3.7", Some("kepler")),
-        ("5.2", Some("maxwell")),
-        ("6.1", Some("pascal")),
-        ("7.0", Some("volta")),
-        ("7.2", Some("volta")),
-        ("7.5", Some("turing")),
-        ("8.6", Some("ampere")),
-        ("8.9", Some("ada-lovelace")),
-        ("9.0", Some("hopper")),
-        ("10.3", Some("blackwell")),
-        ("12.0", Some("blackwell")),
-        ("13.0", Some("undefined")),
-        ("0.0", None),
-    ] {
-        let report = changed(|report| report.gpus[0].compute_capability = Some(capability.into()));
-        let labels = labels(&report, "{}").expect("labels");
-        assert_eq!(labels.get("gpu.family").map(String::as_str), family, "{capability}");
-        assert_eq!(labels.contains_key("gpu.compute.major"), family.is_some(), "{capability}");
-    }
-}
-
-#[test]
 fn a_driver_version_is_split_into_labels_if_it_is_known() {
     for (version, revision) in [("390.157", Some("")), ("470.256.02", Some("02")), ("550", None), ("1.2.3.4", None)] {
         let labels = labels(&changed(|report| report.driver.loaded = Some(version.into())), "{}");
         assert_eq!(labels.map(|labels| labels["cuda.driver.rev"].clone()).as_deref(), revision, "{version}");
     }
-}
-
-#[test]
-fn the_clique_is_reported_only_if_all_gpus_have_the_same() {
-    let cluster = "6b2c0001-0203-aabb-0405-060708090aff";
-    for (cliques, expected) in [
-        ([None, None], None),
-        ([Some("1"), Some("1")], Some("1")),
-        ([Some("32766"), None], Some("32766")),
-        ([Some("1"), Some("2")], None),
-    ] {
-        let gpus = cliques
-            .map(|clique| Gpu { fabric_clique: clique.map(|clique| format!("{cluster}.{clique}")), ..gpu(GB200) });
-        let labels = labels(&machine(gpus.into()), "{}").expect("labels");
-        let expected = expected.map(|clique| format!("{cluster}.{clique}"));
-        assert_eq!(labels.get("gpu.clique"), expected.as_ref(), "{cliques:?}");
-    }
-}
-
-#[test]
-fn a_virtual_gpu_reports_its_hypervisors_driver() {
-    let of_vgpu = |report: &Report| -> Vec<String> {
-        let labels = labels(report, "{}").expect("labels").into_iter().filter(|(key, _)| key.starts_with("vgpu."));
-        labels.map(|(key, value)| format!("{key}={value}")).collect()
-    };
-    let guest = VirtualGpus {
-        present: true,
-        host_driver_version: Some("550.90".into()),
-        host_driver_branch: Some("r550_00".into()),
-    };
-    assert_eq!(
-        of_vgpu(&changed(|report| report.vgpu = Some(guest))),
-        ["vgpu.host-driver-branch=r550_00", "vgpu.host-driver-version=550.90", "vgpu.present=true"]
-    );
-    assert!(of_vgpu(&changed(|report| report.vgpu = None)).is_empty());
 }
 
 #[test]

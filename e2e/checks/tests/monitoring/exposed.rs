@@ -13,12 +13,7 @@ use gpu_host::{
         pod_resources::{Assignment, Source},
     },
 };
-use gpu_operator::{
-    drive::Written,
-    error::Error,
-    installation::{AdmissionState, SchemaState},
-    metrics::Metrics,
-};
+use gpu_operator::{drive::Written, error::Error, metrics::Metrics};
 use gpu_operator_crd::{
     ClusterGpuPolicyStatus, ConditionType,
     health::{HealthRules, HealthState},
@@ -34,7 +29,6 @@ use nvml_probe::{
     health::{node::NodeHealth, rules::Rules},
 };
 use serde_json::{Value, json};
-use strum::IntoEnumIterator;
 
 pub struct Metric {
     /// The name in the docs: the name of the samples, except for a histogram.
@@ -52,13 +46,6 @@ pub fn all() -> BTreeMap<String, Metric> {
     all
 }
 
-/// Returns the metrics with the names of dcgm-exporter.
-pub fn dcgm() -> BTreeMap<String, Metric> {
-    let mut all = parse(&probe(&ProbeMetrics::with_dcgm_names("n1")));
-    all.retain(|name, _| name.starts_with("DCGM_"));
-    all
-}
-
 fn operator() -> String {
     use ConditionType::{Accepted, Degraded, Ready, Reconciling, Stalled};
     let metrics = Metrics::default();
@@ -69,13 +56,8 @@ fn operator() -> String {
     let status = json!({"conditions": conditions, "pools": [{"name": "p100"}]});
     let status: ClusterGpuPolicyStatus = serde_json::from_value(status).expect("a status");
     metrics.show(&Plan { statuses: [("all".into(), status)].into(), ..Plan::default() });
-    metrics.show_findings(&[]);
-    for state in AdmissionState::ALL {
-        metrics.show_admission_policy(state.as_str(), state);
-    }
-    for state in SchemaState::iter() {
-        metrics.show_schema(state.into(), state);
-    }
+    metrics.show_admission_policy("nodestack-nvml-probe", Some(true));
+    metrics.show_crd("gpunodes.gpu.nodestack.dev", false);
     let refused = Err(Error::NoAnswer { what: "write".to_owned() });
     metrics.count_event("Published");
     let write = Arc::new(Write::new("a", Body::Taints(TaintWrite::default())));
@@ -94,13 +76,13 @@ fn probe(metrics: &ProbeMetrics) -> String {
     let inventory: Inventory = serde_json::from_value(json!({
         "driverVersion": "580.173.02",
         "cudaVersion": "13.1",
-        "gpus": [{"pciAddress": GPU, "uuid": "GPU-six", "name": "NVIDIA H100", "index": 0, "minor": 0,
+        "gpus": [{"pciAddress": GPU, "uuid": "GPU-six", "name": "NVIDIA H100", "minor": 0,
             "migIds": [{"uuid": "MIG-six", "gpuInstance": 1, "profile": "1g.10gb"}], "readings": {
             "thermal": {"gpu": 41, "memory": 46, "slowdownAt": 87, "shutdownAt": 92, "margin": 46},
             "powerMilliwatts": 71_000, "powerLimitMilliwatts": 700_000, "energyMillijoules": 5_000_000,
             "smClockMhz": 1980, "memoryClockMhz": 2619, "clockReasons": 0, "performanceState": 0,
             "gpuUtilizationPercent": 97, "memoryUtilizationPercent": 33,
-            "memoryUsedBytes": 1, "memoryFreeBytes": 2, "memoryReservedBytes": 3, "memoryTotalBytes": 6, "processes": 1,
+            "memoryUsedBytes": 1, "memoryTotalBytes": 6, "processes": 1,
             "ecc": {
                 "enabled": true, "volatileCorrected": 1, "volatileUncorrected": 2,
                 "aggregateCorrected": 3, "aggregateUncorrected": 4,

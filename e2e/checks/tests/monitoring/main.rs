@@ -5,11 +5,7 @@ mod exposed;
 mod promql;
 mod promtool_tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
-};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use exposed::Metric;
 use promql::Matcher;
@@ -146,22 +142,6 @@ fn the_docs_list_exactly_the_metrics_with_labels_and_unit() {
         }
     }
     assert!(documented.is_empty(), "documented but not exposed: {documented:?}");
-}
-
-#[test]
-fn the_docs_list_exactly_the_names_and_labels_of_dcgm() {
-    let exposed = exposed::dcgm();
-    assert!(exposed.len() > 10, "only {} names are exposed", exposed.len());
-    let docs = file("docs/operate/metrics.md");
-    let (_, section) = docs.split_once("### Names of dcgm-exporter\n").expect("a section");
-    let (section, _) = section.split_once("\n## ").expect("a next section");
-    // The first cell of each row: a name, or one or several labels.
-    let cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('|').next());
-    let listed = cells.flat_map(|cell| cell.trim().trim_end_matches('`').split("`, `"));
-    let listed: BTreeSet<&str> = listed.collect();
-    let labels = exposed.values().flat_map(|metric| metric.labels.keys());
-    let expected: BTreeSet<&str> = exposed.keys().chain(labels).map(String::as_str).collect();
-    assert_eq!(listed, expected);
 }
 
 /// Parses a row of the tables: metric, labels (their values in brackets), unit and meaning.

@@ -31,23 +31,20 @@ pub struct Memory {
     pub total: u64,
     /// Memory in use. Drivers before R510 include what the driver reserves for itself.
     pub used: u64,
-    pub free: u64,
-    /// Memory that the driver reserves for itself. Drivers before R510 do not report it.
-    pub reserved: Option<u64>,
 }
 
 pub fn memory(device: &Device<'_>) -> Result<Memory, NvmlError> {
     let lib = device.nvml().lib();
     if lib.nvmlDeviceGetMemoryInfo_v2.is_ok() {
-        let MemoryInfo { total, used, free, reserved, .. } = device.memory_info()?;
-        return Ok(Memory { total, used, free, reserved: Some(reserved) });
+        let MemoryInfo { total, used, .. } = device.memory_info()?;
+        return Ok(Memory { total, used });
     }
     // Drivers before R510 have only the older call.
     let call = nvml_sym(lib.nvmlDeviceGetMemoryInfo.as_ref())?;
     let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
     // SAFETY: the handle is the library's own, and the structure outlives the call.
     nvml_try(unsafe { call(handle(device), &raw mut memory) })?;
-    Ok(Memory { total: memory.total, used: memory.used, free: memory.free, reserved: None })
+    Ok(Memory { total: memory.total, used: memory.used })
 }
 
 pub fn remapped_rows(device: &Device<'_>) -> Result<RemappedRows, NvmlError> {

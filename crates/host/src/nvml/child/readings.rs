@@ -41,8 +41,6 @@ pub fn read(device: &Device<'_>, examine: bool) -> Result<Readings, NvmlError> {
         gpu_utilization_percent: utilization.as_ref().map(|utilization| utilization.gpu),
         memory_utilization_percent: utilization.as_ref().map(|utilization| utilization.memory),
         memory_used_bytes: memory.as_ref().map(|memory| memory.used),
-        memory_free_bytes: memory.as_ref().map(|memory| memory.free),
-        memory_reserved_bytes: memory.as_ref().and_then(|memory| memory.reserved),
         memory_total_bytes: memory.as_ref().map(|memory| memory.total),
         ecc: ecc(&mut get, device),
         pages: pages(&mut get, device),

@@ -26,7 +26,7 @@ use prometheus_client::{
     registry::Unit,
 };
 
-use super::{dcgm, pods};
+use super::pods;
 use crate::health::node::NodeHealth;
 
 /// The most numbers of XIDs that are counted separately for one GPU.
@@ -48,15 +48,11 @@ struct GpuSeries {
     /// As the UUID, the minor and the MIG devices are kept: their containers still have them.
     minor: Option<u32>,
     mig: Vec<MigId>,
-    index: Option<u32>,
-    /// The version of the driver that reported it last.
-    driver_version: String,
     /// `None` if it could not be read.
     readings: Option<Readings>,
     health: GpuHealth,
     /// How often each XID occurred since the probe started; those beyond the bound are counted without a number.
     xids: BTreeMap<Option<u16>, u64>,
-    last_xid: Option<u16>,
 }
 
 impl Gpus {
@@ -69,9 +65,7 @@ impl Gpus {
             gpu.readings = reported.map(|reported| reported.readings.clone());
             let (uuid, model) =
                 reported.map(|reported| (reported.uuid.as_deref(), reported.name.as_deref())).unwrap_or_default();
-            if let (Some(reported), Some(inventory)) = (reported, inventory) {
-                gpu.driver_version.clone_from(&inventory.driver_version);
-                gpu.index = reported.index;
+            if let Some(reported) = reported {
                 gpu.minor = reported.minor;
                 gpu.mig.clone_from(&reported.mig_ids);
             }
@@ -79,7 +73,6 @@ impl Gpus {
                 // Another card at the same address starts over.
                 if !gpu.uuid.is_empty() {
                     gpu.xids.clear();
-                    gpu.last_xid = None;
                 }
                 uuid.clone_into(&mut gpu.uuid);
             }
@@ -109,7 +102,6 @@ impl Gpus {
                 let is_told_apart = gpu.xids.len() < MAX_XIDS || gpu.xids.contains_key(&Some(xid.xid));
                 let count = gpu.xids.entry(is_told_apart.then_some(xid.xid)).or_default();
                 *count = count.saturating_add(xid.count);
-                gpu.last_xid = Some(xid.xid);
             }
         }
     }
@@ -120,25 +112,6 @@ impl Gpus {
 
     fn assignments(&self) -> MutexGuard<'_, Vec<Assignment>> {
         self.assignments.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Writes the GPUs under the names of dcgm-exporter. Those that NVML has never reported are unknown to DCGM, too.
-    pub(super) fn encode_dcgm(&self, node: &str, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let (gpus, assignments) = (self.lock(), self.assignments());
-        let reported = gpus.iter().filter(|(_, gpu)| !gpu.uuid.is_empty());
-        let gpus = reported.map(|(address, gpu)| dcgm::Gpu {
-            address,
-            uuid: &gpu.uuid,
-            model: &gpu.model,
-            node,
-            driver_version: &gpu.driver_version,
-            index: gpu.index,
-            minor: gpu.minor,
-            readings: gpu.readings.as_ref(),
-            last_xid: gpu.last_xid,
-            containers: pods::containers_of_whole(gpu.ids(), &assignments).into_iter().collect(),
-        });
-        dcgm::encode(&gpus.collect::<Vec<_>>(), encoder)
     }
 
     fn encode_pods(&self, gpus: &BTreeMap<String, GpuSeries>, encoder: &mut DescriptorEncoder) -> fmt::Result {

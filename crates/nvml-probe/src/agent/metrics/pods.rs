@@ -17,10 +17,10 @@ pub(super) struct Gpu<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Container<'a> {
-    pub namespace: &'a str,
-    pub pod: &'a str,
-    pub name: &'a str,
+struct Container<'a> {
+    namespace: &'a str,
+    pod: &'a str,
+    name: &'a str,
 }
 
 /// What a device is of a GPU.
@@ -54,12 +54,6 @@ pub(super) fn containers(gpu: Gpu<'_>, assignments: &[Assignment]) -> Vec<Vec<(&
         labels
     };
     uses(gpu, assignments).into_iter().map(labels).collect()
-}
-
-/// Returns the containers that have a GPU itself or a replica of it, each once. Those with MIG devices have only a part of it.
-pub(super) fn containers_of_whole<'a>(gpu: Gpu<'a>, assignments: &'a [Assignment]) -> BTreeSet<Container<'a>> {
-    let whole = uses(gpu, assignments).into_keys().filter(|of| of.part == Part::Whole);
-    whole.map(|of| of.container).collect()
 }
 
 /// Returns the containers' parts of a GPU, with the ids of the replicas. Kubelet lists each device of a container on

@@ -216,8 +216,6 @@ fn everything() -> Readings {
         gpu_utilization_percent: Some(97),
         memory_utilization_percent: Some(33),
         memory_used_bytes: Some(11 << 20),
-        memory_free_bytes: Some(12 << 20),
-        memory_reserved_bytes: Some(13 << 20),
         memory_total_bytes: Some(36 << 20),
         ecc: Ecc {
             enabled: Some(true),
@@ -320,5 +318,4 @@ fn a_scrape_never_misses_the_state_of_nvml() {
     });
 }
 
-mod dcgm;
 mod pods;
