@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// Blocks that are not for the API server: the page, the first line of the block, and the reason.
-pub const NOT_APPLIED: [(&str, &str, &str); 5] = [
+pub const NOT_APPLIED: [(&str, &str, &str); 6] = [
     ("docs/guides/autoscalers.md", "apiVersion: karpenter.sh/v1", "an object of Karpenter"),
     (
         "docs/guides/autoscalers.md",
@@ -21,6 +21,7 @@ pub const NOT_APPLIED: [(&str, &str, &str); 5] = [
         "an object of node-readiness-controller",
     ),
     ("docs/reference/reasons.md", "affinity:", "a part of a DaemonSet's pod template"),
+    ("docs/operate/metrics.md", "affinity:", "a part of the values of another chart"),
     ("docs/guides/gitops.md", "data:", "a part of a ConfigMap of Argo CD"),
     ("docs/guides/gitops.md", "apiVersion: kustomize.toolkit.fluxcd.io/v1", "an object of Flux"),
 ];

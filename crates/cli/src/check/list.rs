@@ -129,7 +129,7 @@ pub const CHECKS: [Check; 12] = [
                    revision. Before the installation they may be missing or older.",
         matters: "Without them there are no policies, and neither operator nor probes can store anything. The API server drops fields that its CRDs \
                   do not have.",
-        remedy: "Update the CRDs before operator and probe: [CRDs of another version](../operate/upgrade.md#crds-of-another-version).",
+        remedy: "Update the CRDs before operator and probe: [Outdated CRDs](../operate/upgrade.md#outdated-crds).",
         judge: installation::crds,
     },
     Check {
