@@ -1,87 +1,71 @@
-//! The diagnosis of all pods: what each module finds, in order, and each finding once.
-
-use std::collections::{BTreeMap, BTreeSet};
+//! The diagnosis of a pod: what each module finds, in order, and each finding once.
 
 use gpu_operator_plan::world::World;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Event, Pod},
+    jiff::Timestamp,
+};
 
 use crate::{
     cuda,
     finding::{Finding, Mistake, Verdict},
     fleet::Fleet,
     mistakes,
-    pending::{State, Symptoms},
+    not_started::NotStarted,
+    pending::{PendingPod, State},
     scheduling,
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnosis {
-    /// All current mistakes, whether or not they have been reported.
     pub findings: Vec<Finding>,
-    /// Pods, by `namespace/name`, whose Events must be read before the diagnosis is certain.
-    pub questions: BTreeSet<String>,
+    /// When the diagnosis is certain, if it is not yet.
     pub check_again: Option<Timestamp>,
 }
 
 impl Diagnosis {
-    fn check_by(&mut self, at: Timestamp) {
-        self.check_again = Some(self.check_again.map_or(at, |known| known.min(at)));
+    fn add(&mut self, reason: Mistake, message: String) {
+        // Spec and Events may show the same mistake.
+        if self.findings.iter().all(|finding| finding.reason != reason) {
+            self.findings.push(Finding::new(reason, message));
+        }
+    }
+
+    fn check(&mut self, pod: &PendingPod, events: Option<&[Event]>, world: &World, now: Timestamp) {
+        let fleet = Fleet::of(world);
+        for (reason, message) in [
+            (Mistake::LegacyGpuResource, mistakes::legacy_resource(pod)),
+            (Mistake::HostDriverMounted, mistakes::host_driver_mounted(pod)),
+            (Mistake::GpuNotRequested, mistakes::gpu_not_requested(pod)),
+            (Mistake::CudaTooNew, cuda::find(pod, &fleet)),
+            (Mistake::RuntimeClassNotNamed, mistakes::runtime_class_not_named(pod, &fleet)),
+        ] {
+            if let Some(message) = message {
+                self.add(reason, message);
+            }
+        }
+        let verdict = if pod.node.is_some() {
+            mistakes::missing_runtime_handler(pod, events)
+        } else {
+            scheduling::check(&scheduling::place(pod, &fleet), events)
+        };
+        let due = pod.due(verdict.grace());
+        match verdict {
+            Verdict::Mistake(..) | Verdict::Unknown { .. } if due > now => self.check_again = Some(due),
+            Verdict::Mistake(reason, message) => self.add(reason, message),
+            Verdict::NoMistake | Verdict::Unknown { .. } => {}
+        }
     }
 }
 
-pub fn diagnose(symptoms: &Symptoms, world: &World, now: Timestamp) -> Diagnosis {
+/// Diagnoses a pod. `events` are those about it, or `None` if they could not be read.
+pub fn diagnose(pod: &Pod, events: Option<&[Event]>, world: &World, now: Timestamp) -> Diagnosis {
     let mut diagnosis = Diagnosis::default();
-    let fleet = Fleet::of(world);
-    // The pods of a Job or Deployment have the same placement, so the fleet is searched once for all of them.
-    let mut places = BTreeMap::new();
-    let mut cudas = BTreeMap::new();
-    for (key, pod) in &symptoms.pods {
-        if pod.state == State::Deleting {
-            continue;
-        }
-        let cuda = cudas.entry((pod.node.as_deref(), pod.requirements(), &pod.containers));
-        let cuda = cuda.or_insert_with(|| cuda::find(pod, &fleet)).clone();
-        let mut found = |reason, message| diagnosis.findings.push(pod.finding(reason, message));
-        for (reason, message) in [
-            mistakes::legacy_resource(pod).map(|message| (Mistake::LegacyGpuResource, message)),
-            mistakes::host_driver_mounted(pod).map(|message| (Mistake::HostDriverMounted, message)),
-            mistakes::gpu_not_requested(pod).map(|message| (Mistake::GpuNotRequested, message)),
-            cuda.map(|message| (Mistake::CudaTooNew, message)),
-            mistakes::runtime_class_not_named(pod, &fleet).map(|message| (Mistake::RuntimeClassNotNamed, message)),
-        ]
-        .into_iter()
-        .flatten()
-        {
-            found(reason, message);
-        }
-        let pod_events = symptoms.pod_events.get(&pod.uid).map(Vec::as_slice);
-        let verdict = if pod.node.is_some() {
-            mistakes::missing_runtime_handler(pod, pod_events)
-        } else {
-            let place = places.entry(pod.requirements()).or_insert_with(|| scheduling::place(pod, &fleet));
-            scheduling::check(place, pod_events)
-        };
-        match verdict {
-            Verdict::NoMistake => {}
-            // Not before the grace period is over.
-            Verdict::Mistake(..) | Verdict::ReadEvents { .. } if pod.due(verdict.grace()) > now => {
-                diagnosis.check_by(pod.due(verdict.grace()));
-            }
-            Verdict::Mistake(reason, message) => diagnosis.findings.push(pod.finding(reason, message)),
-            Verdict::ReadEvents { .. } => drop(diagnosis.questions.insert(key.clone())),
-        }
+    if let Some(pod) = PendingPod::of(pod).filter(|pod| pod.state != State::Deleting) {
+        diagnosis.check(&pod, events, world, now);
     }
-    for refused in symptoms.refused.values() {
-        match refused.stands_until() {
-            until if until > now => {
-                diagnosis.check_by(until);
-                diagnosis.findings.push(refused.finding());
-            }
-            _ => {}
-        }
+    for failure in events.into_iter().flatten().filter_map(NotStarted::of).filter(|failure| failure.stands_at(now)) {
+        diagnosis.add(Mistake::CudaTooNew, failure.message());
     }
-    // Several Events may report the same mistake of one owner.
-    let mut seen = BTreeSet::new();
-    diagnosis.findings.retain(|finding| seen.insert((finding.subject.uid().to_owned(), finding.reason)));
     diagnosis
 }

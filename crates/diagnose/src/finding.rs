@@ -2,18 +2,17 @@
 
 use std::time::Duration;
 
-use gpu_operator_plan::output::events::Subject;
-use k8s_openapi::api::core::v1::Event;
+use gpu_operator_common::text::shorten;
 use strum::{EnumIter, IntoStaticStr};
 
 /// How long a pod waits for a node before the finding that no node fits: an autoscaler needs some time to announce that
 /// it will create one.
 pub const NO_PLACE_GRACE: Duration = Duration::from_mins(1);
 
-/// How long a pod on a node may take to start before its Events are read.
+/// How long a pod on a node may take to start.
 pub const START_GRACE: Duration = Duration::from_mins(1);
 
-/// What is wrong with a pod. The name is both the reason of the Event and the label value of the metric.
+/// What is wrong with a pod.
 #[derive(IntoStaticStr, EnumIter, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mistake {
     /// It requests `alpha.kubernetes.io/nvidia-gpu`, the GPU resource of early Kubernetes, which nodes no longer offer.
@@ -22,10 +21,6 @@ pub enum Mistake {
     HostDriverMounted,
     /// It sets `NVIDIA_VISIBLE_DEVICES` but requests no GPU.
     GpuNotRequested,
-    /// The API server rejects it: a resource is requested without an equal limit.
-    GpuRequestWithoutLimit,
-    /// The API server rejects it: its `RuntimeClass` does not exist.
-    RuntimeClassMissing,
     /// Its node injects GPUs through NVIDIA's runtime, but it sets no `RuntimeClass` that selects this runtime.
     RuntimeClassNotNamed,
     /// Its node's container runtime has no handler configured for its `RuntimeClass`.
@@ -42,7 +37,7 @@ impl Mistake {
         self.into()
     }
 
-    /// Returns whether a user has to fix the pod or the fleet. Findings that resolve by themselves are Normal Events.
+    /// Returns whether a user has to fix the pod or the fleet, so that it does not resolve by itself.
     pub fn is_warning(self) -> bool {
         self != Self::GpuNodesNotReady
     }
@@ -50,45 +45,31 @@ impl Mistake {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The pod, or its owner if the pod could not be created.
-    pub subject: Subject,
-    /// The uid of the pod's owner, or of the pod itself if it has no owner: pods of one owner have the same mistakes.
-    pub family: String,
     pub reason: Mistake,
     pub message: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodEvent {
-    /// The reason, such as `FailedCreatePodSandBox`.
-    pub reason: String,
-    pub message: String,
+impl Finding {
+    pub fn new(reason: Mistake, mut message: String) -> Self {
+        shorten(&mut message, MAX_MESSAGE_LENGTH);
+        Self { reason, message }
+    }
 }
 
-/// The maximum length of a message of an Event, read or written, in characters.
-pub const MAX_MESSAGE_LENGTH: usize = 1000;
+/// The maximum length of a message, in characters.
+const MAX_MESSAGE_LENGTH: usize = 1000;
 /// The Event reasons with which autoscalers announce a node for a pod: the cluster autoscaler's and Karpenter's. General
 /// knowledge, unverified.
 pub const NODE_IS_COMING: [&str; 2] = ["TriggeredScaleUp", "Nominated"];
 /// Kubelet's Event reason if the container runtime does not create a pod's sandbox.
 pub const SANDBOX_FAILED: &str = "FailedCreatePodSandBox";
-const REASONS: [&str; 3] = [NODE_IS_COMING[0], NODE_IS_COMING[1], SANDBOX_FAILED];
-
-impl PodEvent {
-    /// Returns `None` if diagnosis does not evaluate Events with this reason.
-    pub fn of(event: Event) -> Option<Self> {
-        let message = event.message.unwrap_or_default();
-        let reason = event.reason.filter(|reason| REASONS.contains(&reason.as_str()))?;
-        Some(Self { reason, message: message.chars().take(MAX_MESSAGE_LENGTH).collect() })
-    }
-}
 
 /// The result of checking a pod that waits.
 pub enum Verdict {
     NoMistake,
     Mistake(Mistake, String),
-    /// The pod's Events must be read first, once it has waited for the grace period.
-    ReadEvents {
+    /// Its Events do not show a mistake, or not yet: they may within the grace period.
+    Unknown {
         grace: Duration,
     },
 }
@@ -100,7 +81,7 @@ impl Verdict {
             Self::NoMistake => Duration::ZERO,
             Self::Mistake(Mistake::RuntimeHandlerMissing, _) => START_GRACE,
             Self::Mistake(..) => NO_PLACE_GRACE,
-            Self::ReadEvents { grace } => *grace,
+            Self::Unknown { grace } => *grace,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Diagnosis of pods: finds the mistakes that keep pods from getting the GPUs they need, from their specs and from the state of
-//! the fleet. These are pure functions of plain facts: the caller watches, reads Events and publishes the findings.
+//! Diagnosis of a pod: finds the mistakes that keep it from getting the GPUs it needs, from its spec, its Events and the state of the
+//! fleet. These are pure functions: the caller reads the objects.
 //!
 //! A false alarm is worse than silence: only certain findings are reported.
 
@@ -7,17 +7,13 @@ mod cuda;
 mod diagnosis;
 mod finding;
 mod fleet;
-mod journal;
 mod mistakes;
+mod not_started;
 mod pending;
-mod refused;
 mod scheduling;
 
 pub use diagnosis::{Diagnosis, diagnose};
-pub use finding::{Finding, Mistake, NO_PLACE_GRACE, PodEvent, START_GRACE};
-pub use journal::Journal;
-pub use pending::{Container, DriverMount, PendingPod, Requirements, State, Symptoms};
-pub use refused::{Fault, RefusedPods};
+pub use finding::{Finding, Mistake};
 
 #[cfg(test)]
 mod tests;

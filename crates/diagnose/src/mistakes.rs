@@ -1,8 +1,10 @@
 //! Mistakes in a pod's own spec: GPUs that it uses without requesting them or by the resource of early Kubernetes, NVIDIA's
 //! runtime that it does not select, runtime handlers that its node lacks, and driver files that it mounts from its host.
 
+use k8s_openapi::api::core::v1::Event;
+
 use crate::{
-    finding::{Mistake, PodEvent, SANDBOX_FAILED, START_GRACE, Verdict},
+    finding::{Mistake, SANDBOX_FAILED, START_GRACE, Verdict},
     fleet::Fleet,
     pending::{LEGACY_RESOURCE, PendingPod},
 };
@@ -74,13 +76,13 @@ fn wants_gpus(devices: &str) -> bool {
 }
 
 /// Checks a pod that is assigned to a node. Only kubelet's Event contains the container runtime's error.
-pub fn missing_runtime_handler(pod: &PendingPod, pod_events: Option<&[PodEvent]>) -> Verdict {
+pub fn missing_runtime_handler(pod: &PendingPod, events: Option<&[Event]>) -> Verdict {
     let Some(class) = pod.runtime_class.as_deref().filter(|class| class.starts_with("nvidia")) else {
         return Verdict::NoMistake;
     };
-    let mut failed = pod_events.into_iter().flatten().filter(|event| event.reason == SANDBOX_FAILED);
-    let Some(handler) = failed.find_map(|event| unknown_handler(&event.message)) else {
-        return Verdict::ReadEvents { grace: START_GRACE };
+    let failed = events.into_iter().flatten().filter(|event| event.reason.as_deref() == Some(SANDBOX_FAILED));
+    let Some(handler) = failed.filter_map(|event| event.message.as_deref()).find_map(unknown_handler) else {
+        return Verdict::Unknown { grace: START_GRACE };
     };
     let node = pod.node.as_deref().unwrap_or_default();
     Verdict::Mistake(

@@ -5,13 +5,9 @@ use std::{
     time::Duration,
 };
 
-use gpu_operator_common::{quantity, text::shorten};
+use gpu_operator_common::quantity;
 use gpu_operator_crd::keys;
-use gpu_operator_plan::{
-    output::events::Subject,
-    time::later,
-    world::{ObservedTime, Placement},
-};
+use gpu_operator_plan::{time::later, world::Placement};
 use k8s_openapi::{
     api::core::v1::{Container as Declared, HostPathVolumeSource, Pod, PodSpec},
     apimachinery::pkg::api::resource::Quantity,
@@ -19,37 +15,20 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use crate::{
-    finding::{Finding, MAX_MESSAGE_LENGTH, Mistake, PodEvent},
-    refused::RefusedPods,
-};
-
 /// The prefix of NVIDIA's resource names.
 const NVIDIA: &str = "nvidia.com/";
-/// The maximum number of containers, and of driver mounts, that are read from one pod.
-const MAX_CONTAINERS: usize = 32;
-/// The maximum length of an environment variable that is read. `NVIDIA_REQUIRE_CUDA` of NVIDIA's images has about 500 bytes.
-const MAX_VARIABLE_LENGTH: usize = 4096;
-
-/// The maximum memory that the facts of a pod take, in bytes. Those of an ordinary pod take one or two thousand.
-const MAX_SIZE: usize = 16 * 1024;
 
 /// The resource name of GPUs before Kubernetes 1.10. No kubelet offers it any more.
 pub const LEGACY_RESOURCE: &str = "alpha.kubernetes.io/nvidia-gpu";
 
-/// A Pending pod that involves GPUs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A pod that involves GPUs.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PendingPod {
-    pub namespace: String,
-    pub name: String,
-    pub uid: String,
-    /// The uid of its controller.
-    pub owner: Option<String>,
     /// Whether it is part of the node's infrastructure, such as a driver installer: owned by a DaemonSet, or of a system
     /// priority class.
     pub equipment: bool,
     pub node: Option<String>,
-    pub created: Option<ObservedTime>,
+    pub created: Option<Timestamp>,
     pub state: State,
     pub claims: bool,
     pub runtime_class: Option<String>,
@@ -59,7 +38,7 @@ pub struct PendingPod {
     pub driver_mounts: Vec<DriverMount>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
     /// A node, or the start of its containers.
     #[default]
@@ -69,7 +48,7 @@ pub enum State {
     Deleting,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
     pub name: String,
     /// Whether it is an init container, which ends before the main containers start.
@@ -93,24 +72,16 @@ pub struct DriverMount {
     pub privileged: bool,
 }
 
-/// What determines where a pod may run: its state, its placement, and the GPU resources that it requests.
-pub type Requirements<'p> = (State, &'p Placement, Vec<(&'p str, u64)>);
-
 impl PendingPod {
-    /// Returns a pod's `namespace/name` and facts, or `None` if it does not involve GPUs or its facts take more than [`MAX_SIZE`]. The
-    /// result does not depend on the phase: a pod that leaves Pending must still have the same facts.
-    pub fn of(pod: &Pod) -> Option<(String, Self)> {
+    /// Returns a pod's facts, or `None` if it does not involve GPUs.
+    pub fn of(pod: &Pod) -> Option<Self> {
         let spec = pod.spec.as_ref()?;
         let init = spec.init_containers.iter().flatten().map(|container| Container::of(container, true));
         let plain = spec.containers.iter().map(|container| Container::of(container, false));
         let facts = Self {
-            namespace: pod.namespace().unwrap_or_default(),
-            name: pod.name_any(),
-            uid: pod.uid().unwrap_or_default(),
-            owner: pod.owner_references().iter().find(|owner| owner.controller == Some(true)).map(|o| o.uid.clone()),
             equipment: is_equipment(pod, spec),
             node: spec.node_name.clone().filter(|node| !node.is_empty()),
-            created: pod.creation_timestamp().map(|time| time.0.into()),
+            created: pod.creation_timestamp().map(|time| time.0),
             state: if pod.metadata.deletion_timestamp.is_some() {
                 State::Deleting
             } else if spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()) {
@@ -121,23 +92,10 @@ impl PendingPod {
             claims: spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()),
             runtime_class: spec.runtime_class_name.clone(),
             placement: Placement::of(spec),
-            containers: init.chain(plain).take(MAX_CONTAINERS).collect(),
+            containers: init.chain(plain).collect(),
             driver_mounts: driver_mounts(spec),
         };
-        (facts.concerns_gpus() && facts.size() <= MAX_SIZE)
-            .then(|| (format!("{}/{}", facts.namespace, facts.name), facts))
-    }
-
-    /// Returns the approximate memory that it takes, in bytes.
-    fn size(&self) -> usize {
-        let texts = [&self.namespace, &self.name, &self.uid];
-        let texts = texts.into_iter().chain(&self.owner).chain(&self.node).chain(&self.runtime_class);
-        let mount = |mount: &DriverMount| size_of::<DriverMount>() + mount.path.len() + mount.container.len();
-        size_of::<Self>()
-            + texts.map(String::len).sum::<usize>()
-            + self.placement.size()
-            + self.containers.iter().map(Container::size).sum::<usize>()
-            + self.driver_mounts.iter().map(mount).sum::<usize>()
+        facts.concerns_gpus().then_some(facts)
     }
 
     fn concerns_gpus(&self) -> bool {
@@ -164,31 +122,9 @@ impl PendingPod {
         requests.into_iter().map(|(resource, (init, plain))| (resource, init.max(plain))).collect()
     }
 
-    /// Pods of one owner have them in common.
-    pub fn requirements(&self) -> Requirements<'_> {
-        (self.state, &self.placement, self.requests().into_iter().collect())
-    }
-
     /// Returns when it will have waited for `grace`.
     pub fn due(&self, grace: Duration) -> Timestamp {
-        self.created.map_or(Timestamp::MIN, |created| later(created.local(), grace))
-    }
-
-    pub fn finding(&self, reason: Mistake, mut message: String) -> Finding {
-        // Each pod may have several findings.
-        shorten(&mut message, MAX_MESSAGE_LENGTH);
-        Finding {
-            subject: Subject::Namespaced {
-                api_version: "v1".into(),
-                kind: "Pod".into(),
-                namespace: self.namespace.clone(),
-                name: self.name.clone(),
-                uid: self.uid.clone(),
-            },
-            family: self.owner.clone().unwrap_or_else(|| self.uid.clone()),
-            reason,
-            message,
-        }
+        self.created.map_or(Timestamp::MIN, |created| later(created, grace))
     }
 }
 
@@ -197,7 +133,7 @@ impl Container {
         // If a name is set twice, the last value applies, as in the container itself.
         let env = |name: &str| {
             let mut all = container.env.iter().flatten().rev();
-            all.find(|env| env.name == name)?.value.clone().filter(|value| value.len() <= MAX_VARIABLE_LENGTH)
+            all.find(|env| env.name == name)?.value.clone()
         };
         let resources = container.resources.as_ref();
         let given = [resources.and_then(|r| r.requests.as_ref()), resources.and_then(|r| r.limits.as_ref())];
@@ -217,12 +153,6 @@ impl Container {
             disable_require: env("NVIDIA_DISABLE_REQUIRE").is_some_and(|value| !value.is_empty()),
             visible_devices: env("NVIDIA_VISIBLE_DEVICES"),
         }
-    }
-
-    fn size(&self) -> usize {
-        let texts = [&self.name, &self.image].into_iter().chain(&self.require_cuda).chain(&self.visible_devices);
-        let requests = self.requests.keys().map(|resource| size_of::<(String, u64)>() + resource.len());
-        size_of::<Self>() + texts.map(String::len).sum::<usize>() + requests.sum::<usize>()
     }
 
     pub fn requests_gpus(&self) -> bool {
@@ -270,7 +200,6 @@ fn driver_mounts(spec: &PodSpec) -> Vec<DriverMount> {
             privileged: is_privileged(container),
         })
     })
-    .take(MAX_CONTAINERS)
     .collect()
 }
 
@@ -306,15 +235,4 @@ pub fn is_driver(path: &str) -> bool {
     path.starts_with("/dev/nvidia")
         || FOLDERS.iter().any(|folder| within(folder))
         || LIBRARIES.iter().any(|folder| beside(folder))
-}
-
-/// The inputs of diagnosis other than the fleet.
-#[derive(Clone, Debug, Default)]
-pub struct Symptoms {
-    /// Pending pods that involve GPUs, by `namespace/name`.
-    pub pods: BTreeMap<String, std::sync::Arc<PendingPod>>,
-    /// Rejections of pods by the API server, by the Event's `namespace/name`.
-    pub refused: BTreeMap<String, std::sync::Arc<RefusedPods>>,
-    /// Answers to [`crate::Diagnosis::questions`]: the Events of a pod, by the pod's uid.
-    pub pod_events: BTreeMap<String, Vec<PodEvent>>,
 }

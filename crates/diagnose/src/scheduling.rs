@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_common::text::clipped;
+use k8s_openapi::api::core::v1::Event;
 
 use crate::{
-    finding::{Mistake, NO_PLACE_GRACE, NODE_IS_COMING, PodEvent, Verdict},
+    finding::{Mistake, NO_PLACE_GRACE, NODE_IS_COMING, Verdict},
     fleet::{Fleet, Host, Room},
     pending::{PendingPod, State},
 };
@@ -58,19 +59,19 @@ pub fn place(pod: &PendingPod, fleet: &Fleet<'_>) -> Place {
 }
 
 /// Returns the finding for a placement, given the Events of the pod.
-pub fn check(place: &Place, pod_events: Option<&[PodEvent]>) -> Verdict {
-    match (place, pod_events) {
+pub fn check(place: &Place, events: Option<&[Event]>) -> Verdict {
+    match (place, events) {
         (Place::Somewhere, _) => Verdict::NoMistake,
         (Place::Later(when), _) => Verdict::Mistake(Mistake::GpuNodesNotReady, when.clone()),
-        (Place::Nowhere(why), Some(pod_events)) if !pod_events.iter().any(is_coming) => {
+        (Place::Nowhere(why), Some(events)) if !events.iter().any(is_coming) => {
             Verdict::Mistake(Mistake::NoNodeFits, why.clone())
         }
-        (Place::Nowhere(_), _) => Verdict::ReadEvents { grace: NO_PLACE_GRACE },
+        (Place::Nowhere(_), _) => Verdict::Unknown { grace: NO_PLACE_GRACE },
     }
 }
 
-fn is_coming(event: &PodEvent) -> bool {
-    NODE_IS_COMING.contains(&event.reason.as_str())
+fn is_coming(event: &Event) -> bool {
+    event.reason.as_deref().is_some_and(|reason| NODE_IS_COMING.contains(&reason))
 }
 
 /// Returns the message for a pod that requires a model which no node has, with the most similar names. Returns `None` while the

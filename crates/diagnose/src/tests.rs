@@ -2,19 +2,18 @@
 
 mod cuda;
 mod foreign_input;
-mod journal;
-mod refused;
+mod not_started;
 mod scheduling;
 mod spec;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode};
-use gpu_operator_plan::{
-    output::events::Subject,
-    world::{NodeFacts, Resources, World},
+use gpu_operator_plan::world::{NodeFacts, Resources, World};
+use k8s_openapi::{
+    api::core::v1::{Event, Pod},
+    jiff::Timestamp,
 };
-use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use serde_json::json;
 
 use super::*;
@@ -34,18 +33,14 @@ pub fn pod(name: &str, spec: &str) -> Pod {
     .unwrap()
 }
 
-pub fn symptoms(pods: &[Pod]) -> Symptoms {
-    let facts = pods.iter().filter_map(PendingPod::of).map(|(key, facts)| (key, Arc::new(facts)));
-    let mut symptoms = Symptoms { pods: facts.collect(), ..Symptoms::default() };
-    // No pod has Events.
-    symptoms.pod_events = symptoms.pods.values().map(|pod| (pod.uid.clone(), vec![])).collect();
-    symptoms
+/// Diagnoses a pod without Events.
+pub fn diagnosed(pod: &Pod, world: &World) -> Diagnosis {
+    diagnose(pod, Some(&[]), world, now())
 }
 
-/// Returns the findings about one pod.
+/// Returns the findings about a pod with this spec.
 pub fn found(spec: &str, world: &World) -> Vec<(Mistake, String)> {
-    let diagnosis = diagnose(&symptoms(&[pod("p", spec)]), world, now());
-    diagnosis.findings.into_iter().map(|finding| (finding.reason, finding.message)).collect()
+    diagnosed(&pod("p", spec), world).findings.into_iter().map(|finding| (finding.reason, finding.message)).collect()
 }
 
 pub fn reasons(spec: &str, world: &World) -> Vec<Mistake> {

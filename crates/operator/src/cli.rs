@@ -19,7 +19,6 @@ use tokio::{net::TcpListener, signal::unix};
 
 use crate::{
     admin::Admin,
-    advise::Adviser,
     check,
     client::bounded,
     election::{Election, Leadership},
@@ -27,7 +26,7 @@ use crate::{
     installation_watch,
     reconcile::Loop,
     uninstall::{Policies, Uninstall, UninstallError},
-    watch::{self, Mirrors},
+    watch::Mirrors,
 };
 
 /// The exit code of `plan` if the policies would change something.
@@ -108,9 +107,6 @@ struct Run {
     /// Name of this replica in the Lease, which no other one may have.
     #[arg(long, env = "POD_NAME")]
     identity: Option<String>,
-    /// Do not diagnose pods that request GPUs: write no Events about their mistakes.
-    #[arg(long)]
-    no_pod_diagnosis: bool,
     /// Name of a ValidatingAdmissionPolicy of the chart and of its binding, to report whether it is enforced; may be repeated.
     #[arg(long = "admission-policy")]
     admission_policies: Vec<String>,
@@ -195,7 +191,6 @@ impl Run {
             listen,
             lease,
             identity,
-            no_pod_diagnosis,
             admission_policies,
         } = self;
         // First, because process 1 of a container ignores signals for which it has installed no handler.
@@ -216,19 +211,8 @@ impl Run {
         };
         let (reconcile, mut tasks) =
             Loop::new(&client, settings, Catalogue::builtin()?, leadership, Arc::<Mirrors>::default());
-        let Loop { leadership, mirrors, metrics, publisher, progress, .. } = &reconcile;
+        let Loop { mirrors, metrics, progress, .. } = &reconcile;
         tasks.extend(installation_watch::watch_admission_policies(&client, admission_policies, metrics));
-        if !no_pod_diagnosis {
-            tasks.extend(watch::follow_pods(&client, &namespace, mirrors));
-            let adviser = Adviser {
-                leadership: leadership.clone(),
-                client: client.clone(),
-                mirrors: Arc::clone(mirrors),
-                metrics: Arc::clone(metrics),
-                publisher: publisher.clone(),
-            };
-            tasks.push(Box::pin(adviser.run()));
-        }
         let admin =
             Admin { mirrors: Arc::clone(mirrors), metrics: Arc::clone(metrics), progress: Arc::clone(progress) };
         let listener = TcpListener::bind(listen).await.map_err(|error| CliError::Listen(listen, error))?;
@@ -257,19 +241,5 @@ impl Run {
         }
         tracing::info!("gpu-operator stopped");
         outcome
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pods_are_diagnosed_unless_the_flag_disables_it() {
-        let required = ["gpu-operator", "run", "--namespace", "n", "--probe-image", "i"];
-        for (more, off) in [(None, false), (Some("--no-pod-diagnosis"), true)] {
-            let Cli { command } = Cli::try_parse_from(required.into_iter().chain(more)).unwrap();
-            assert!(matches!(command, Command::Run(run) if run.no_pod_diagnosis == off));
-        }
     }
 }

@@ -1,10 +1,9 @@
-//! Events on the objects that they concern: transitions of Nodes and policies, and mistakes in pods.
+//! Events on the objects that they concern: transitions of Nodes, GpuNodes and policies.
 
 use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use gpu_operator_crd::{GROUP, VERSION, reason::Reason};
-use gpu_operator_diagnose::Finding;
 use gpu_operator_plan::output::events::{Subject, Transition};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
@@ -43,20 +42,11 @@ impl Publisher {
 
     pub fn publish(&self, transition: &Transition) {
         let Transition { subject, reason, message } = transition;
-        self.send(subject, is_warning(*reason), reason.as_str(), message, "Reconcile");
-    }
-
-    pub fn publish_finding(&self, finding: &Finding) {
-        let Finding { subject, reason, message, .. } = finding;
-        self.send(subject, reason.is_warning(), reason.as_str(), message, "Diagnose");
-    }
-
-    fn send(&self, subject: &Subject, warning: bool, reason: &str, message: &str, action: &str) {
         let event = Event {
-            type_: if warning { EventType::Warning } else { EventType::Normal },
-            reason: reason.to_owned(),
+            type_: if is_warning(*reason) { EventType::Warning } else { EventType::Normal },
+            reason: reason.as_str().to_owned(),
             note: Some(message.chars().take(1000).collect()),
-            action: action.to_owned(),
+            action: "Reconcile".to_owned(),
             secondary: None,
         };
         if self.waiting.try_send((event, reference(subject))).is_err() {
@@ -89,18 +79,15 @@ fn is_warning(reason: Reason) -> bool {
 }
 
 fn reference(subject: &Subject) -> ObjectReference {
-    let (api_version, kind, namespace, name, uid) = match subject {
-        Subject::Node(name, uid) => ("v1".to_owned(), "Node", None, name.as_str(), uid),
-        Subject::GpuNode(name, uid) => (format!("{GROUP}/{VERSION}"), "GpuNode", None, name.as_str(), uid),
-        Subject::Policy(name, uid) => (format!("{GROUP}/{VERSION}"), "ClusterGpuPolicy", None, name.as_str(), uid),
-        Subject::Namespaced { api_version, kind, namespace, name, uid } => {
-            (api_version.clone(), kind.as_str(), Some(namespace.clone()), name.as_str(), uid)
-        }
+    let own = format!("{GROUP}/{VERSION}");
+    let (api_version, kind, name, uid) = match subject {
+        Subject::Node(name, uid) => ("v1".to_owned(), "Node", name.as_str(), uid),
+        Subject::GpuNode(name, uid) => (own, "GpuNode", name.as_str(), uid),
+        Subject::Policy(name, uid) => (own, "ClusterGpuPolicy", name.as_str(), uid),
     };
     ObjectReference {
         api_version: Some(api_version),
         kind: Some(kind.to_owned()),
-        namespace,
         name: Some(name.to_owned()),
         uid: Some(uid.clone()),
         ..ObjectReference::default()

@@ -9,10 +9,9 @@
 //! [`watch`] mirrors facts and wakes the loop, which is [`reconcile`]. A [`gpu_operator_plan::pass::Pass`] decides what to read and
 //! what to write; [`drive`] carries out its requests: [`observe`] reads what no mirror holds, and [`apply`] writes. [`election`] decides
 //! which of several replicas does that. [`client`] and [`extract`] bound the memory of answers. Only this crate does I/O (`watch`, `observe`,
-//! `apply`, `events`, `advise`, `installation_watch`, `admin`, `check`, `uninstall`); time is an argument of the pass.
+//! `apply`, `events`, `installation_watch`, `admin`, `check`, `uninstall`); time is an argument of the pass.
 
 pub mod admin;
-pub mod advise;
 pub mod apply;
 pub mod check;
 pub mod cli;

@@ -7,7 +7,6 @@ use std::{
 
 use gpu_operator_common::version;
 use gpu_operator_crd::policy_status::{PoolStatus, RolloutStatus};
-use gpu_operator_diagnose::{Finding, Mistake};
 use gpu_operator_plan::Plan;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
@@ -50,11 +49,6 @@ struct StateLabels {
 }
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
-struct FindingLabels {
-    reason: &'static str,
-}
-
-#[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
 struct AdmissionLabels {
     admission_policy: String,
     state: &'static str,
@@ -89,7 +83,6 @@ pub struct Metrics {
     expected_gpus: Family<PoolLabels, Gauge>,
     allocatable_gpus: Family<PoolLabels, Gauge>,
     gpus_with_problems: Family<StateLabels, Gauge>,
-    pod_findings: Family<FindingLabels, Gauge>,
     admission_policies: Family<AdmissionLabels, Gauge>,
     schemas: Family<SchemaLabels, Gauge>,
     writes: Family<WriteLabels, Counter>,
@@ -111,7 +104,6 @@ impl Default for Metrics {
             expected_gpus: Family::default(),
             allocatable_gpus: Family::default(),
             gpus_with_problems: Family::default(),
-            pod_findings: Family::default(),
             admission_policies: Family::default(),
             schemas: Family::default(),
             writes: Family::default(),
@@ -160,7 +152,6 @@ impl Metrics {
             "Number of GPUs per pool that are not known to be healthy, by state",
             self.gpus_with_problems.clone(),
         );
-        registry.register("pod_findings", "Number of current mistakes in pods, by reason", self.pod_findings.clone());
     }
 
     fn register_operator(&self, registry: &mut Registry) {
@@ -252,14 +243,6 @@ impl Metrics {
             (&self.gpus_with_problems, "unknown", gpus.unknown),
         ] {
             family.get_or_create(&StateLabels { pool: labels.clone(), state }).set(count.into());
-        }
-    }
-
-    pub fn show_findings(&self, findings: &[Finding]) {
-        for reason in Mistake::iter() {
-            let standing = findings.iter().filter(|finding| finding.reason == reason).count();
-            let labels = FindingLabels { reason: reason.as_str() };
-            self.pod_findings.get_or_create(&labels).set(i64::try_from(standing).unwrap_or(i64::MAX));
         }
     }
 

@@ -18,7 +18,6 @@ use gpu_operator_plan::world::GPU_DRIVER;
 use kube::{Api, Client, runtime::watcher};
 use tokio::sync::Notify;
 
-pub use event_watch::follow_pods;
 pub use fact::MAX_ELEMENTS;
 pub use follow::{Known, watch_named};
 pub use mirrors::{Answer, Mirrors};

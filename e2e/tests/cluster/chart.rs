@@ -206,7 +206,6 @@ fn invalid_values_are_rejected() {
         "image.digests.probe=sha256:1",
         "probe.interval=30",
         "extraEnv[0].name=RUST_LOG",
-        "podDiagnosis=sometimes",
         "operator.listenAddress=127.0.0.1:8080",
         "probe.listenAddress=127.0.0.1:9484",
         "probe.listenAddress=9484",
@@ -236,28 +235,7 @@ fn invalid_values_are_rejected() {
 }
 
 #[test]
-fn pod_diagnosis_false_sets_the_flag_and_removes_the_permission() {
-    let cluster = cluster();
-    for (wanted, set) in [(true, "podDiagnosis=true"), (false, "podDiagnosis=false")] {
-        let rendered = template(&cluster, &["image.repository=example.com/x", set]).expect("a chart");
-        let rendered = documents(&rendered).expect("YAML");
-        let of = |kind: &str| {
-            let named = |document: &&Value| document["metadata"]["name"] == "nodestack-gpu-operator";
-            rendered.iter().filter(|document| document["kind"] == kind).find(named).expect(kind)
-        };
-        let args = of("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
-        assert_eq!(args.contains("--no-pod-diagnosis"), !wanted, "{args}");
-        let reads_events = |kind: &str| {
-            let rules = of(kind)["rules"].as_array().expect("rules");
-            rules.iter().any(|rule| rule["apiGroups"] == json!([""]) && rule["resources"] == json!(["events"]))
-        };
-        // Those of its own pods it reads in any case.
-        assert_eq!((reads_events("ClusterRole"), reads_events("Role")), (wanted, !wanted));
-    }
-}
-
-#[test]
-fn the_operator_checks_every_admission_policy_of_the_chart() {
+fn the_operator_watches_every_admission_policy_of_the_chart() {
     let cluster = cluster();
     let renamed = [&EVERYTHING[..], &["fullnameOverride=other"]].concat();
     for (set, expected) in [(&["image.repository=example.com/x"][..], 2), (&EVERYTHING, 3), (&renamed, 3)] {

@@ -11,7 +11,6 @@ mod by_hand;
 mod chart;
 mod detector;
 mod device_plugin;
-mod diagnosis;
 mod documents;
 mod driver_container;
 mod eviction;

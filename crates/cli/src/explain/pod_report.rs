@@ -1,11 +1,11 @@
-//! Why a pod does not get its GPUs, by the operator's diagnosis, or where it runs. Read are the pod, its Events, and its node, or
+//! Why a pod does not get its GPUs, by its spec and its Events, or where it runs. Read are the pod, its Events, and its node, or
 //! all nodes if it has none.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase};
-use gpu_operator_diagnose::{Finding, Mistake, PendingPod, PodEvent, RefusedPods, Symptoms, diagnose};
+use gpu_operator_diagnose::{Finding, Mistake, diagnose};
 use gpu_operator_plan::{
     inventory::records,
     world::{NodeFacts, Placement, TrimmedNode, World, is_gpu},
@@ -139,20 +139,10 @@ pub fn report(facts: &Facts, now: Timestamp) -> PodReport {
     }
 }
 
-/// Returns the certain findings of the operator's diagnosis.
+/// Returns the certain findings.
 fn findings(facts: &Facts, now: Timestamp, notes: &mut Vec<String>) -> Vec<Found> {
     let Facts { pod, events, world, missing } = facts;
-    let mut symptoms = Symptoms::default();
-    if let Some((key, pending)) = PendingPod::of(pod) {
-        if let Ok(events) = events {
-            let known = events.iter().cloned().filter_map(PodEvent::of).collect();
-            symptoms.pod_events.insert(pending.uid.clone(), known);
-        }
-        symptoms.pods.insert(key, Arc::new(pending));
-    }
-    let refused = events.iter().flatten().filter_map(RefusedPods::of);
-    symptoms.refused = refused.map(|(key, refused)| (key, Arc::new(refused))).collect();
-    let diagnosis = diagnose(&symptoms, world, now);
+    let diagnosis = diagnose(pod, events.as_ref().ok().map(Vec::as_slice), world, now);
     let is_pending = pod.status.as_ref().is_none_or(|status| status.phase.as_deref() == Some("Pending"));
     if let Some(again) = diagnosis.check_again.filter(|again| is_pending && *again > now) {
         let seconds = again.duration_since(now).as_secs();
@@ -160,11 +150,7 @@ fn findings(facts: &Facts, now: Timestamp, notes: &mut Vec<String>) -> Vec<Found
             .push(format!("the diagnosis is certain in {seconds}s: until then the pod may still be placed or started"));
     }
     let is_certain = |finding: &Finding| match finding.reason {
-        Mistake::LegacyGpuResource
-        | Mistake::HostDriverMounted
-        | Mistake::GpuNotRequested
-        | Mistake::GpuRequestWithoutLimit
-        | Mistake::RuntimeClassMissing => true,
+        Mistake::LegacyGpuResource | Mistake::HostDriverMounted | Mistake::GpuNotRequested => true,
         // Its containers run: the Event is of an earlier attempt.
         Mistake::RuntimeHandlerMissing => is_pending,
         Mistake::CudaTooNew | Mistake::RuntimeClassNotNamed | Mistake::NoNodeFits | Mistake::GpuNodesNotReady => {

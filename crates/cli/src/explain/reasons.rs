@@ -173,8 +173,6 @@ fn of_pod(mistake: Mistake) -> &'static Entry {
         Mistake::LegacyGpuResource => &policy::LEGACY_GPU_RESOURCE,
         Mistake::HostDriverMounted => &policy::HOST_DRIVER_MOUNTED,
         Mistake::GpuNotRequested => &policy::GPU_NOT_REQUESTED,
-        Mistake::GpuRequestWithoutLimit => &policy::GPU_REQUEST_WITHOUT_LIMIT,
-        Mistake::RuntimeClassMissing => &policy::RUNTIME_CLASS_MISSING,
         Mistake::RuntimeClassNotNamed => &policy::RUNTIME_CLASS_NOT_NAMED,
         Mistake::RuntimeHandlerMissing => &policy::RUNTIME_HANDLER_MISSING,
         Mistake::CudaTooNew => &policy::CUDA_TOO_NEW,

@@ -1,10 +1,11 @@
 //! Pods that wait for a node or for their start.
 
-use std::collections::BTreeSet;
+use std::time::Duration;
 
 use gpu_operator_crd::{Phase, reason::Reason};
 
 use super::*;
+use crate::finding::NO_PLACE_GRACE;
 
 use gpu_operator_plan::time::later;
 
@@ -105,32 +106,29 @@ fn a_pod_that_may_be_placed_has_no_finding() {
 #[test]
 fn a_node_that_an_autoscaler_announces_is_awaited() {
     let (world, pod) = (fleet(), pod("p", &gpus("", 16)));
-    let mut symptoms = symptoms(&[pod]);
-    let mut say = |reason: &str| {
-        let event = PodEvent { reason: reason.into(), message: String::new() };
-        symptoms.pod_events.insert("uid-p".into(), vec![event]);
-        diagnose(&symptoms, &world, now())
-    };
-    assert_eq!(say("TriggeredScaleUp").findings, []);
-    assert_eq!(say("Nominated").findings, []);
-    assert_eq!(say("NotTriggerScaleUp").findings.len(), 1);
-    assert_eq!(say("FailedScheduling").findings.len(), 1);
-    symptoms.pod_events.clear();
-    let unasked = diagnose(&symptoms, &world, now());
-    assert_eq!((unasked.findings.len(), unasked.questions), (0, BTreeSet::from(["team/p".to_owned()])));
+    let say = |reason: &str| diagnose(&pod, Some(&[event(reason, "")]), &world, now()).findings.len();
+    assert_eq!(say("TriggeredScaleUp"), 0);
+    assert_eq!(say("Nominated"), 0);
+    assert_eq!(say("NotTriggerScaleUp"), 1);
+    assert_eq!(say("FailedScheduling"), 1);
+    assert_eq!(diagnose(&pod, None, &world, now()), Diagnosis::default(), "its Events are not known");
+}
+
+fn event(reason: &str, message: &str) -> Event {
+    Event { reason: Some(reason.into()), message: Some(message.into()), ..Event::default() }
 }
 
 #[test]
-fn nothing_is_reported_or_queried_in_the_grace_period() {
+fn nothing_is_reported_in_the_grace_period() {
     let created: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
     let (soon, due) = (later(created, Duration::from_secs(59)), later(created, NO_PLACE_GRACE));
-    let mut symptoms = symptoms(&[pod("p", &gpus("", 16))]);
-    let early = diagnose(&symptoms, &fleet(), soon);
-    assert_eq!((early.findings.len(), early.check_again), (0, Some(due)));
-    symptoms.pod_events.clear();
-    let early = diagnose(&symptoms, &fleet(), soon);
-    assert_eq!((early.questions.len(), early.check_again), (0, Some(due)));
-    assert_eq!(diagnose(&symptoms, &fleet(), due).questions.len(), 1);
+    let pod = pod("p", &gpus("", 16));
+    for events in [Some(&[][..]), None] {
+        let early = diagnose(&pod, events, &fleet(), soon);
+        assert_eq!((early.findings.len(), early.check_again), (0, Some(due)));
+        let certain = diagnose(&pod, events, &fleet(), due);
+        assert_eq!((certain.findings.len(), certain.check_again), (events.iter().len(), None));
+    }
 }
 
 #[test]
@@ -209,23 +207,21 @@ fn a_node_whose_gpus_are_unknown_may_have_the_requested_ones() {
 
 #[test]
 fn a_missing_runtime_handler_is_read_from_the_pods_events() {
-    let failed = |message: &str| vec![PodEvent { reason: "FailedCreatePodSandBox".into(), message: message.into() }];
+    let failed = |message: &str| vec![event("FailedCreatePodSandBox", message)];
     let containerd = "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to get sandbox runtime: no runtime for \"nvidia\" is configured";
-    let mut bound = symptoms(&[pod("p", "{nodeName: n, runtimeClassName: nvidia, containers: [{name: c}]}")]);
-    for (pod_events, expected) in [
+    let bound = pod("p", "{nodeName: n, runtimeClassName: nvidia, containers: [{name: c}]}");
+    let other = pod("p", "{nodeName: n, containers: [{name: c, resources: {limits: {nvidia.com/gpu: '1'}}}]}");
+    for (events, expected) in [
         (failed(containerd), 1),
         (failed("Failed to create pod sandbox: failed to find runtime handler nvidia from runtime list map[]"), 1),
         (failed("Failed to create pod sandbox: no runtime for \"gvisor\" is configured"), 0),
         (failed("Failed to create pod sandbox: failed to set up network"), 0),
-        (vec![PodEvent { reason: "Failed".into(), message: containerd.into() }], 0),
+        (vec![event("Failed", containerd)], 0),
         (vec![], 0),
     ] {
-        bound.pod_events.insert("uid-p".into(), pod_events.clone());
-        let diagnosis = diagnose(&bound, &World::default(), now());
-        assert_eq!(diagnosis.findings.len(), expected, "{pod_events:?}");
-        assert_eq!(diagnosis.questions.len(), 1 - expected, "without a finding, the pod's Events are read again");
+        let diagnosis = diagnose(&bound, Some(&events), &World::default(), now());
+        assert_eq!(diagnosis.findings.len(), expected, "{events:?}");
+        let diagnosis = diagnose(&other, Some(&events), &World::default(), now());
+        assert_eq!(diagnosis, Diagnosis::default(), "the pod sets no RuntimeClass");
     }
-    let other =
-        symptoms(&[pod("p", "{nodeName: n, containers: [{name: c, resources: {limits: {nvidia.com/gpu: '1'}}}]}")]);
-    assert_eq!(diagnose(&other, &World::default(), now()), Diagnosis::default(), "the pod sets no RuntimeClass");
 }

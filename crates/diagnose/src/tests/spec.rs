@@ -75,7 +75,7 @@ fn node_components_may_mount_the_driver() {
     let mut installer = pod("p", &mounting("/home/kubernetes/bin/nvidia", ""));
     let owner = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": true}]);
     installer.metadata.owner_references = Some(serde_json::from_value(owner).unwrap());
-    assert_eq!(diagnose(&symptoms(&[installer]), &World::default(), now()).findings, []);
+    assert_eq!(diagnosed(&installer, &World::default()).findings, []);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_pod_that_selects_gpus_without_a_request_is_reported() {
 }
 
 #[test]
-fn pods_that_do_not_involve_gpus_are_not_kept() {
+fn pods_that_do_not_involve_gpus_are_ignored() {
     for (spec, kept) in [
         ("{containers: [{name: c, resources: {limits: {cpu: '1'}}}]}", false),
         ("{containers: [{name: c}], volumes: [{name: v, hostPath: {path: /dev}}]}", false),
@@ -120,29 +120,7 @@ fn pods_that_do_not_involve_gpus_are_not_kept() {
         // A third-party plugin's resource: what a node offers of it is unknown.
         ("{containers: [{name: c, resources: {limits: {nvidia.com/gpumem: '3000'}}}]}", false),
     ] {
-        assert_eq!(PendingPod::of(&pod("p", spec)).is_some(), kept, "{spec}");
-    }
-}
-
-#[test]
-fn pods_whose_facts_take_too_much_memory_are_not_kept() {
-    let long = "x".repeat(20_000);
-    let many = |element: &str| vec![element; 500].join(", ");
-    let gpu = "name: c, resources: {limits: {nvidia.com/gpu: '1'}}";
-    let resources: Vec<_> = (0..500).map(|number| format!("nvidia.com/gpu.x{number}: '1'")).collect();
-    let variables = "env: [{name: NVIDIA_VISIBLE_DEVICES, value: VALUE}]".replace("VALUE", &"x".repeat(4000));
-    let many_labels: Vec<_> = (0..500).map(|number| format!("label{number}: value")).collect();
-    for (spec, kept) in [
-        (format!("{{containers: [{{{gpu}, {variables}}}]}}"), true),
-        (format!("{{containers: [{{{gpu}, command: [{long}]}}]}}"), true),
-        (format!("{{containers: [{{{gpu}, image: {long}}}]}}"), false),
-        (format!("{{containers: [{}]}}", vec![format!("{{{gpu}, {variables}}}"); 5].join(", ")), false),
-        (format!("{{containers: [{{{gpu}}}], tolerations: [{}]}}", many("{operator: Exists}")), false),
-        (format!("{{containers: [{{{gpu}}}], nodeSelector: {{{}}}}}", many_labels.join(", ")), false),
-        (format!("{{containers: [{{name: c, resources: {{limits: {{{}}}}}}}]}}", resources.join(", ")), false),
-        (format!("{{containers: [{{{gpu}}}], runtimeClassName: {long}}}"), false),
-    ] {
-        assert_eq!(PendingPod::of(&pod("p", &spec)).is_some(), kept, "{} bytes", spec.len());
+        assert_eq!(pending::PendingPod::of(&pod("p", spec)).is_some(), kept, "{spec}");
     }
 }
 
@@ -150,24 +128,14 @@ fn pods_whose_facts_take_too_much_memory_are_not_kept() {
 fn messages_of_findings_are_bounded() {
     let mount = format!("volumeMounts: [{{name: v, mountPath: /m}}], name: c{}", "ä".repeat(3000));
     let spec = format!("{{containers: [{{{mount}}}], volumes: [{{name: v, hostPath: {{path: /dev/nvidia0}}}}]}}");
-    let (_, pod) = PendingPod::of(&pod("p", &spec)).unwrap();
-    let finding = pod.finding(Mistake::HostDriverMounted, mistakes::host_driver_mounted(&pod).unwrap());
-    assert_eq!(finding.message.chars().count(), 1000);
-}
-
-#[test]
-fn a_pod_that_leaves_pending_has_the_same_facts() {
-    let pending = pod("p", "{containers: [{name: c, resources: {limits: {nvidia.com/gpu: '1'}}}]}");
-    let mut running = pending.clone();
-    running.status = serde_json::from_value(json!({"phase": "Running"})).unwrap();
-    assert_eq!(PendingPod::of(&pending), PendingPod::of(&running));
+    assert_eq!(found(&spec, &World::default())[0].1.chars().count(), 1000);
 }
 
 #[test]
 fn a_pod_that_is_being_deleted_is_ignored() {
     let mut leaving = pod("p", &mounting("/dev/nvidia0", ""));
     leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:30:00Z")).unwrap();
-    assert_eq!(diagnose(&symptoms(&[leaving]), &World::default(), now()).findings, []);
+    assert_eq!(diagnosed(&leaving, &World::default()).findings, []);
 }
 
 #[test]

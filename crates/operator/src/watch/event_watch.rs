@@ -4,26 +4,20 @@
 //! A watch without a version begins with the existing Events. This costs as much as a list, but replaces it. The API server
 //! does not signal the end of this initial part; it is assumed when no Event arrives for some time.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{fmt::Debug, time::Duration};
 
 use futures::{
     Stream, StreamExt,
-    future::BoxFuture,
     stream::{self, BoxStream},
 };
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Resource, ResourceExt,
     api::WatchParams,
     core::WatchEvent,
     runtime::{watcher, watcher::Error},
 };
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-
-use crate::watch::{
-    follow::{any, follow},
-    mirrors::Mirrors,
-};
 
 /// The silence that ends the initial part of the first watch, for which the operator waits.
 const SILENCE: Duration = Duration::from_millis(250);
@@ -157,29 +151,6 @@ fn ended<E>(last: Option<kube::Result<WatchEvent<E>>>) -> (Item<E>, State<E>) {
         _ => None,
     };
     (item, State::Closed)
-}
-
-/// The namespace of cluster components, which may use the nodes' drivers and devices directly and are not diagnosed.
-const SYSTEM_NAMESPACE: &str = "kube-system";
-
-/// Watches the pods and Events that diagnosis reads, except those in the operator's own namespace, until the returned
-/// futures are dropped. They wake only the diagnosis, never the reconcile loop, and the operator is ready without them.
-pub fn follow_pods(client: &Client, namespace: &str, mirrors: &Arc<Mirrors>) -> Vec<BoxFuture<'static, ()>> {
-    let fields = format!("status.phase=Pending,metadata.namespace!={namespace},metadata.namespace!={SYSTEM_NAMESPACE}");
-    let wakes_nothing = Arc::default();
-    let all = || client.clone();
-    let said = |fields: &str| {
-        let fields = format!("{fields},metadata.namespace!={namespace}");
-        watch_events(Api::all(all()), &fields)
-    };
-    let refused = said("reason=FailedCreate");
-    // A pod whose container is not started leaves Pending soon: kubelet reports it as Running or Failed.
-    let not_started = said("reason=Failed,involvedObject.kind=Pod");
-    vec![
-        follow(watcher(Api::all(all()), any().fields(&fields)), mirrors, |mirrors| &mirrors.pending, &wakes_nothing),
-        follow(refused, mirrors, |mirrors| &mirrors.refused, &wakes_nothing),
-        follow(not_started, mirrors, |mirrors| &mirrors.not_started, &wakes_nothing),
-    ]
 }
 
 #[cfg(test)]

@@ -20,15 +20,10 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use gpu_operator_diagnose::{PendingPod, RefusedPods};
-
 use crate::extract::{Extract, Guarded};
 
 /// The maximum number of elements of objects that users or kubelets write. Ordinary ones have some hundreds.
 pub const MAX_ELEMENTS: usize = 10_000;
-/// The maximum number of pods, and of rejections, that are diagnosed. Others are diagnosed once some of these are gone
-/// and the watch restarts.
-const MAX_PODS: usize = 2000;
 /// The maximum number of DaemonSets that may be part of a third-party GPU stack.
 const MAX_FOREIGN_SETS: usize = 5000;
 /// The maximum number of pods that are evidence of one: four on each of 5,000 nodes, the maximum of Kubernetes.
@@ -192,36 +187,6 @@ impl Fact for Refusal {
 
     fn read(event: Event) -> Reading<Self> {
         Self::of(&event).map(|(set, refusal)| (set, Some(refusal)))
-    }
-}
-
-impl Fact for PendingPod {
-    type Object = Pod;
-    type Name = String;
-    const MOST: usize = MAX_PODS;
-    const MAX_ELEMENTS: usize = MAX_ELEMENTS;
-
-    fn read(pod: Pod) -> Reading<Self> {
-        Self::of(&pod).map(|(uid, pod)| (uid, Some(pod)))
-    }
-
-    fn times(&mut self) -> Vec<&mut ObservedTime> {
-        self.created.iter_mut().collect()
-    }
-}
-
-impl Fact for RefusedPods {
-    type Object = Event;
-    type Name = String;
-    const MOST: usize = MAX_PODS;
-    const MAX_ELEMENTS: usize = MAX_ELEMENTS;
-
-    fn read(event: Event) -> Reading<Self> {
-        Self::of(&event).map(|(name, refused)| (name, Some(refused)))
-    }
-
-    fn times(&mut self) -> Vec<&mut ObservedTime> {
-        vec![&mut self.at]
     }
 }
 

@@ -125,7 +125,6 @@ pub fn follow<F: Fact>(
             };
             if changed {
                 wake.notify_one();
-                mirrors.changed.notify_one();
             }
         }
     })

@@ -8,7 +8,6 @@ use std::{
 
 use gpu_operator_common::mirror::{Facts, Mirror, Version};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, SchemaMismatch, schema_revision::crd_names};
-use gpu_operator_diagnose::{PendingPod, RefusedPods, Symptoms};
 use gpu_operator_plan::{
     output::{
         body::{Body, Kind},
@@ -26,7 +25,6 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::ResourceExt;
-use tokio::sync::Notify;
 
 use super::fact::{Fact, Readable, observe};
 use crate::extract::Guarded;
@@ -92,14 +90,6 @@ pub struct Mirrors {
     /// The slices of DRA drivers that allocate GPUs.
     pub(super) gpu_slices: Shared<GpuSlice>,
     schemas: Schemas,
-    /// Pending pods of all namespaces that involve GPUs, used only by diagnosis.
-    pub(super) pending: Shared<PendingPod>,
-    /// Rejections of pods of all namespaces, used only by diagnosis.
-    pub(super) refused: Shared<RefusedPods>,
-    /// Containers of all namespaces that were not started, used only by diagnosis.
-    pub(super) not_started: Shared<RefusedPods>,
-    /// Notified of every change of a fact, including changes from the answers to this operator's writes.
-    pub(super) changed: Notify,
     clock: Clock,
 }
 
@@ -132,38 +122,27 @@ impl Mirrors {
     /// Updates the mirrors from the answer to a write of this operator. A watch reports the change later, and the next
     /// plan must not be based on the state before the write.
     pub fn learn(&self, answer: Answer) {
-        let changed = match answer {
+        match answer {
             Answer::Policy(policy) => self.answered(&self.policies, *policy),
             Answer::GpuNode(gpu_node) => self.answered(&self.gpu_nodes, *gpu_node),
             Answer::Node(node) => self.answered(&self.nodes, *node),
             Answer::DaemonSet(set) => self.answered(&self.daemon_sets, *set),
             Answer::Pod(pod) => self.answered(&self.pods, *pod),
             Answer::RuntimeClass(class) => self.answered(&self.runtime_classes, *class),
-            Answer::Nothing => false,
-        };
-        if changed {
-            self.changed.notify_one();
+            Answer::Nothing => {}
         }
     }
 
     /// Sets how a CRD differs from this operator's version, if it is known to. Returns whether that changed.
     pub fn learn_schema(&self, crd: &'static str, mismatch: Option<SchemaMismatch>) -> bool {
-        let changed = self.schemas.put(crd, mismatch, self.now());
-        if changed {
-            self.changed.notify_one();
-        }
-        changed
+        self.schemas.put(crd, mismatch, self.now())
     }
 
-    fn answered<F: Fact>(&self, mirror: &Shared<F>, object: F::Object) -> bool {
+    fn answered<F: Fact>(&self, mirror: &Shared<F>, object: F::Object) {
         let version = version(&object);
-        let known = F::read(object).and_then(|(name, fact)| Some((name, fact?)));
-        known.is_some_and(|(name, fact)| mirror.put(Mirror::learn, name, version, fact, self.now()))
-    }
-
-    /// Waits for the next change of a fact since the last call.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
+        if let Some((name, Some(fact))) = F::read(object) {
+            mirror.put(Mirror::learn, name, version, fact, self.now());
+        }
     }
 
     /// Returns the world as the mirrors show it, or `None` until all kinds have been listed.
@@ -232,13 +211,6 @@ impl Mirrors {
             _ => return Ok(None),
         };
         version.filter(|_| is_same).map(Some).ok_or(Outdated)
-    }
-
-    /// Returns the pods and rejections as the mirrors show them, or `None` until all kinds have been listed.
-    pub fn symptoms(&self) -> Option<Symptoms> {
-        let mut refused = self.refused.read().facts()?;
-        refused.extend(self.not_started.read().facts()?);
-        Some(Symptoms { pods: self.pending.read().facts()?, refused, pod_events: BTreeMap::new() })
     }
 }
 

@@ -28,8 +28,6 @@ const MAX_REQUEST: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub struct Server {
     lists: AtomicUsize,
-    events_read: AtomicUsize,
-    events_written: AtomicUsize,
 }
 
 impl Server {
@@ -44,28 +42,15 @@ impl Server {
         (server, address)
     }
 
-    /// Returns whether the operator has written Events about mistakes of pods.
-    pub fn has_findings(&self) -> bool {
-        self.events_written.load(Ordering::Relaxed) > 0
-    }
-
-    /// Returns whether the operator has read the Events of a pod.
-    pub fn has_read_events(&self) -> bool {
-        self.events_read.load(Ordering::Relaxed) > 0
-    }
-
     async fn answer(&self, request: Request<Body>) -> Body {
         let (path, query) = (request.uri().path().to_owned(), request.uri().query().unwrap_or_default().to_owned());
         let parameters: BTreeMap<_, _> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         if request.method() != Method::GET {
-            if path.ends_with("/events") {
-                self.events_written.fetch_add(1, Ordering::Relaxed);
-            }
             let body = axum::body::to_bytes(request.into_body(), MAX_REQUEST).await.expect("a body");
             let is_policy = path.contains("/clustergpupolicies/");
             return if is_policy { Body::from(objects::policy().to_string()) } else { Body::from(body) };
         }
-        let (count, object) = objects::of(&path, &query);
+        let (count, object) = objects::of(&path);
         if parameters.contains_key("watch") {
             // A watch without a version begins with the existing objects. It stays open.
             let is_first = parameters.get("resourceVersion").is_none_or(String::is_empty);
@@ -74,9 +59,6 @@ impl Server {
             return body(stream::iter(existing).chain(stream::pending()));
         }
         self.lists.fetch_add(1, Ordering::Relaxed);
-        if path.ends_with("team/events") {
-            self.events_read.fetch_add(1, Ordering::Relaxed);
-        }
         let number = |name: &str| parameters.get(name).and_then(|value| value.parse::<usize>().ok());
         let first = number("continue").unwrap_or_default();
         let end = number("limit").map_or(count, |limit| count.min(first + limit));

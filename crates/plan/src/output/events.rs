@@ -20,22 +20,6 @@ pub enum Subject {
     Node(NodeName, String),
     GpuNode(NodeName, String),
     Policy(PolicyName, String),
-    /// Such as a pod.
-    Namespaced {
-        api_version: String,
-        kind: String,
-        namespace: String,
-        name: String,
-        uid: String,
-    },
-}
-
-impl Subject {
-    pub fn uid(&self) -> &str {
-        match self {
-            Self::Node(_, uid) | Self::GpuNode(_, uid) | Self::Policy(_, uid) | Self::Namespaced { uid, .. } => uid,
-        }
-    }
 }
 
 /// Returns the transition into a failure or out of one, as Events on the Node and on its GpuNode.

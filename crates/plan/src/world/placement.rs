@@ -1,6 +1,6 @@
 //! Which nodes a pod may be placed on: node selector, required node affinity and tolerations.
 
-use std::{cmp::Ordering, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use gpu_operator_crd::NodeName;
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Toleration};
@@ -16,31 +16,6 @@ pub struct Placement {
     pub tolerations: Vec<Toleration>,
 }
 
-impl Eq for Placement {}
-
-impl PartialOrd for Placement {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// Compares the fields of terms and tolerations, because k8s-openapi's types are not ordered.
-impl Ord for Placement {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.node_selector
-            .cmp(&other.node_selector)
-            .then_with(|| self.terms.is_some().cmp(&other.terms.is_some()))
-            .then_with(|| self.term_keys().cmp(other.term_keys()))
-            .then_with(|| self.toleration_keys().cmp(other.toleration_keys()))
-    }
-}
-
-type RequirementKey<'p> = (&'p str, &'p str, Option<&'p [String]>);
-
-fn requirement_key(requirement: &NodeSelectorRequirement) -> RequirementKey<'_> {
-    (&requirement.key, &requirement.operator, requirement.values.as_deref())
-}
-
 impl Placement {
     pub fn of(spec: &PodSpec) -> Self {
         let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
@@ -50,20 +25,6 @@ impl Placement {
             terms: required.map(|required| required.node_selector_terms.clone()),
             tolerations: spec.tolerations.clone().unwrap_or_default(),
         }
-    }
-
-    fn term_keys(&self) -> impl Iterator<Item = [Option<Vec<RequirementKey<'_>>>; 2]> {
-        self.terms.iter().flatten().map(|term| {
-            [&term.match_expressions, &term.match_fields]
-                .map(|list| Some(list.as_ref()?.iter().map(requirement_key).collect()))
-        })
-    }
-
-    fn toleration_keys(&self) -> impl Iterator<Item = ([Option<&str>; 4], Option<i64>)> {
-        self.tolerations.iter().map(|toleration| {
-            let Toleration { effect, key, operator, value, toleration_seconds } = toleration;
-            ([effect, key, operator, value].map(|text| text.as_deref()), *toleration_seconds)
-        })
     }
 
     /// The approximate memory that it takes, in bytes.
@@ -134,47 +95,5 @@ fn is_met(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
         "Gt" => value.and_then(number).zip(bound()).is_some_and(|(value, bound)| value > bound),
         "Lt" => value.and_then(number).zip(bound()).is_some_and(|(value, bound)| value < bound),
         _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn placements_with_any_difference_are_ordered() {
-        let affinity = |terms: &str| {
-            format!(
-                "affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: {terms}}}}}}}"
-            )
-        };
-        let specs = [
-            String::new(),
-            "nodeSelector: {a: b}".to_owned(),
-            "nodeSelector: {a: c}".to_owned(),
-            affinity("[]"),
-            affinity("[{}]"),
-            affinity("[{matchExpressions: []}]"),
-            affinity("[{matchExpressions: [{key: a, operator: Exists}]}]"),
-            affinity("[{matchExpressions: [{key: a, operator: In, values: [b]}]}]"),
-            affinity("[{matchExpressions: [{key: a, operator: In, values: [c]}]}]"),
-            affinity("[{matchFields: [{key: a, operator: In, values: [c]}]}]"),
-            "tolerations: [{operator: Exists}]".to_owned(),
-            "tolerations: [{operator: Exists, tolerationSeconds: 1}]".to_owned(),
-            "tolerations: [{operator: Exists, effect: NoSchedule}]".to_owned(),
-            "tolerations: [{key: NoSchedule}]".to_owned(),
-            "tolerations: [{value: NoSchedule}]".to_owned(),
-        ];
-        let placements = specs.each_ref().map(|spec| {
-            let comma = if spec.is_empty() { "" } else { ", " };
-            Placement::of(&serde_yaml::from_str(&format!("{{containers: []{comma}{spec}}}")).unwrap())
-        });
-        for (one, placement) in placements.iter().enumerate() {
-            for (other, another) in placements.iter().enumerate() {
-                let order = placement.cmp(another);
-                assert_eq!(order == Ordering::Equal, one == other, "{} {}", specs[one], specs[other]);
-                assert_eq!(order, another.cmp(placement).reverse());
-            }
-        }
     }
 }

@@ -62,7 +62,6 @@ fn operator() -> String {
     let status = json!({"conditions": conditions, "pools": [{"name": "p100"}]});
     let status: ClusterGpuPolicyStatus = serde_json::from_value(status).expect("a status");
     metrics.show(&Plan { statuses: [("all".into(), status)].into(), ..Plan::default() });
-    metrics.show_findings(&[]);
     for state in AdmissionState::ALL {
         metrics.show_admission_policy(state.as_str(), state);
     }

@@ -211,23 +211,6 @@ pub const GPU_NOT_REQUESTED: Entry = Entry {
     action: "Request `limits: {nvidia.com/gpu: 1}` and remove the variable.",
 };
 
-pub const GPU_REQUEST_WITHOUT_LIMIT: Entry = Entry {
-    list: List::Pod,
-    condition: "",
-    meaning: "The API server rejects the owner's pods: a container requests a GPU without a limit, or with a \
-               different limit. (A Deployment, Job or pod with this mistake is rejected on apply. Here the request or \
-               limit was added later.)",
-    action: "Set `nvidia.com/gpu` under `limits` only. Check the LimitRanges of the namespace and admission webhooks.",
-};
-
-pub const RUNTIME_CLASS_MISSING: Entry = Entry {
-    list: List::Pod,
-    condition: "",
-    meaning: "The API server rejects the owner's pods: their RuntimeClass does not exist.",
-    action: "Remove `runtimeClassName` if GPUs are injected by CDI, which needs no RuntimeClass, or create the \
-              RuntimeClass.",
-};
-
 pub const RUNTIME_CLASS_NOT_NAMED: Entry = Entry {
     list: List::Pod,
     condition: "",
