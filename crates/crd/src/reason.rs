@@ -201,10 +201,6 @@ pub enum Reason {
     DevicePluginRestarted,
     /// After a reboot, all GPUs of the node are of other models than before.
     GpusReplaced,
-    /// The CRDs are of an older version than the operator, which removes nothing and begins no update meanwhile.
-    CrdsOutdated,
-    /// The CRDs are of a newer version than the operator, which removes nothing and begins no update meanwhile.
-    CrdsNewer,
     /// All GPUs are healthy.
     AllGpusHealthy,
     /// All settings of the policy are valid for its nodes.

@@ -1,11 +1,11 @@
-//! The revision of the CRDs' schemas. An operator whose revision differs from that of the installed CRDs may lose fields that it
-//! writes, or may not know fields that others have written, so it removes nothing and begins no update until they agree.
+//! The revision of the CRDs' schemas. The API server drops fields that older CRDs lack, so an operator does not lead while the installed
+//! CRDs are older than its own. With newer CRDs it works as with its own: it applies only the fields that it knows.
 
 use std::{collections::BTreeMap, fmt};
 
 use kube::CustomResourceExt;
 
-use crate::{gpunode::GpuNode, policy::ClusterGpuPolicy, reason::Reason};
+use crate::{gpunode::GpuNode, policy::ClusterGpuPolicy};
 
 /// The revision of the schemas of this version, which increases with every change of them.
 pub const SCHEMA_REVISION: u32 = 3;
@@ -36,11 +36,6 @@ impl SchemaMismatch {
     /// Returns whether the CRD is of a newer version than this one.
     pub fn is_newer(&self) -> bool {
         self.revision > Some(SCHEMA_REVISION)
-    }
-
-    /// Returns the reason of the condition that reports it.
-    pub fn reason(&self) -> Reason {
-        if self.is_newer() { Reason::CrdsNewer } else { Reason::CrdsOutdated }
     }
 
     /// Returns how to make the revisions equal.
@@ -79,8 +74,8 @@ mod tests {
         let other = |revision: u32| of(Some(revision.to_string()));
         assert_eq!(other(SCHEMA_REVISION), None);
         for older in [of(None), of(Some("x".to_owned())), other(0)] {
-            assert_eq!(older.map(|found| found.reason()), Some(Reason::CrdsOutdated));
+            assert_eq!(older.map(|found| found.is_newer()), Some(false));
         }
-        assert_eq!(other(SCHEMA_REVISION + 1).map(|found| found.reason()), Some(Reason::CrdsNewer));
+        assert_eq!(other(SCHEMA_REVISION + 1).map(|found| found.is_newer()), Some(true));
     }
 }

@@ -12,7 +12,7 @@ use crate::{metrics::Metrics, watch::Mirrors};
 
 #[derive(Clone, Debug)]
 pub struct Admin {
-    /// The mirrors: the operator is ready once all have been listed.
+    /// The mirrors: the operator is ready once all have been listed, unless a CRD is outdated.
     pub mirrors: Arc<Mirrors>,
     pub metrics: Arc<Metrics>,
     pub progress: Arc<Progress>,
@@ -24,6 +24,9 @@ impl gpu_operator_common::admin::Admin for Admin {
     }
 
     fn ready(&self) -> Result<(), String> {
+        if let Some(mismatch) = self.mirrors.outdated_crd() {
+            return Err(format!("{mismatch}: {}", mismatch.remedy()));
+        }
         let missing = self.mirrors.missing();
         if missing.is_empty() {
             return Ok(());
@@ -73,6 +76,7 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use gpu_operator_common::admin::Admin as _;
+    use gpu_operator_crd::{SchemaMismatch, schema_revision::crd_names};
 
     use super::*;
 
@@ -83,6 +87,20 @@ mod tests {
         let missing = admin.ready().expect_err("nothing has been listed");
         assert!(missing.contains("ClusterGpuPolicy, Node, GpuNode"), "{missing}");
         assert!(admin.metrics().expect("metrics").contains("gpu_operator_passes_total 0"));
+    }
+
+    #[test]
+    fn an_operator_is_not_ready_while_a_crd_is_outdated() {
+        let mirrors = Arc::<Mirrors>::default();
+        let [policies, gpu_nodes] = crd_names();
+        let outdated = SchemaMismatch { crd: gpu_nodes.to_owned(), revision: Some(1) };
+        assert!(mirrors.learn_crd(policies, None) && !mirrors.may_lead(), "one has not answered");
+        assert!(mirrors.learn_crd(gpu_nodes, Some(outdated.clone())) && !mirrors.may_lead());
+        let admin = Admin { mirrors: Arc::clone(&mirrors), metrics: Arc::default(), progress: Arc::default() };
+        let why = admin.ready().expect_err("an outdated CRD");
+        assert!(why.contains(gpu_nodes) && why.contains("kubectl apply --server-side -f config/crd"), "{why}");
+        assert!(!mirrors.learn_crd(gpu_nodes, Some(outdated)), "nothing changed");
+        assert!(mirrors.learn_crd(gpu_nodes, None) && mirrors.may_lead());
     }
 
     #[test]

@@ -1,36 +1,29 @@
-//! Check: whether the components of the installed chart work, and its admission policies are enforced, for `helm test`.
+//! Check: whether the components of the installed chart work, for `helm test`.
 
-use std::{fmt::Debug, time::Duration};
+use std::time::Duration;
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys, schema_revision::crd_names};
 use gpu_operator_plan::assess::pod_failure::{DETECTOR_DAEMON_SET, PROBE_DAEMON_SET};
 use k8s_openapi::api::{
-    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     apps::v1::DaemonSet,
     core::v1::{Node, Pod},
 };
-use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
-use serde::de::DeserializeOwned;
+use kube::{Api, Client, ResourceExt, api::ListParams};
 use tokio::time::{Instant, sleep};
 
 use crate::{
     error::{Error, request},
-    installation::{AdmissionState, Binding, Crd, CrdMetadata, Policy},
-    watch::Known,
+    installation::{Crd, CrdMetadata},
 };
 
 /// The time in which faults may disappear: shortly after an installation, probes still start on the nodes that the detector has found.
 const WITHIN: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_secs(2);
 
-pub async fn lasting_faults(
-    client: &Client,
-    namespace: &str,
-    admission_policies: &[String],
-) -> Result<Vec<String>, Error> {
+pub async fn lasting_faults(client: &Client, namespace: &str) -> Result<Vec<String>, Error> {
     let until = Instant::now() + WITHIN;
     loop {
-        let found = faults(client, namespace, admission_policies).await?;
+        let found = faults(client, namespace).await?;
         if found.is_empty() || Instant::now() >= until {
             return Ok(found);
         }
@@ -38,9 +31,8 @@ pub async fn lasting_faults(
     }
 }
 
-/// Returns what does not work: the CRDs, the operator's pod, detector and probe, or the admission policies of these names. Empty if all
-/// of them work.
-pub async fn faults(client: &Client, namespace: &str, admission_policies: &[String]) -> Result<Vec<String>, Error> {
+/// Returns what does not work: the CRDs, the operator's pod, detector or probe. Empty if all of them work.
+pub async fn faults(client: &Client, namespace: &str) -> Result<Vec<String>, Error> {
     let one = ListParams::default().limit(1);
     request("list policies".into(), Api::<ClusterGpuPolicy>::all(client.clone()).list(&one)).await?;
     request("list GpuNodes".into(), Api::<GpuNode>::all(client.clone()).list(&one)).await?;
@@ -61,27 +53,13 @@ pub async fn faults(client: &Client, namespace: &str, admission_policies: &[Stri
         faults.extend(not_ready(&set, is_wanted));
     }
     for name in crd_names() {
-        if let Known::Present(Crd { mismatch: Some(mismatch) }) = known::<CrdMetadata, Crd>(client, name).await? {
-            faults.push(format!("{mismatch}: {}", mismatch.remedy()));
-        }
-    }
-    for name in admission_policies {
-        let policy = known::<ValidatingAdmissionPolicy, Policy>(client, name).await?;
-        let binding = known::<ValidatingAdmissionPolicyBinding, Binding>(client, name).await?;
-        faults.extend(AdmissionState::of(policy, binding).fault(name));
+        // By a list, because the operator has no other right to read it.
+        let named = ListParams::default().fields(&format!("metadata.name={name}"));
+        let found = request(format!("read CRD {name}"), Api::<CrdMetadata>::all(client.clone()).list(&named)).await?;
+        let outdated = found.items.first().and_then(|crd| Crd::from(crd).outdated);
+        faults.extend(outdated.map(|mismatch| format!("{mismatch}: {}", mismatch.remedy())));
     }
     Ok(faults)
-}
-
-/// Reads an object by a list, because the operator has no other right to read it.
-async fn known<K, T>(client: &Client, name: &str) -> Result<Known<T>, Error>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
-    T: for<'k> From<&'k K>,
-{
-    let named = ListParams::default().fields(&format!("metadata.name={name}"));
-    let found = request(format!("read {} {name}", K::kind(&())), Api::<K>::all(client.clone()).list(&named)).await?;
-    Ok(found.items.first().map_or(Known::Absent, |object| Known::Present(T::from(object))))
 }
 
 /// Returns why a DaemonSet is not ready. `is_wanted`: at least one node must be selected.

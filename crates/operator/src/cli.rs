@@ -44,15 +44,11 @@ pub struct Cli {
 enum Command {
     /// Run the operator.
     Run(Run),
-    /// Check whether operator, detector and probes of the installed chart are ready, its CRDs of this version, and its admission policies
-    /// enforced. Waits for a minute at most.
+    /// Check whether operator, detector and probes of the installed chart are ready, and its CRDs not outdated. Waits for a minute at most.
     Check {
         /// Namespace of the operator.
         #[arg(long, env = "POD_NAMESPACE")]
         namespace: String,
-        /// Name of a ValidatingAdmissionPolicy of the chart and of its binding; may be repeated.
-        #[arg(long = "admission-policy")]
-        admission_policies: Vec<String>,
     },
     /// Remove the operator, and what needs one from nodes and policies: the chart's hook for `helm uninstall`.
     Uninstall {
@@ -107,7 +103,7 @@ struct Run {
     /// Name of this replica in the Lease, which no other one may have.
     #[arg(long, env = "POD_NAME")]
     identity: Option<String>,
-    /// Name of a ValidatingAdmissionPolicy of the chart and of its binding, to report whether it is enforced; may be repeated.
+    /// Name of a ValidatingAdmissionPolicy of the chart and of its binding, to show in a metric whether it is enforced; may be repeated.
     #[arg(long = "admission-policy")]
     admission_policies: Vec<String>,
 }
@@ -156,14 +152,12 @@ impl Cli {
                 let client = if plan.needs_cluster() { Some(client().await?) } else { None };
                 return Ok(if plan.run(client).await? { ExitCode::from(CHANGES) } else { ExitCode::SUCCESS });
             }
-            Command::Check { namespace, admission_policies } => {
-                let faults = check::lasting_faults(&bounded(client().await?), &namespace, &admission_policies).await?;
+            Command::Check { namespace } => {
+                let faults = check::lasting_faults(&bounded(client().await?), &namespace).await?;
                 if !faults.is_empty() {
                     return Err(CliError::Faults(faults));
                 }
-                tracing::info!(
-                    "operator, detector and probes are ready, the CRDs are of this version, and the admission policies are enforced"
-                );
+                tracing::info!("operator, detector and probes are ready, and the CRDs are not outdated");
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -212,15 +206,15 @@ impl Run {
         let (reconcile, mut tasks) =
             Loop::new(&client, settings, Catalogue::builtin()?, leadership, Arc::<Mirrors>::default());
         let Loop { mirrors, metrics, progress, .. } = &reconcile;
-        tasks.extend(installation_watch::watch_admission_policies(&client, admission_policies, metrics));
-        let admin =
-            Admin { mirrors: Arc::clone(mirrors), metrics: Arc::clone(metrics), progress: Arc::clone(progress) };
+        let (mirrors, metrics, progress) = (Arc::clone(mirrors), Arc::clone(metrics), Arc::clone(progress));
+        tasks.extend(installation_watch::watch_admission_policies(&client, admission_policies, &metrics));
+        let admin = Admin { mirrors: Arc::clone(&mirrors), metrics, progress };
         let listener = TcpListener::bind(listen).await.map_err(|error| CliError::Listen(listen, error))?;
         let served = serve(listener, admin);
         tracing::info!(version = env!("CARGO_PKG_VERSION"), %listen, "gpu-operator started");
         let elected = async {
             match &mut election {
-                Some(election) => election.run().await,
+                Some(election) => election.run(|| mirrors.may_lead()).await,
                 None => std::future::pending().await,
             }
         };

@@ -60,8 +60,16 @@ impl Election {
         Leadership::elected(self.term.subscribe())
     }
 
-    pub async fn run(&mut self) {
+    /// Takes part in the election while `may_lead` returns true.
+    pub async fn run(&mut self, may_lead: impl Fn() -> bool) {
         loop {
+            if !may_lead() {
+                self.candidate.doubt();
+                self.candidate.resign();
+                self.term.send_replace(None);
+                sleep(RETRY_PERIOD).await;
+                continue;
+            }
             let attempt = timeout(ATTEMPT_WITHIN, self.attempt()).await;
             if let Err(error) = attempt.unwrap_or(Err(Failure::NoAnswer)) {
                 tracing::warn!(%error, "failed to get or renew the Lease");
@@ -289,7 +297,7 @@ mod tests {
         };
         tokio::select! {
             () = terms => {}
-            () = election.run() => {}
+            () = election.run(|| true) => {}
         }
     }
 }

@@ -7,19 +7,15 @@ use futures::{StreamExt, future::BoxFuture};
 use gpu_operator_crd::schema_revision::crd_names;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use kube::Client;
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep_until},
-};
+use tokio::sync::Notify;
 
 use crate::{
-    installation::{AdmissionState, Binding, Crd, CrdMetadata, Journal, Policy, SchemaState},
+    installation::{Crd, CrdMetadata, Enforces, is_enforced},
     metrics::Metrics,
     watch::{Known, Mirrors, watch_named},
 };
 
-/// Watches these policies and their bindings, until the returned futures are dropped, and reports by metrics and log whether they
-/// are enforced.
+/// Watches these policies and their bindings, until the returned futures are dropped, and shows in a metric whether they are enforced.
 pub fn watch_admission_policies(
     client: &Client,
     names: Vec<String>,
@@ -33,41 +29,20 @@ pub fn watch_admission_policies(
 
 async fn follow_admission_policy(client: Client, name: String, metrics: Arc<Metrics>) {
     let consequence = "it is not known whether the policy is enforced";
-    let mut policies = watch_named::<ValidatingAdmissionPolicy, Policy>(&client, &name, consequence);
-    let mut bindings = watch_named::<ValidatingAdmissionPolicyBinding, Binding>(&client, &name, consequence);
+    let mut policies = watch_named::<ValidatingAdmissionPolicy, Enforces>(&client, &name, consequence);
+    let mut bindings = watch_named::<ValidatingAdmissionPolicyBinding, Enforces>(&client, &name, consequence);
     let (mut policy, mut binding) = (Known::Unknown, Known::Unknown);
-    let mut journal = Journal::new(Instant::now());
     loop {
-        let state = AdmissionState::of(policy, binding);
-        metrics.show_admission_policy(&name, state);
-        journal.record(state, Instant::now());
-        if let Some(state) = journal.take_due(Instant::now()) {
-            log(&name, state);
-        }
+        metrics.show_admission_policy(&name, is_enforced(policy, binding));
         tokio::select! {
             Some(known) = policies.next() => policy = known,
             Some(known) = bindings.next() => binding = known,
-            () = until(journal.due()) => {}
         }
     }
 }
 
-fn log(name: &str, state: AdmissionState) {
-    if let Some(fault) = state.fault(name) {
-        tracing::warn!(state = state.as_str(), "{fault}");
-    } else {
-        tracing::info!("ValidatingAdmissionPolicy {name} is enforced again");
-    }
-}
-
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Watches the CRDs, until the returned futures are dropped, and reports their versions to the plan, and by metrics and log.
+/// Watches the CRDs, until the returned futures are dropped, and reports to the mirrors, and by metrics and log, which are older than the
+/// operator.
 pub fn watch_crds(
     client: &Client,
     mirrors: &Arc<Mirrors>,
@@ -88,26 +63,22 @@ async fn follow_crd(
     metrics: Arc<Metrics>,
     wake: Arc<Notify>,
 ) {
-    let consequence = "it is not known whether it is of this operator's version";
-    let mut answers = watch_named::<CrdMetadata, Crd>(&client, name, consequence);
-    let mut was_other = false;
-    metrics.show_schema(name, SchemaState::Unknown);
+    let mut answers = watch_named::<CrdMetadata, Crd>(&client, name, "it is not known whether it is outdated");
+    let mut was_outdated = false;
     while let Some(known) = answers.next().await {
-        metrics.show_schema(name, SchemaState::from(&known));
         // What may not be read, and what does not exist, prevents nothing.
-        let mismatch = match known {
-            Known::Present(crd) => crd.mismatch,
+        let outdated = match known {
+            Known::Present(crd) => crd.outdated,
             Known::Unknown | Known::Absent => None,
         };
-        match &mismatch {
-            Some(mismatch) if !was_other => {
-                tracing::warn!("{mismatch}; nothing is removed and no update begins meanwhile: {}", mismatch.remedy());
-            }
-            None if was_other => tracing::info!("CRD {name} is of this version again"),
-            _ => {}
+        metrics.show_crd(name, outdated.is_some());
+        if let Some(mismatch) = outdated.as_ref().filter(|_| !was_outdated) {
+            tracing::warn!("{mismatch}; this replica does not lead meanwhile: {}", mismatch.remedy());
+        } else if outdated.is_none() && was_outdated {
+            tracing::info!("CRD {name} is outdated no longer");
         }
-        was_other = mismatch.is_some();
-        if mirrors.learn_schema(name, mismatch) {
+        was_outdated = outdated.is_some();
+        if mirrors.learn_crd(name, outdated) {
             wake.notify_one();
         }
     }

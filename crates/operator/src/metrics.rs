@@ -1,9 +1,6 @@
 //! Metrics of the fleet, by policy and pool, and of the operator itself. Label values are bounded: no node names.
 
-use std::{
-    hash::Hash,
-    sync::{Mutex, PoisonError, atomic::AtomicU64},
-};
+use std::sync::{Mutex, PoisonError, atomic::AtomicU64};
 
 use gpu_operator_common::version;
 use gpu_operator_crd::policy_status::{PoolStatus, RolloutStatus};
@@ -14,12 +11,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use strum::IntoEnumIterator;
-
-use crate::{
-    drive::Written,
-    installation::{AdmissionState, SchemaState},
-};
+use crate::drive::Written;
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
 struct ConditionLabels {
@@ -51,13 +43,11 @@ struct StateLabels {
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
 struct AdmissionLabels {
     admission_policy: String,
-    state: &'static str,
 }
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
-struct SchemaLabels {
+struct CrdLabels {
     crd: &'static str,
-    state: &'static str,
 }
 
 #[derive(EncodeLabelSet, Clone, Debug, PartialEq, Eq, Hash)]
@@ -84,7 +74,7 @@ pub struct Metrics {
     allocatable_gpus: Family<PoolLabels, Gauge>,
     gpus_with_problems: Family<StateLabels, Gauge>,
     admission_policies: Family<AdmissionLabels, Gauge>,
-    schemas: Family<SchemaLabels, Gauge>,
+    crds: Family<CrdLabels, Gauge>,
     writes: Family<WriteLabels, Counter>,
     events: Family<EventLabels, Counter>,
     passes: Counter,
@@ -105,7 +95,7 @@ impl Default for Metrics {
             allocatable_gpus: Family::default(),
             gpus_with_problems: Family::default(),
             admission_policies: Family::default(),
-            schemas: Family::default(),
+            crds: Family::default(),
             writes: Family::default(),
             events: Family::default(),
             passes: Counter::default(),
@@ -162,14 +152,14 @@ impl Metrics {
             self.leader.clone(),
         );
         registry.register(
-            "admission_policy_state",
-            "Whether a ValidatingAdmissionPolicy of the chart is enforced, by its state. Always 1",
+            "admission_policy_enforced",
+            "Whether a ValidatingAdmissionPolicy of the chart is enforced. Absent if that is not known",
             self.admission_policies.clone(),
         );
         registry.register(
-            "crd_state",
-            "Whether a CRD is of this operator's version, by its state. Always 1",
-            self.schemas.clone(),
+            "crd_outdated",
+            "Whether a CRD is older than this operator, which does not lead meanwhile",
+            self.crds.clone(),
         );
         registry.register("writes", "Number of writes to the API server, by kind and result", self.writes.clone());
         registry.register("events", "Number of Events, by result", self.events.clone());
@@ -246,24 +236,17 @@ impl Metrics {
         }
     }
 
-    pub fn show_admission_policy(&self, name: &str, state: AdmissionState) {
-        let labels =
-            |state: AdmissionState| AdmissionLabels { admission_policy: name.to_owned(), state: state.as_str() };
-        self.show_only(&self.admission_policies, &labels(state), AdmissionState::ALL.map(labels));
-    }
-
-    pub fn show_schema(&self, crd: &'static str, state: SchemaState) {
-        let labels = |state: SchemaState| SchemaLabels { crd, state: state.into() };
-        self.show_only(&self.schemas, &labels(state), SchemaState::iter().map(labels));
-    }
-
-    /// Sets one series of a family to 1, and removes these other ones.
-    fn show_only<L: Clone + Eq + Hash>(&self, family: &Family<L, Gauge>, shown: &L, all: impl IntoIterator<Item = L>) {
-        let _no_scrape = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        for other in all.into_iter().filter(|other| other != shown) {
-            family.remove(&other);
+    pub fn show_admission_policy(&self, name: &str, is_enforced: Option<bool>) {
+        let labels = AdmissionLabels { admission_policy: name.to_owned() };
+        if let Some(is_enforced) = is_enforced {
+            self.admission_policies.get_or_create(&labels).set(is_enforced.into());
+        } else {
+            self.admission_policies.remove(&labels);
         }
-        family.get_or_create(shown).set(1);
+    }
+
+    pub fn show_crd(&self, crd: &'static str, is_outdated: bool) {
+        self.crds.get_or_create(&CrdLabels { crd }).set(is_outdated.into());
     }
 
     pub fn count(&self, written: &[Written]) {
@@ -336,16 +319,6 @@ mod tests {
         shown.sort();
         let state = |state, nodes: u32| format!(r#"{{policy="all",state="{state}"}} {nodes}"#);
         assert_eq!(shown, [state("done", 1), state("failed", 0), state("in_progress", 2), state("waiting", 3)]);
-    }
-
-    #[test]
-    fn an_admission_policy_is_one_series_with_its_current_state() {
-        let metrics = Metrics::default();
-        for state in [AdmissionState::Unknown, AdmissionState::Enforced, AdmissionState::NotBound] {
-            metrics.show_admission_policy("a", state);
-            let expected = format!(r#"{{admission_policy="a",state="{}"}} 1"#, state.as_str());
-            assert_eq!(lines(&metrics, "admission_policy_state"), [expected]);
-        }
     }
 
     #[test]

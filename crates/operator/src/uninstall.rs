@@ -11,7 +11,7 @@ use futures::{
     StreamExt, TryStreamExt,
     stream::{self, FuturesUnordered},
 };
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, SchemaMismatch, keys};
 use gpu_operator_plan::{
     assess::pod_failure::{DETECTOR_DAEMON_SET, PROBE_DAEMON_SET},
     catalogue::{Catalogue, CatalogueError},
@@ -235,6 +235,8 @@ fn found<T>(answer: Result<T, error::Error>) -> Result<Option<T>, error::Error> 
 pub enum QuietError {
     #[error("objects have not been listed: {}", .0.join(", "))]
     Unread(Vec<&'static str>),
+    #[error("{0}: {remedy}", remedy = .0.remedy())]
+    CrdOutdated(SchemaMismatch),
     #[error("another operator holds Lease {0}")]
     NotLeading(String),
     #[error("writes to nodes and policies have failed; the log lines before this one contain the errors")]
@@ -258,12 +260,13 @@ pub async fn quiet(
     let (passes, tasks) = Loop::new(client, settings, Catalogue::builtin()?, leadership.clone(), Arc::clone(&mirrors));
     // None of the watches ends.
     let followed = tasks.into_iter().collect::<FuturesUnordered<_>>().collect::<()>();
-    let followed_and_elected = async { tokio::join!(followed, election.run()) };
+    let followed_and_elected = async { tokio::join!(followed, election.run(|| mirrors.may_lead())) };
     let outcome = tokio::select! {
         () = passes.settle() => Ok(()),
         _ = followed_and_elected => Err(QuietError::Unwritten),
-        () = sleep_until(until) => Err(match mirrors.missing() {
-            missing if !missing.is_empty() => QuietError::Unread(missing),
+        () = sleep_until(until) => Err(match (mirrors.missing(), mirrors.outdated_crd()) {
+            (missing, _) if !missing.is_empty() => QuietError::Unread(missing),
+            (_, Some(mismatch)) => QuietError::CrdOutdated(mismatch),
             _ if !leadership.holds() => QuietError::NotLeading(lease.to_owned()),
             _ => QuietError::Unwritten,
         }),

@@ -60,9 +60,6 @@ pub fn assemble<'f>(
     plan.writes.extend(one_off_pods::validation_pods_to_delete(fleet));
     plan.writes.extend(one_off_pods::preflight_pods_to_delete(rollout, world));
     plan.writes.extend(recreate_pods::pods_to_recreate(world, now).map(Write::delete_pod));
-    if world.other_schema.is_some() {
-        plan.writes.retain(|write| !write.prunes());
-    }
     // Both would place pods on the same nodes by the same labels.
     if context.conflict.is_some() {
         plan.writes.retain(Write::only_reports);

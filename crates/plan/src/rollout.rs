@@ -115,7 +115,7 @@ fn decide_policy<'f>(
     let mut ledger = Ledger::of(policy, world, now);
     let mut begin = |name, members: &'f Vec<Assessment<'f>>| {
         let named = members.first().and_then(|assessed| assessed.member.pool.named);
-        let terms = Terms::of(policy, named, world, may_evict, now);
+        let terms = Terms::of(policy, named, may_evict, now);
         PoolUpdates::begin(name, members, world, terms, &mut ledger)
     };
     let mut updates: BTreeMap<&PoolName, PoolUpdates<'f>> =

@@ -33,7 +33,6 @@ pub use node::{NodeFacts, NodeLabels, TrimmedNode};
 pub use node::{OwnCondition, OwnConditions};
 pub use observed_time::ObservedTime;
 pub use obstacles::CoWriters;
-pub use obstacles::OtherSchema;
 pub use obstacles::{Concern, HeldWrite};
 pub use partial::Partial;
 pub use placement::Placement;
@@ -84,8 +83,6 @@ pub struct World {
     pub unreadable_policies: BTreeSet<PolicyName>,
     /// GpuNodes that exist but cannot be parsed. Their nodes are left unchanged.
     pub unreadable_gpu_nodes: BTreeSet<NodeName>,
-    /// A CRD of another version than the operator's, if there is one. Nothing is removed then, and no update begins.
-    pub other_schema: Option<OtherSchema>,
 }
 
 impl World {

@@ -31,8 +31,8 @@ use gpu_operator_plan::{
     output::write::Write,
     settings::Settings,
     world::{
-        DaemonSetFacts, ForeignPod, ForeignSet, GpuPod, GpuSlice, NodeFacts, NodeLabels, OtherSchema, PodFacts,
-        Refusal, Role, RuntimeClassFacts, TrimmedPod, World,
+        DaemonSetFacts, ForeignPod, ForeignSet, GpuPod, GpuSlice, NodeFacts, NodeLabels, PodFacts, Refusal, Role,
+        RuntimeClassFacts, TrimmedPod, World,
     },
 };
 use k8s_openapi::{
@@ -110,8 +110,6 @@ pub struct Sim {
     /// Policies and GpuNodes that another version of the API has written, and that the operator cannot parse.
     pub unparsable_policies: BTreeSet<PolicyName>,
     pub unparsable_gpu_nodes: BTreeSet<NodeName>,
-    /// A CRD of another version than the operator's.
-    pub other_schema: Option<OtherSchema>,
     /// What must hold before every write of a plan. A violation is a panic.
     pub law: Option<Law>,
     /// Writes so far, by object.
@@ -174,7 +172,6 @@ impl Sim {
             user_sets: BTreeMap::new(),
             unparsable_policies: BTreeSet::new(),
             unparsable_gpu_nodes: BTreeSet::new(),
-            other_schema: None,
             law: None,
             writes: BTreeMap::new(),
             plans: vec![],
@@ -283,7 +280,6 @@ impl Sim {
             refusals: arcs(&self.refusals),
             unreadable_policies,
             unreadable_gpu_nodes,
-            other_schema: self.other_schema.clone(),
             refused_evictions: self.refused_evictions.clone(),
             allowed_evictions: self.allowed_evictions.clone(),
             ..World::default()

@@ -119,8 +119,8 @@ impl Check {
             ),
             Self::CrdSchema => text(
                 "The schema revisions and the fields of the installed CRDs, compared with those of this program's version, and the stored versions.",
-                "The API server drops fields that its CRDs do not have, and rejects policies with them; the operator removes nothing and begins no update.",
-                "Update the CRDs before operator and probe: [CRDs of another version](../operate/upgrade.md#crds-of-another-version).",
+                "The API server drops fields that its CRDs do not have, and rejects policies with them; an operator with older CRDs does not lead.",
+                "Update the CRDs before operator and probe: [Outdated CRDs](../operate/upgrade.md#outdated-crds).",
             ),
             Self::OperatorAvailable => text(
                 "The operator's Deployment.",

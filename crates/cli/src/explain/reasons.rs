@@ -144,8 +144,6 @@ fn of_status(reason: Reason) -> &'static [Entry] {
         Reason::Settled => &[policy::SETTLED],
         Reason::DevicePluginRestarted => &[policy::DEVICE_PLUGIN_RESTARTED],
         Reason::GpusReplaced => &[policy::GPUS_REPLACED],
-        Reason::CrdsOutdated => &[policy::CRDS_OUTDATED],
-        Reason::CrdsNewer => &[policy::CRDS_NEWER],
         Reason::AllGpusHealthy => &[policy::ALL_GPUS_HEALTHY],
         Reason::PolicyAccepted => &[policy::POLICY_ACCEPTED],
         Reason::InvalidPolicy => &[policy::INVALID_POLICY],

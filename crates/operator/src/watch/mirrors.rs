@@ -1,5 +1,4 @@
-//! All mirrors, what they have in common, what is learned from the answers to writes, and what is known of the schema revisions
-//! of the CRDs.
+//! All mirrors, what they have in common, what is learned from the answers to writes, and which CRDs are outdated.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,8 +15,8 @@ use gpu_operator_plan::{
     revision,
     rollout::ledger,
     world::{
-        DaemonSetFacts, ForeignPod, ForeignSet, GpuSlice, NodeFacts, OtherSchema, PodFacts, Refusal, RuntimeClassFacts,
-        TrimmedNode, World,
+        DaemonSetFacts, ForeignPod, ForeignSet, GpuSlice, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, TrimmedNode,
+        World,
     },
 };
 use k8s_openapi::{
@@ -89,7 +88,7 @@ pub struct Mirrors {
     pub(super) runtime_classes: Shared<RuntimeClassFacts>,
     /// The slices of DRA drivers that allocate GPUs.
     pub(super) gpu_slices: Shared<GpuSlice>,
-    schemas: Schemas,
+    crds: Crds,
     clock: Clock,
 }
 
@@ -114,7 +113,7 @@ impl Mirrors {
             ("Event", self.refusals.read().synced() && self.unmounted.read().synced()),
             ("RuntimeClass", self.runtime_classes.read().synced()),
             ("ResourceSlice", self.gpu_slices.read().synced()),
-            ("CustomResourceDefinition", self.schemas.answered()),
+            ("CustomResourceDefinition", self.crds.answered()),
         ];
         synced.into_iter().filter(|(_, synced)| !synced).map(|(kind, _)| kind).collect()
     }
@@ -133,9 +132,19 @@ impl Mirrors {
         }
     }
 
-    /// Sets how a CRD differs from this operator's version, if it is known to. Returns whether that changed.
-    pub fn learn_schema(&self, crd: &'static str, mismatch: Option<SchemaMismatch>) -> bool {
-        self.schemas.put(crd, mismatch, self.now())
+    /// Sets whether a CRD is older than this operator. Returns whether that changed.
+    pub fn learn_crd(&self, crd: &'static str, outdated: Option<SchemaMismatch>) -> bool {
+        self.crds.put(crd, outdated)
+    }
+
+    /// Returns a CRD that is older than this operator: what is written may lose fields.
+    pub fn outdated_crd(&self) -> Option<SchemaMismatch> {
+        self.crds.outdated()
+    }
+
+    /// Returns whether this operator may lead: no CRD is older.
+    pub fn may_lead(&self) -> bool {
+        self.crds.answered() && self.crds.outdated().is_none()
     }
 
     fn answered<F: Fact>(&self, mirror: &Shared<F>, object: F::Object) {
@@ -145,9 +154,9 @@ impl Mirrors {
         }
     }
 
-    /// Returns the world as the mirrors show it, or `None` until all kinds have been listed.
+    /// Returns the world as the mirrors show it, or `None` until all kinds have been listed, and while a CRD is outdated.
     pub fn world(&self) -> Option<World> {
-        if !self.schemas.answered() {
+        if !self.may_lead() {
             return None;
         }
         let (policies, unreadable_policies) = readable(self.policies.read().facts()?);
@@ -167,7 +176,6 @@ impl Mirrors {
             refusals,
             runtime_classes: self.runtime_classes.read().facts()?,
             gpu_slices: self.gpu_slices.read().facts()?,
-            other_schema: self.schemas.other(),
             ..World::default()
         })
     }
@@ -244,35 +252,23 @@ fn readable<K, N: Ord>(facts: Facts<Readable<K>, N>) -> (Facts<K, N>, BTreeSet<N
     (readable, unreadable)
 }
 
-/// The CRDs of which something is known, by name. A CRD of another version than this operator has an entry.
+/// The CRDs about which the API server has answered, by name. One that is older than this operator has an entry with the difference.
 #[derive(Debug, Default)]
-pub struct Schemas(RwLock<BTreeMap<&'static str, Option<OtherSchema>>>);
+struct Crds(RwLock<BTreeMap<&'static str, Option<SchemaMismatch>>>);
 
-impl Schemas {
-    /// Sets how a CRD differs: `None` if it is of this operator's version, or may not be read. Returns whether that
-    /// changed.
-    pub fn put(&self, crd: &'static str, mismatch: Option<SchemaMismatch>, now: Timestamp) -> bool {
+impl Crds {
+    fn put(&self, crd: &'static str, outdated: Option<SchemaMismatch>) -> bool {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let before = known.get(crd);
-        let is_same = |found: &Option<OtherSchema>| found.as_ref().map(|found| &found.mismatch) == mismatch.as_ref();
-        if before.is_some_and(is_same) {
-            return false;
-        }
-        // Two revisions one after the other are one time without the operator's own.
-        let since = before.and_then(Option::as_ref).map_or(now, |found| found.since);
-        known.insert(crd, mismatch.map(|mismatch| OtherSchema { mismatch, since }));
-        true
+        known.insert(crd, outdated.clone()) != Some(outdated)
     }
 
-    /// Returns whether the API server has answered for all CRDs. Before that, nothing may be removed.
-    pub fn answered(&self) -> bool {
+    fn answered(&self) -> bool {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         crd_names().iter().all(|crd| known.contains_key(crd))
     }
 
-    pub fn other(&self) -> Option<OtherSchema> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        known.values().flatten().next().cloned()
+    fn outdated(&self) -> Option<SchemaMismatch> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).values().flatten().next().cloned()
     }
 }
 
@@ -324,19 +320,5 @@ mod tests {
         assert_eq!(["behind", "future", "new"].map(local), [11, 10, 12].map(minute));
         put(Mirror::set, 13, ("future", 4, 31));
         assert_eq!(local("future"), minute(13), "it began again");
-    }
-
-    #[test]
-    fn a_mismatch_lasts_from_its_first_observation() {
-        let (schemas, [policies, gpu_nodes]) = (Schemas::default(), crd_names());
-        let at = |second| Timestamp::from_second(second).unwrap();
-        let other = |revision| Some(SchemaMismatch { crd: policies.to_owned(), revision });
-        assert!(schemas.put(policies, other(None), at(1)) && !schemas.answered());
-        assert!(schemas.put(gpu_nodes, None, at(2)) && schemas.answered());
-        assert!(!schemas.put(policies, other(None), at(3)), "nothing changed");
-        assert!(schemas.put(policies, other(Some(99)), at(4)));
-        assert_eq!(schemas.other().map(|other| (other.mismatch.revision, other.since)), Some((Some(99), at(1))));
-        assert!(schemas.put(policies, None, at(5)));
-        assert_eq!(schemas.other(), None);
     }
 }

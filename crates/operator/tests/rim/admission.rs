@@ -9,35 +9,35 @@ use tokio::{task::LocalSet, time::sleep};
 
 use crate::api::{Api, Fault, Made};
 
-pub const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
-pub const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
+const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
 
 /// Creates a policy and its binding, as the chart does.
-pub fn install(api: &Api, name: &str) {
+fn install(api: &Api, name: &str) {
     let policy = |object: &mut _| *object = json!({"spec": {"failurePolicy": "Fail"}});
     api.write("helm", &format!("{POLICIES}/{name}"), policy);
     bind(api, name, "Deny");
 }
 
 /// Binds a policy with this action.
-pub fn bind(api: &Api, name: &str, action: &str) {
+fn bind(api: &Api, name: &str, action: &str) {
     let binding = |object: &mut serde_json::Value| {
         object["spec"] = json!({"policyName": name, "validationActions": [action]});
     };
     api.write("helm", &format!("{BINDINGS}/{name}"), binding);
 }
 
-/// Returns the states of the policies.
-fn states(metrics: &Metrics) -> Vec<String> {
+/// Returns which policies are enforced.
+fn shown(metrics: &Metrics) -> Vec<String> {
     let text = metrics.text().expect("a text");
-    let series = text.lines().filter_map(|line| line.strip_prefix("gpu_operator_admission_policy_state"));
+    let series = text.lines().filter_map(|line| line.strip_prefix("gpu_operator_admission_policy_enforced"));
     let mut states: Vec<_> = series.map(str::to_owned).collect();
     states.sort();
     states
 }
 
-fn series(name: &str, state: &str) -> String {
-    format!(r#"{{admission_policy="{name}",state="{state}"}} 1"#)
+fn series(name: &str, is_enforced: u8) -> String {
+    format!(r#"{{admission_policy="{name}"}} {is_enforced}"#)
 }
 
 /// Follows policies `a` and `b`, which may not exist.
@@ -57,15 +57,15 @@ async fn a_removed_or_weakened_binding_is_shown_at_once() {
     let (tasks, metrics) = start(&api);
     let seconds = |seconds| tasks.run_until(sleep(Duration::from_secs(seconds)));
     seconds(1).await;
-    assert_eq!(states(&metrics), [series("a", "Enforced"), series("b", "Enforced")]);
+    assert_eq!(shown(&metrics), [series("a", 1), series("b", 1)]);
     api.delete(&format!("{BINDINGS}/a"));
     bind(&api, "b", "Audit");
     seconds(1).await;
-    assert_eq!(states(&metrics), [series("a", "NotBound"), series("b", "NotDenying")]);
+    assert_eq!(shown(&metrics), [series("a", 0), series("b", 0)]);
     bind(&api, "a", "Deny");
     api.delete(&format!("{POLICIES}/b"));
     seconds(1).await;
-    assert_eq!(states(&metrics), [series("a", "Enforced"), series("b", "PolicyMissing")]);
+    assert_eq!(shown(&metrics), [series("a", 1), series("b", 0)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,7 +83,7 @@ async fn settled_policies_cause_no_requests_but_watches() {
     let settled = api.take();
     assert!(settled.iter().all(Made::is_watch), "{settled:?}");
     assert!(settled.len() < 4 * 15, "{}", settled.len());
-    assert_eq!(states(&metrics), [series("a", "Enforced"), series("b", "PolicyMissing")]);
+    assert_eq!(shown(&metrics), [series("a", 1), series("b", 0)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -95,19 +95,19 @@ async fn what_may_not_be_read_is_unknown_but_not_in_an_outage() {
     let minutes = |minutes| tasks.run_until(sleep(Duration::from_mins(minutes)));
     minutes(5).await;
     // The missing binding of b is known.
-    assert_eq!(states(&metrics), [series("a", "Unknown"), series("b", "NotBound")]);
+    assert_eq!(shown(&metrics), [series("b", 0)]);
     let made = api.take().len();
     assert!(made < 60, "{made} requests");
     api.fail(|_| Fault::None);
     install(&api, "b");
     minutes(5).await;
-    assert_eq!(states(&metrics), [series("a", "Enforced"), series("b", "Enforced")]);
+    assert_eq!(shown(&metrics), [series("a", 1), series("b", 1)]);
     api.fail(|_| Fault::Refused(StatusCode::INTERNAL_SERVER_ERROR));
     api.expire();
     minutes(5).await;
-    assert_eq!(states(&metrics), [series("a", "Enforced"), series("b", "Enforced")]);
+    assert_eq!(shown(&metrics), [series("a", 1), series("b", 1)]);
     // The API server does not serve the kinds.
     api.fail(|_| Fault::Refused(StatusCode::NOT_FOUND));
     minutes(5).await;
-    assert_eq!(states(&metrics), [series("a", "Unknown"), series("b", "Unknown")]);
+    assert_eq!(shown(&metrics), [""; 0]);
 }

@@ -88,7 +88,7 @@ impl Cluster {
 
     /// Starts the only operator, and returns its metrics.
     pub fn start_operator(&self, sim: &Sim) -> Arc<Metrics> {
-        self.start(sim, &self.api.client_of(""), Leadership::sole())
+        self.start(sim, &self.api.client_of(""), Leadership::sole(), Arc::new(Mirrors::new(clock)))
     }
 
     /// Starts one of several operators.
@@ -96,14 +96,15 @@ impl Cluster {
         let client = self.api.client_of(name);
         let mut election = Election::new(client.clone(), &sim.settings.namespace, "operator", name);
         let leadership = election.leadership();
-        self.spawn(async move { election.run().await });
-        self.start(sim, &client, leadership);
+        let mirrors = Arc::new(Mirrors::new(clock));
+        let known = Arc::clone(&mirrors);
+        self.spawn(async move { election.run(|| known.may_lead()).await });
+        self.start(sim, &client, leadership, mirrors);
     }
 
     /// Starts the watches, the publisher of Events and the reconcile loop.
-    fn start(&self, sim: &Sim, client: &Client, leadership: Leadership) -> Arc<Metrics> {
+    fn start(&self, sim: &Sim, client: &Client, leadership: Leadership, mirrors: Arc<Mirrors>) -> Arc<Metrics> {
         let catalogue = Catalogue::builtin().expect("a valid catalogue");
-        let mirrors = Arc::new(Mirrors::new(clock));
         let (reconcile, tasks) = Loop::new(client, sim.settings.clone(), catalogue, leadership, mirrors);
         for task in tasks {
             self.spawn(task);

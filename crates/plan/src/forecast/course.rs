@@ -125,7 +125,7 @@ impl Course<'_> {
             let named = members.first().and_then(|assessed| assessed.member.pool.named);
             ledger.enter(pool_name, members);
             let goals = Goals::of(ledger.pool(pool_name), members);
-            let terms = Terms::of(policy, named, &self.world, self.inputs.settings.evicts_pods, self.now);
+            let terms = Terms::of(policy, named, self.inputs.settings.evicts_pods, self.now);
             round.events.extend(pool.preflight_pods.iter().map(|(name, pod)| Event::Pulled(name.clone(), pod.clone())));
             let next = [round.next, pool.check_again, decision.check_again];
             round.next = next.into_iter().flatten().min();

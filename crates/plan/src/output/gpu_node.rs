@@ -287,12 +287,6 @@ fn leaving_status(
             );
             (message, pods.into_iter().take(10).collect())
         }
-        Leaving::Held => (
-            format!(
-                "{cause}; its GPU stack is kept while a CRD is of another version than the operator; see condition Degraded of the policy"
-            ),
-            Vec::new(),
-        ),
         _ => (
             format!("{cause}; its GPU stack is kept for a minute, and then until no pod uses a GPU of this node"),
             Vec::new(),

@@ -18,7 +18,7 @@ use crate::{
     inventory::membership::PoolProblems,
     note::{Note, shown},
     output::counted::{Counted, by_state},
-    world::{HeldWrite, OtherSchema},
+    world::HeldWrite,
 };
 
 const UNINSTALLED: &str = "the operator was uninstalled: what runs on the nodes keeps running, but nothing is installed, updated or \
@@ -41,8 +41,6 @@ pub struct Trouble<'a> {
     pub jetson: Option<&'a NodeName>,
     /// Without the chart's agents no node is known.
     pub agent_refusal: Option<AgentRefusal<'a>>,
-    /// If that lasts.
-    pub other_schema: Option<&'a OtherSchema>,
     /// Pools in which unhealthy nodes are not drained, because too many are.
     pub not_drained: &'a [String],
 }
@@ -231,17 +229,8 @@ impl Verdicts<'_> {
         }
     }
 
-    /// Reports faulty GPUs, or CRDs of another version, whether or not the nodes are ready.
+    /// Reports faulty GPUs, whether or not the nodes are ready.
     fn degraded(&self) -> Answer {
-        let (degraded, reason, message) = self.unhealthy();
-        match self.trouble.other_schema {
-            None => (degraded, reason, message),
-            Some(other) if degraded => (true, reason, format!("{message}; {}", other.message())),
-            Some(other) => (true, other.mismatch.reason(), other.message()),
-        }
-    }
-
-    fn unhealthy(&self) -> Answer {
         let GpuTotals { unhealthy, degraded, unknown, .. } = *self.gpus;
         let counts = [(unhealthy, "unhealthy"), (degraded, "degraded"), (unknown, "of unknown health")];
         let counts: Vec<_> = counts

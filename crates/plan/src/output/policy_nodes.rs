@@ -32,7 +32,7 @@ use crate::{
     },
     settings::{ASK_AGAIN, PROGRESS_DEADLINE, Settings},
     time::later,
-    world::{HeldWrite, OtherSchema, World},
+    world::{HeldWrite, World},
 };
 
 /// The same for all policies.
@@ -105,8 +105,6 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     let finalizer = finalizer(policy, world, &context.leavers);
     plan.writes.extend(finalizer.map(|present| write::finalizer(policy, present)));
     let is_member = |node: &NodeName| counted.iter().any(|counted| counted.node == node);
-    let other_schema = world.other_schema.as_ref();
-    plan.check(other_schema.map(OtherSchema::reported_from).filter(|from| now < *from));
     let trouble = policy_conditions::Trouble {
         halted: &halted,
         waits_for: rollout.and_then(|rollout| rollout.waits_for.as_deref()),
@@ -115,7 +113,6 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         held_write: context.held_writes().find(|held| held.concerns.is_of(&name, is_member)),
         jetson: if counted.is_empty() { first_jetson(policy, &fleet.unmanaged) } else { None },
         agent_refusal: pod_failure::agent_refusal(world),
-        other_schema: other_schema.filter(|other| now >= other.reported_from()),
         not_drained: &not_drained,
     };
     let others = policy::Others {

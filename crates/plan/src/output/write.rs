@@ -111,12 +111,6 @@ impl Write {
         Self { role, ..Self::delete(Kind::Pod, &pod.name) }
     }
 
-    /// Whether it deletes an object because nothing in the API needs it any more.
-    pub fn prunes(&self) -> bool {
-        let is_pruned = matches!(self.target.kind, Kind::DaemonSet | Kind::RuntimeClass | Kind::GpuNode);
-        is_pruned && matches!(self.body, Body::Delete(_))
-    }
-
     /// Whether it changes nothing on a node.
     pub fn only_reports(&self) -> bool {
         matches!(self.body, Body::PolicyStatus(_) | Body::Status(_) | Body::Finalizer { .. })

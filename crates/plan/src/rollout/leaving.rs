@@ -30,8 +30,6 @@ const CLOSING_AT_MOST: Duration = Duration::from_secs(45);
 pub enum Leaving<'w> {
     /// The cause may be undone until then.
     InGrace(Timestamp),
-    /// A CRD is of another version, so it is not known whether a policy selects the node.
-    Held,
     /// Its pods have not been listed in this pass.
     Unknown,
     /// Until these pods have ended.
@@ -49,16 +47,10 @@ impl<'w> Leaving<'w> {
             .is_some_and(|policy| policy.spec.deletion_policy == Some(DeletionPolicy::Now));
         // Only a report proves that a node has no GPU: without a GpuNode, nothing may be known of its GPUs.
         let has_none = unmanaged.why == Unmanaged::NoGpu && report.is_some();
-        if is_clean || has_none {
+        if is_clean || has_none || at_once {
             return Self::Removing;
         }
         let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
-        if is_held(world, unmanaged) && !status.is_some_and(removal_has_begun) {
-            return Self::Held;
-        }
-        if at_once {
-            return Self::Removing;
-        }
         if let Some(status) = status.filter(|status| !removal_has_begun(status)) {
             let until = later(since(status).unwrap_or(now), GRACE);
             if now < until {
@@ -85,14 +77,14 @@ impl<'w> Leaving<'w> {
     }
 
     pub fn stays(self) -> bool {
-        matches!(self, Self::InGrace(_) | Self::Held | Self::Unknown | Self::InUse(_))
+        matches!(self, Self::InGrace(_) | Self::Unknown | Self::InUse(_))
     }
 
     pub fn check_again(self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::InGrace(until) => Some(until),
             Self::Unknown | Self::InUse(_) | Self::Closing => Some(later(now, ASK_AGAIN)),
-            Self::Held | Self::Removing => None,
+            Self::Removing => None,
         }
     }
 }
@@ -100,15 +92,6 @@ impl<'w> Leaving<'w> {
 pub fn former_policy<'w>(world: &'w World, unmanaged: &UnmanagedNode<'w>) -> Option<&'w ClusterGpuPolicy> {
     let name = unmanaged.gpu_node?.spec.policy.as_ref()?;
     Some(world.policies.get(name)?)
-}
-
-/// Whether a node may have left its policy only because the policies' CRD is of another version. Deleting a policy, or excluding a node by
-/// label, is a user's wish.
-fn is_held(world: &World, unmanaged: &UnmanagedNode<'_>) -> bool {
-    let exists = |policy: &ClusterGpuPolicy| policy.metadata.deletion_timestamp.is_none();
-    world.other_schema.is_some()
-        && unmanaged.why == Unmanaged::NoPolicy
-        && former_policy(world, unmanaged).is_some_and(exists)
 }
 
 pub fn since(status: &GpuNodeStatus) -> Option<Timestamp> {

@@ -22,7 +22,6 @@ use crate::{
     rollout::ledger::Ledger,
     settings::PROGRESS_DEADLINE,
     time::later,
-    world::World,
 };
 
 /// The default of `gpuPods.timeout`.
@@ -34,7 +33,6 @@ pub struct Terms {
     /// By the pool or by the policy.
     pub is_paused: bool,
     may_evict: bool,
-    other_schema: bool,
     /// How long GPU pods are awaited on a cordoned node.
     pub timeout: Duration,
     /// How long every other step, and a preflight, may take.
@@ -44,12 +42,11 @@ pub struct Terms {
 }
 
 impl Terms {
-    pub fn of(policy: &ClusterGpuPolicy, pool: Option<&Pool>, world: &World, may_evict: bool, now: Timestamp) -> Self {
+    pub fn of(policy: &ClusterGpuPolicy, pool: Option<&Pool>, may_evict: bool, now: Timestamp) -> Self {
         let strategy = effective_spec::rollout(policy, pool).clone();
         Self {
             is_paused: [strategy.paused, policy.spec.rollout.paused].contains(&Some(true)),
             may_evict,
-            other_schema: world.other_schema.is_some(),
             timeout: strategy.gpu_pods.timeout.map_or(TIMEOUT, Into::into),
             progress_deadline: policy.spec.readiness.progress_deadline.map_or(PROGRESS_DEADLINE, Into::into),
             windows: Windows::of(&strategy.windows, now),
@@ -73,11 +70,6 @@ impl Terms {
 
     /// Returns why no update begins until a user changes that.
     pub fn suspended(&self) -> Option<&'static str> {
-        if self.other_schema {
-            return Some(
-                "update pending: a CRD is of another version than the operator; see condition Degraded of the policy",
-            );
-        }
         self.is_paused.then_some("update pending: the rollout is paused by rollout.paused")
     }
 

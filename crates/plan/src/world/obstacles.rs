@@ -1,12 +1,10 @@
-//! What keeps this operator's writes from lasting: other field managers, rejections, and CRDs of another version.
+//! What keeps this operator's writes from lasting: other field managers, and rejections.
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::{NodeName, PolicyName, SchemaMismatch, keys, reason::Reason};
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry, jiff::Timestamp};
+use gpu_operator_crd::{NodeName, PolicyName, keys, reason::Reason};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use serde::Serialize;
 use serde_json::Value;
-
-use crate::{settings::GRACE, time::later};
 
 /// The other managers that last wrote fields of a Node that this operator writes, according to the API server's `managedFields`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -74,25 +72,6 @@ impl Concern {
             Self::Policy(name) => name == policy,
             Self::Fleet => true,
         }
-    }
-}
-
-/// A CRD whose schema revision is not the operator's: what it stores may lack fields, so nothing may be removed because it is missing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OtherSchema {
-    pub mismatch: SchemaMismatch,
-    pub since: Timestamp,
-}
-
-impl OtherSchema {
-    /// Returns from when on policies report it: during an upgrade, CRDs and operator differ for some seconds.
-    pub fn reported_from(&self) -> Timestamp {
-        later(self.since, GRACE)
-    }
-
-    pub fn message(&self) -> String {
-        let Self { mismatch, .. } = self;
-        format!("{mismatch}; nothing is removed and no update begins meanwhile: {}", mismatch.remedy())
     }
 }
 

@@ -22,7 +22,6 @@ use crate::{
     presence,
     sim::{Faults, Sim},
     truth::{governing, is_used, keeps_driver_loaded, keeps_its_stack, placing, pod, revision_of_pod, starts_gpu_pods},
-    updates,
 };
 
 /// A law, and what violates it.
@@ -32,9 +31,6 @@ pub type Lawful = Result<(), String>;
 pub fn holds(sim: &Sim, write: &Write) -> Lawful {
     if let Body::Labels(labels) = &write.body {
         names_what_exists(sim, &write.target.name.as_str().into(), labels)?;
-    }
-    if sim.other_schema.is_some() {
-        updates::wait_for_the_crds(sim, write)?;
     }
     holds_late(sim, write)
 }

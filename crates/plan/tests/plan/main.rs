@@ -36,7 +36,6 @@ mod mig;
 mod mixed;
 mod models;
 mod other_installation;
-mod other_schema;
 mod pace;
 mod passes;
 mod preflight;

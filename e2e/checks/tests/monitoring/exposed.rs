@@ -13,12 +13,7 @@ use gpu_host::{
         pod_resources::{Assignment, Source},
     },
 };
-use gpu_operator::{
-    drive::Written,
-    error::Error,
-    installation::{AdmissionState, SchemaState},
-    metrics::Metrics,
-};
+use gpu_operator::{drive::Written, error::Error, metrics::Metrics};
 use gpu_operator_crd::{
     ClusterGpuPolicyStatus, ConditionType,
     health::{HealthRules, HealthState},
@@ -34,7 +29,6 @@ use nvml_probe::{
     health::{node::NodeHealth, rules::Rules},
 };
 use serde_json::{Value, json};
-use strum::IntoEnumIterator;
 
 pub struct Metric {
     /// The name in the docs: the name of the samples, except for a histogram.
@@ -62,12 +56,8 @@ fn operator() -> String {
     let status = json!({"conditions": conditions, "pools": [{"name": "p100"}]});
     let status: ClusterGpuPolicyStatus = serde_json::from_value(status).expect("a status");
     metrics.show(&Plan { statuses: [("all".into(), status)].into(), ..Plan::default() });
-    for state in AdmissionState::ALL {
-        metrics.show_admission_policy(state.as_str(), state);
-    }
-    for state in SchemaState::iter() {
-        metrics.show_schema(state.into(), state);
-    }
+    metrics.show_admission_policy("nodestack-nvml-probe", Some(true));
+    metrics.show_crd("gpunodes.gpu.nodestack.dev", false);
     let refused = Err(Error::NoAnswer { what: "write".to_owned() });
     metrics.count_event("Published");
     let write = Arc::new(Write::new("a", Body::Taints(TaintWrite::default())));

@@ -58,22 +58,6 @@ pub const ROLLED_BACK: Entry = Entry {
               policy's annotation `gpu.nodestack.dev/retry`: see [Going back](../guides/rollouts.md#going-back).",
 };
 
-pub const CRDS_OUTDATED: Entry = Entry {
-    list: List::Policy,
-    condition: "Degraded=True",
-    meaning: "A CRD is of an older version than the operator, so the API server may drop fields that the operator \
-               writes. Nodes are served as before, but nothing is removed and no update begins.",
-    action: "Update the CRDs by `helm upgrade`, or [by kubectl](../operate/upgrade.md#crds-of-another-version).",
-};
-
-pub const CRDS_NEWER: Entry = Entry {
-    list: List::Policy,
-    condition: "Degraded=True",
-    meaning: "A CRD is of a newer version than the operator, which may not know fields of policies. Nodes are served as \
-               before, but nothing is removed and no update begins.",
-    action: "Upgrade the operator, or [restore its CRDs](../operate/upgrade.md#crds-of-another-version).",
-};
-
 pub const ALL_GPUS_HEALTHY: Entry = Entry {
     list: List::Policy,
     condition: "Degraded=False, the Node's condition",

@@ -2,12 +2,11 @@
 
 use super::{Condition, Pool, Scenario, Steps};
 use crate::{
-    other_schema::set_revision,
     repairs::contested,
     robust::{NEW, OLD, busy},
     sim::{Faults, Sim},
 };
-use gpu_operator_crd::{reason::Reason, schema_revision::SCHEMA_REVISION};
+use gpu_operator_crd::reason::Reason;
 use gpu_operator_plan::world::{Concern, HeldWrite};
 
 /// Returns two nodes, of which one does not publish all of its GPUs.
@@ -66,8 +65,6 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::GpuNodeUnreadable, Condition("Stalled"), || {
         pools("[]").then(|sim| sim.unparsable_gpu_nodes.extend(["a".into()]))
     }),
-    (Reason::CrdsOutdated, Condition("Degraded"), || pools("[]").then(|sim| set_revision(sim, None))),
-    (Reason::CrdsNewer, Condition("Degraded"), || pools("[]").then(|sim| set_revision(sim, Some(SCHEMA_REVISION + 1)))),
     (Reason::ApplyFailed, Condition("Stalled"), || {
         pools("[]").plan_with(|world| {
             let message =
