@@ -200,7 +200,13 @@ async fn each_fleet_has_its_screen() {
     for (name, sim, api) in fleets() {
         let facts = read(&api.client(), "gpu-operator", None).await.expect("facts");
         let now = sim.now + SignedDuration::from_mins(10);
-        let shown = report(&facts, now).text(SCREEN, now);
+        let report = report(&facts, now);
+        match name {
+            "healthy" => assert!(report.is_good),
+            "unobserved" | "unreadable" | "no-policy" | "installing" => assert!(!report.is_good, "{name}"),
+            _ => {}
+        }
+        let shown = report.text(SCREEN, now);
         assert_narrow(&shown);
         assert!(api.requests().len() <= 2, "{name}: {:?}", api.requests());
         if name == "documented" {
