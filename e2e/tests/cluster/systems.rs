@@ -207,9 +207,6 @@ fn a_run_file_and_googles_plugin_need_no_toolkit() {
         f.wait_until_ready().await?;
         ensure!(f.operands(Stage::Toolkit).await?.is_empty(), "a toolkit pod was created");
         ensure!(f.node().await?.labels().get("gpu/nividia").is_some_and(|value| value == "P630"));
-        let message = f.status().await?.message;
-        ensure!(message.contains("gpu/nividia=P630") && message.contains("nvidia-h100-80gb"), "{message}");
-
         f.run_gpu_pod("vectoradd").await?;
         f.sees_one_gpu("vectoradd")?;
 
