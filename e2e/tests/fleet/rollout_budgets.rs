@@ -240,8 +240,12 @@ fn a_pool_halts_at_its_failures_while_others_complete() {
             .await
         })
         .await?;
-        let status = f.policy().await?.status.context("no status")?;
-        ensure!(status.pools[2].reason() == Some(Reason::RolloutHalted), "{:?}", status.pools[2]);
+        eventually(DEADLINE, "the halt", || async {
+            let status = f.policy().await?.status.context("no status")?;
+            ensure!(status.pools[2].reason() == Some(Reason::RolloutHalted), "{:?}", status.pools[2]);
+            Ok(())
+        })
+        .await?;
         pods.delete("training", &DeleteParams::default().grace_period(0)).await?;
         f.fleet.quiet(QUIET, DEADLINE).await?;
         ensure!(drivers(&f).await?["c-039"].as_deref() == Some(OLD), "an idle node of a halted pool is updated");
@@ -271,11 +275,12 @@ async fn a_pool_halts_on_its_way_back(f: &Fixture) -> Result<()> {
         let failed: BTreeSet<_> = pool.failed.iter().map(NodeName::as_str).collect();
         let is_over = rollout.slots.is_empty() && rollout.pools.len() == 1;
         ensure!(is_over && !pool.rolled_back.is_empty() && failed == STUCK.into(), "{rollout:?}");
+        // It is written apart from the record.
+        let status = f.policy().await?.status.context("no status")?;
+        ensure!(status.pools[2].reason() == Some(Reason::RolloutHalted), "{:?}", status.pools[2]);
         Ok(())
     })
     .await?;
-    let status = f.policy().await?.status.context("no status")?;
-    ensure!(status.pools[2].reason() == Some(Reason::RolloutHalted), "{:?}", status.pools[2]);
     let halted = turns(f).await?;
     f.fleet.quiet(QUIET, DEADLINE).await?;
     ensure!(turns(f).await? == halted, "the pool oscillates");
