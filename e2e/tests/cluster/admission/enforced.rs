@@ -16,12 +16,13 @@ use crate::support::{Fixture, SHOWN, alone};
 /// The probe's service account, its admission policy and the binding.
 const PROBE: &str = "nodestack-nvml-probe";
 
-/// Waits until the operator shows this state of the policy.
-async fn shown(f: &Fixture, state: &str) -> Result<()> {
-    let series = format!(r#"gpu_operator_admission_policy_state{{admission_policy="{PROBE}",state="{state}"}} 1"#);
+/// Waits until the operator shows whether the policy is enforced.
+async fn shown(f: &Fixture, is_enforced: bool) -> Result<()> {
+    let value = u8::from(is_enforced);
+    let series = format!(r#"gpu_operator_admission_policy_enforced{{admission_policy="{PROBE}"}} {value}"#);
     eventually(SHOWN, "the state of the policy in the metrics", || async {
         let metrics = f.ask_operator("/metrics").await?;
-        let lines: Vec<&str> = metrics.lines().filter(|line| line.contains("admission_policy_state")).collect();
+        let lines: Vec<&str> = metrics.lines().filter(|line| line.contains("admission_policy_enforced")).collect();
         ensure!(lines.contains(&series.as_str()), "{series}: {lines:?}");
         Ok(())
     })
@@ -31,7 +32,7 @@ async fn shown(f: &Fixture, state: &str) -> Result<()> {
 #[test]
 fn a_deleted_binding_is_shown_until_it_is_restored() {
     alone(async |f| {
-        shown(&f, "Enforced").await?;
+        shown(&f, true).await?;
         let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(f.cluster.client());
         let mut binding = bindings.get(PROBE).await?;
         bindings.delete(PROBE, &DeleteParams::default()).await?;
@@ -41,7 +42,7 @@ fn a_deleted_binding_is_shown_until_it_is_restored() {
             Ok::<_, anyhow::Error>(gpu_nodes.create(&dry_run, &gpu_node("other", &json!({}))?).await)
         };
         let outcome = async {
-            shown(&f, "NotBound").await?;
+            shown(&f, false).await?;
             eventually(SHOWN, "a token that no policy restricts", || async { Ok(create().await??) }).await
         }
         .await;
@@ -50,7 +51,7 @@ fn a_deleted_binding_is_shown_until_it_is_restored() {
         binding.metadata.uid = None;
         bindings.create(&PostParams::default(), &binding).await?;
         let _: GpuNode = outcome?;
-        shown(&f, "Enforced").await?;
+        shown(&f, true).await?;
         eventually(SHOWN, "a restricted token", || async { denied("without a node", create().await?, "names no node") })
             .await
     });
