@@ -12,7 +12,7 @@ use gpu_operator_plan::catalogue::{Catalogue, CatalogueError};
 use thiserror::Error;
 
 use crate::{
-    context::{Context, OperatorNamespace},
+    context::{ConnectionError, Context, OperatorNamespace},
     output::Output,
     read::ReadError,
     report::Report,
@@ -56,6 +56,8 @@ pub enum ExplainError {
         list: String,
     },
     #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    #[error(transparent)]
     Read(#[from] ReadError),
     #[error("failed to read the catalogue: {0}")]
     Catalogue(#[from] CatalogueError),
@@ -68,28 +70,25 @@ impl Explain {
         }
     }
 
-    /// Returns the explanation of a reason. A node and a pod need a cluster.
-    pub fn without_cluster(&self) -> Option<Report> {
-        match self {
-            Self::Reason { reason, .. } => Some(reason::report(reason)),
-            Self::Node { .. } | Self::Pod { .. } => None,
-        }
-    }
-
-    pub async fn report(&self, context: &Context) -> Result<Report, ExplainError> {
-        let Context { client, namespace, now, .. } = context;
+    /// Connects only for what needs a cluster.
+    pub async fn report(
+        &self,
+        connect: impl Future<Output = Result<Context, ConnectionError>>,
+    ) -> Result<Report, ExplainError> {
         let missing = |what, list: &str| ExplainError::NotFound { what, list: list.to_owned() };
         match self {
             Self::Node { node: name, operator, .. } => {
-                let facts = node_facts::read(client, name, &operator.name).await?;
+                let Context { client, now, .. } = connect.await?;
+                let facts = node_facts::read(&client, name, &operator.name).await?;
                 let facts = facts.ok_or_else(|| missing(format!("node {name}"), "kubectl get nodes,gpunodes"))?;
-                Ok(node_report::report(&facts, &Catalogue::builtin()?, *now))
+                Ok(node_report::report(&facts, &Catalogue::builtin()?, now))
             }
             Self::Pod { pod: name, .. } => {
+                let Context { client, namespace, now, .. } = connect.await?;
                 let list = format!("kubectl get pods --namespace {namespace}");
-                let facts = pod_report::read(client, namespace, name).await?;
+                let facts = pod_report::read(&client, &namespace, name).await?;
                 let facts = facts.ok_or_else(|| missing(format!("pod {namespace}/{name}"), &list))?;
-                Ok(pod_report::report(&facts, *now))
+                Ok(pod_report::report(&facts, now))
             }
             Self::Reason { reason, .. } => Ok(reason::report(reason)),
         }

@@ -74,13 +74,7 @@ impl Fleet {
                 images.run()?;
                 Outcome::Good
             }
-            Command::Explain(explain) => {
-                let report = match explain.without_cluster() {
-                    Some(report) => report,
-                    None => explain.report(&self.context().await?).await?,
-                };
-                print(explain.output(), &report)?
-            }
+            Command::Explain(explain) => print(explain.output(), &explain.report(self.context()).await?)?,
             Command::Check(check) => check.run(&self.context().await?).await?,
             Command::SupportBundle(bundle) => bundle.run(&self.context().await?).await?,
             Command::Plan(plan) => {
@@ -91,7 +85,7 @@ impl Fleet {
         Ok(ExitCode::from(outcome.code()))
     }
 
-    async fn context(&self) -> Result<Context, FleetError> {
+    async fn context(&self) -> Result<Context, ConnectionError> {
         let (client, namespace) = self.connection.client().await?;
         Ok(Context { client, namespace, screen: Screen::of_stdout(), now: Timestamp::now() })
     }

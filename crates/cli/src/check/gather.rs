@@ -1,7 +1,7 @@
 //! Reads what checks are made from.
 
 use gpu_operator_common::version;
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys};
+use gpu_operator_crd::{keys, schema_revision::crd_names};
 use gpu_operator_plan::world::{NodeFacts, TrimmedNode};
 use k8s_openapi::{
     api::{
@@ -11,7 +11,7 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
-    Api, Client, CustomResourceExt, Resource, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::{ListParams, PostParams},
 };
 use serde::de::DeserializeOwned;
@@ -144,7 +144,7 @@ async fn rights(client: &Client, namespace: &str, namespace_exists: bool) -> Rea
 
 async fn own_crds(client: &Client) -> Read<Vec<CustomResourceDefinition>> {
     let mut found = Vec::new();
-    for name in [ClusterGpuPolicy::crd_name(), GpuNode::crd_name()] {
+    for name in crd_names() {
         found.extend(read::get::<CustomResourceDefinition>(client, None, name).await?);
     }
     Ok(found)

@@ -1,6 +1,6 @@
 //! The checks of the chart's objects.
 
-use gpu_operator_crd::{ClusterGpuPolicy, GROUP, GpuNode, SchemaMismatch, VERSION, keys};
+use gpu_operator_crd::{GROUP, SchemaMismatch, VERSION, keys, schema_revision::crd_names};
 use gpu_operator_plan::{
     assess::pod_failure::{DETECTOR_DAEMON_SET, PROBE_DAEMON_SET},
     world::NodeFacts,
@@ -13,7 +13,7 @@ use k8s_openapi::{
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
-use kube::{CustomResourceExt, ResourceExt};
+use kube::ResourceExt;
 
 use crate::check::facts::{Facts, Judged, bad, count, good, listed, skipped};
 
@@ -46,7 +46,7 @@ pub fn crds(facts: &Facts) -> Judged<'_> {
     }
     let mut faults = Vec::new();
     let mut remedy = "install the chart with crds.enabled, or kubectl apply --server-side -f config/crd";
-    for name in [ClusterGpuPolicy::crd_name(), GpuNode::crd_name()] {
+    for name in crd_names() {
         let Some(crd) = found.iter().find(|crd| crd.name_any() == name) else {
             if !facts.before {
                 faults.push(format!("CRD {name} does not exist"));

@@ -291,7 +291,7 @@ struct Arguments {
 /// Returns the error of a command.
 async fn error(arguments: &[&str], api: &FakeApi) -> String {
     let explain = Arguments::parse_from(["x"].iter().chain(arguments)).explain;
-    explain.report(&context(api, Timestamp::UNIX_EPOCH)).await.expect_err("an error").to_string()
+    explain.report(std::future::ready(Ok(context(api, Timestamp::UNIX_EPOCH)))).await.expect_err("an error").to_string()
 }
 
 /// Returns an API server with a Node and the GpuNode of a settled node.
