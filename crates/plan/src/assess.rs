@@ -22,13 +22,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use driver_version::Ceilings;
 use gpu_operator_crd::{PolicyName, PoolName, policy_status::Overlap, reason::Reason};
-use k8s_openapi::jiff::Timestamp;
 use member::Member;
 use validation::ValidationState;
 use verdict::Verdict;
 
 use crate::{
     catalogue::Catalogue,
+    clock::Clock,
     desired::{DesiredNode, variant::Variants},
     inventory::{
         Fleet, UnmanagedNode, gpus,
@@ -61,25 +61,25 @@ impl<'w> Assessment<'w> {
         catalogue: &Catalogue,
         world: &'w World,
         fleet: &FleetFacts<'_>,
-        now: Timestamp,
+        clock: &Clock,
     ) -> Self {
         let pool = (name_of(desired.policy), desired.pool.name.clone());
-        let member = Member::of(desired, world, fleet.most_gpus.get(&pool).copied(), now);
+        let member = Member::of(desired, world, fleet.most_gpus.get(&pool).copied(), clock);
         let absent_images = &fleet.absent_images;
         let missing_image = preflight::missing_precompiled(catalogue, &member, absent_images);
-        let validation = validation::of(&member, &world.log_tails, now);
+        let validation = validation::of(&member, &world.log_tails, clock);
         let ceilings = driver_version::ceilings(catalogue, &member);
         let host_driver = driver_version::host_driver_problem(catalogue, &member);
-        let against_driver = driver::against_driver(&member, now);
-        let broken_stage = phase::broken_stage(&member, world, now);
+        let against_driver = driver::against_driver(&member, clock);
+        let broken_stage = phase::broken_stage(&member, world, clock);
         let evidence = phase::Evidence {
             validation: &validation,
             host_driver,
             against_driver: against_driver.as_ref(),
             broken_stage: broken_stage.as_ref(),
-            lacks_for_cuda: cuda::lacking(&member, catalogue, now),
+            lacks_for_cuda: cuda::lacking(&member, catalogue, clock),
         };
-        let verdict = phase::judge(&member, evidence, world, now);
+        let verdict = phase::judge(&member, evidence, world, clock);
         let notes = notes(&member, missing_image.as_deref());
         Self { member, notes, missing_image, against_driver, broken_stage, cuda: ceilings, validation, verdict }
     }
@@ -155,7 +155,7 @@ impl AssessedFleet<'_> {
 }
 
 /// `variants` are those that nodes need.
-pub fn assess<'w>(fleet: Fleet<'w, DesiredNode<'w>>, variants: Variants<'w>, now: Timestamp) -> AssessedFleet<'w> {
+pub fn assess<'w>(fleet: Fleet<'w, DesiredNode<'w>>, variants: Variants<'w>, clock: &Clock) -> AssessedFleet<'w> {
     let Fleet { world, catalogue, governed, unmanaged } = fleet;
     let mut policies: BTreeMap<PolicyName, PolicyMembers<'_>> = BTreeMap::new();
     for policy in unmanaged.iter().filter_map(|node| node.selected_by) {
@@ -163,7 +163,7 @@ pub fn assess<'w>(fleet: Fleet<'w, DesiredNode<'w>>, variants: Variants<'w>, now
     }
     let facts = FleetFacts::of(world, &governed);
     for node in governed {
-        let assessment = Assessment::of(node, catalogue, world, &facts, now);
+        let assessment = Assessment::of(node, catalogue, world, &facts, clock);
         let policy = name_of(assessment.member.policy);
         for other in &assessment.member.others {
             policies.entry(policy.clone()).or_default().overlap(other, &policy);

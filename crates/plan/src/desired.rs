@@ -19,10 +19,10 @@ use gpu_operator_crd::{
     gpunode::StageRevisions,
     policy::{Pool, Stage},
 };
-use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     catalogue::Catalogue,
+    clock::Clock,
     desired::{
         driver::Subject,
         variant::{Variant, Variants},
@@ -37,12 +37,12 @@ use crate::{
 pub fn resolve<'w>(
     fleet: Fleet<'w, GovernedNode<'w>>,
     namespace: &str,
-    now: Timestamp,
+    clock: &Clock,
 ) -> (Fleet<'w, DesiredNode<'w>>, Variants<'w>) {
     let Fleet { world, catalogue, governed, unmanaged } = fleet;
     let mut variants = Variants::default();
     let stacks = ForeignStacks::of(world, namespace);
-    let resolve = |node| resolve_node(node, catalogue, &stacks, &mut variants, now);
+    let resolve = |node| resolve_node(node, catalogue, &stacks, &mut variants, clock);
     let governed = governed.into_iter().map(resolve).collect();
     (Fleet { world, catalogue, governed, unmanaged }, variants)
 }
@@ -102,14 +102,14 @@ fn resolve_node<'w>(
     catalogue: &'w Catalogue,
     stacks: &ForeignStacks<'w>,
     variants: &mut Variants<'w>,
-    now: Timestamp,
+    clock: &Clock,
 ) -> DesiredNode<'w> {
     let GovernedNode { policy, ref pool, ref discovery, .. } = governed;
     let KnownNode { node, gpu_node, report, ref have, .. } = *governed;
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
     let foreign_policy =
         (effective_spec::foreign_stack(policy, pool.named), effective_spec::device_plugin(policy, pool.named).flavor);
-    let external = ExternalStack::of(stacks, &governed, foreign_policy, now);
+    let external = ExternalStack::of(stacks, &governed, foreign_policy, clock);
     let disables_cdi = container_runtime::disables_cdi(node, have, report, status);
     // The desired state depends on the container runtime, whose version is unknown while it is down.
     let known = status.zip(report).filter(|_| !node.runtime_is_silent());

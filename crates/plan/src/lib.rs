@@ -6,7 +6,7 @@
 //!                                      manifests ─┘ objects
 //! ```
 //!
-//! Every step may use [`catalogue`] and [`world`] (the facts), [`settings`], [`time`], [`note`], [`revision`]
+//! Every step may use [`catalogue`] and [`world`] (the facts), [`settings`], [`clock`], [`time`], [`note`], [`revision`]
 //! and [`container_names`]. Otherwise a step uses only the steps before it.
 //!
 //! [`forecast`] reports what would happen if a policy were applied: the steps above, computed repeatedly.
@@ -16,6 +16,7 @@
 
 pub mod assess;
 pub mod catalogue;
+pub mod clock;
 pub mod container_names;
 pub mod desired;
 pub mod forecast;

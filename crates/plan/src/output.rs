@@ -25,7 +25,6 @@ pub mod write;
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{PolicyName, reason::Reason};
-use k8s_openapi::jiff::Timestamp;
 
 use policy_nodes::Context;
 use write::Plan;
@@ -33,6 +32,7 @@ use write::Write;
 
 use crate::{
     assess::AssessedFleet,
+    clock::Clock,
     rollout::{Rollout, recreate_pods},
     settings::Settings,
     world::{Concern, HeldWrite},
@@ -43,23 +43,23 @@ pub fn assemble<'f>(
     fleet: &'f AssessedFleet<'f>,
     rollout: &'f Rollout<'f>,
     model_conflicts: &'f BTreeMap<PolicyName, String>,
-    now: Timestamp,
+    clock: &Clock,
 ) -> Plan {
     let world = fleet.world;
     let models = fleet.members().filter_map(|assessed| assessed.member.model().map(str::to_owned)).collect();
     let mut plan = Plan::default();
-    let leavers = unmanaged::add(&mut plan, fleet, rollout, now);
+    let leavers = unmanaged::add(&mut plan, fleet, rollout, clock);
     let conflict = world.other_installation(&settings.namespace).map(|set| conflict(set, &settings.namespace));
-    let context = Context { settings, fleet, rollout, model_conflicts, models, leavers, conflict, now };
+    let context = Context { settings, fleet, rollout, model_conflicts, models, leavers, conflict, clock };
     for policy in world.policies.values() {
         policy_nodes::add(&mut plan, &context, policy);
     }
     daemon_sets::add(&mut plan, settings, fleet);
-    presence::remove_stale(&mut plan, world, now);
+    presence::remove_stale(&mut plan, world, clock);
     runtime_classes::add(&mut plan, world, fleet.variants.all());
     plan.writes.extend(one_off_pods::validation_pods_to_delete(fleet));
     plan.writes.extend(one_off_pods::preflight_pods_to_delete(rollout, world));
-    plan.writes.extend(recreate_pods::pods_to_recreate(world, now).map(Write::delete_pod));
+    plan.writes.extend(recreate_pods::pods_to_recreate(world, clock).map(Write::delete_pod));
     // Both would place pods on the same nodes by the same labels.
     if context.conflict.is_some() {
         plan.writes.retain(Write::only_reports);

@@ -6,6 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     assess,
     catalogue::Catalogue,
+    clock::Clock,
     desired,
     inventory::{self, membership, records},
     output::{self, write::Plan},
@@ -15,14 +16,20 @@ use crate::{
 };
 
 pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Timestamp) -> Plan {
+    let clock = &Clock::at(now);
+    let plan = plan_by(settings, catalogue, world, clock);
+    Plan { check_again: clock.next(), ..plan }
+}
+
+fn plan_by(settings: &Settings, catalogue: &Catalogue, world: &World, clock: &Clock) -> Plan {
     if settings.quiets {
-        return quiet::plan(world, now);
+        return quiet::plan(world, clock);
     }
     let world = &*records::with_confirmed_taints(world);
     let models = membership::added_models(catalogue, world);
     let fleet = inventory::take(models.catalogue(), world);
-    let (fleet, variants) = desired::resolve(fleet, &settings.namespace, now);
-    let assessed = assess::assess(fleet, variants, now);
-    let rollout = rollout::decide(&assessed, settings.evicts_pods, now);
-    output::assemble(settings, &assessed, &rollout, &models.conflicts, now)
+    let (fleet, variants) = desired::resolve(fleet, &settings.namespace, clock);
+    let assessed = assess::assess(fleet, variants, clock);
+    let rollout = rollout::decide(&assessed, settings.evicts_pods, clock);
+    output::assemble(settings, &assessed, &rollout, &models.conflicts, clock)
 }

@@ -11,9 +11,9 @@ use gpu_operator_crd::{
     keys,
     policy_status::{PoolStatus, RolloutStatus, Summary},
 };
-use k8s_openapi::jiff::Timestamp;
 
 use crate::{
+    clock::Clock,
     inventory::{membership::name_of, pods_by_node, records},
     output::{
         body::Body,
@@ -28,18 +28,18 @@ use crate::{
     world::{NodeFacts, PodFacts, World},
 };
 
-pub fn plan(world: &World, now: Timestamp) -> Plan {
+pub fn plan(world: &World, clock: &Clock) -> Plan {
     let world = &*records::with_confirmed_taints(world);
     let mut plan = Plan::default();
     let mut unused: BTreeMap<NodeName, u32> = BTreeMap::new();
     for policy in world.policies.values() {
-        let ledger = Ledger::of(policy, world, now);
+        let ledger = Ledger::of(policy, world, clock);
         for slot in ledger.unused_slots(world) {
             let update = unused.entry(slot.node.clone()).or_default();
             *update = (*update).max(slot.update);
         }
         plan.writes.extend(ledger.changed().map(|content| ledger_write(policy, &content)));
-        let status = status(policy, now);
+        let status = status(policy, clock);
         if policy.status.as_ref().map(without_ledger).as_ref() != Some(&status) {
             plan.writes.push(Write::new(name_of(policy), Body::PolicyStatus(Box::new(status.clone()))));
         }
@@ -91,9 +91,9 @@ fn writes_of_node(world: &World, node: &NodeFacts, pods: &[&PodFacts], updates_b
 }
 
 /// Returns a policy's status, in which counts stay as the operator has last seen them.
-fn status(policy: &ClusterGpuPolicy, now: Timestamp) -> ClusterGpuPolicyStatus {
+fn status(policy: &ClusterGpuPolicy, clock: &Clock) -> ClusterGpuPolicyStatus {
     let before = policy.status.as_ref().map(without_ledger).unwrap_or_default();
-    let conditions = policy_conditions::uninstalled(policy, now);
+    let conditions = policy_conditions::uninstalled(policy, clock);
     let Headline { status, condition } = headline::of(&conditions);
     let (reason, message) = condition.map(|shown| (shown.reason.clone(), shown.message.clone())).unwrap_or_default();
     let pools = before.pools.into_iter().map(|pool| PoolStatus { reason: None, message: String::new(), ..pool });

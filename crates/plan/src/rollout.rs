@@ -56,10 +56,10 @@ pub mod window;
 use std::{collections::BTreeMap, mem::take, sync::LazyLock};
 
 use gpu_operator_crd::{ClusterGpuPolicy, NodeName, PolicyName, PoolName, policy_status::Slot};
-use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{AssessedFleet, Assessment, PolicyMembers},
+    clock::Clock,
     rollout::{
         decision::PolicyDecision,
         ledger::Ledger,
@@ -78,12 +78,12 @@ pub struct Rollout<'f> {
 }
 
 /// `may_evict` is whether the operator has the right to evict pods.
-pub fn decide<'f>(fleet: &'f AssessedFleet<'f>, may_evict: bool, now: Timestamp) -> Rollout<'f> {
+pub fn decide<'f>(fleet: &'f AssessedFleet<'f>, may_evict: bool, clock: &'f Clock) -> Rollout<'f> {
     static NO_MEMBERS: LazyLock<PolicyMembers<'static>> = LazyLock::new(PolicyMembers::default);
     let mut rollout = Rollout::default();
     for (name, policy) in &fleet.world.policies {
         let members = fleet.policies.get(name).map_or(&NO_MEMBERS.pools, |members| &members.pools);
-        let decision = decide_policy(policy, members, fleet.world, may_evict, now);
+        let decision = decide_policy(policy, members, fleet.world, may_evict, clock);
         for (node, update) in &decision.strays {
             let known = rollout.strays.entry(node.clone()).or_default();
             *known = (*known).max(*update);
@@ -110,12 +110,12 @@ fn decide_policy<'f>(
     pools: &'f BTreeMap<PoolName, Vec<Assessment<'f>>>,
     world: &'f World,
     may_evict: bool,
-    now: Timestamp,
+    clock: &'f Clock,
 ) -> PolicyDecision<'f> {
-    let mut ledger = Ledger::of(policy, world, now);
+    let mut ledger = Ledger::of(policy, world, clock);
     let mut begin = |name, members: &'f Vec<Assessment<'f>>| {
         let named = members.first().and_then(|assessed| assessed.member.pool.named);
-        let terms = Terms::of(policy, named, may_evict, now);
+        let terms = Terms::of(policy, named, may_evict, clock);
         PoolUpdates::begin(name, members, world, terms, &mut ledger)
     };
     let mut updates: BTreeMap<&PoolName, PoolUpdates<'f>> =
@@ -137,7 +137,7 @@ fn decide_policy<'f>(
     let is_decided = |pool: &PoolName, node| pools.get(pool).is_some_and(|pool| pool.nodes.contains_key(node));
     let strays = ledger.unused_slots(world).filter(|slot| !is_decided(&slot.pool, &slot.node));
     let strays = strays.map(|slot| (slot.node.clone(), slot.update)).collect();
-    PolicyDecision { check_again: ledger.check_again, strays, waits_for, ledger: ledger.changed(), pools }
+    PolicyDecision { strays, waits_for, ledger: ledger.changed(), pools }
 }
 
 /// Returns why an update that others wait for does not go on.

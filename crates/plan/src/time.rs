@@ -15,8 +15,3 @@ pub fn later(since: Timestamp, by: Duration) -> Timestamp {
 pub fn add(time: Timestamp, duration: SignedDuration) -> Timestamp {
     time.checked_add(duration).unwrap_or(Timestamp::MAX)
 }
-
-/// Returns whether at least the duration `than` has passed since a time.
-pub fn older(since: Timestamp, than: Duration, now: Timestamp) -> bool {
-    SignedDuration::try_from(than).is_ok_and(|than| now.duration_since(since) >= than)
-}

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{Phase, reason::Reason, report::Report};
-use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{installer_log::says_no_device, pod_failure::pod_failure, verdict::Verdict},
+    clock::Clock,
     container_names::{INSTALLER, UNLOAD_NOUVEAU},
     settings::GRACE,
-    time::older,
     world::{ContainerFacts, ContainerState, PodFacts},
 };
 
@@ -22,16 +21,16 @@ pub fn on_host(report: &Report) -> Option<Verdict> {
 
 /// The drivers that the pod unloads are gone within seconds if they are unused, and the probe reports that shortly after: hence [`GRACE`].
 /// GPUs of other drivers are the cause if the module has found no device, or if no other GPU is left.
-pub fn of_pod(report: &Report, pod: &PodFacts, now: Timestamp) -> Option<Verdict> {
+pub fn of_pod(report: &Report, pod: &PodFacts, clock: &Clock) -> Option<Verdict> {
     let all = report.gpus.iter().all(|gpu| gpu.held_by.is_some());
     let waits = |step: &&ContainerFacts| step.name == UNLOAD_NOUVEAU || all && step.name == INSTALLER;
     let steps = pod.init.iter().filter(waits).filter_map(ContainerFacts::running_since);
     let mut begun = steps.chain(pod.running_since().filter(|_| all));
     let found_none = || {
         let logged = || report.driver.load_errors.iter().any(|sentence| says_no_device(sentence));
-        pod_failure(pod, now).is_some() && (pod.init.iter().chain(&pod.containers).any(found_no_device) || logged())
+        pod_failure(pod, clock).is_some() && (pod.init.iter().chain(&pod.containers).any(found_no_device) || logged())
     };
-    let is_met = begun.any(|since| older(since.local(), GRACE, now)) || found_none();
+    let is_met = begun.any(|since| clock.passed(since.local(), GRACE)) || found_none();
     is_met.then(|| verdict(report, &format!("pod {} cannot load NVIDIA's driver", pod.name))).flatten()
 }
 

@@ -9,7 +9,6 @@ use gpu_operator_crd::{
     reason::Reason,
     report::{CDI_SPECS, CudaError, Gpu, InstalledDriver, Report},
 };
-use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{
@@ -17,6 +16,7 @@ use crate::{
         verdict::Verdict,
     },
     catalogue::{Catalogue, branch_of},
+    clock::Clock,
     desired::{
         container_runtime::{self, Kind, Runtime},
         driver::DriverChoice,
@@ -35,35 +35,29 @@ const DRIVER_MISMATCH: u32 = 803;
 const COMPAT_NOT_SUPPORTED: u32 = 804;
 
 /// Returns what the node lacks for CUDA programs, as reported in this boot.
-pub fn lacking(member: &Member<'_>, catalogue: &Catalogue, now: Timestamp) -> Option<Verdict> {
+pub fn lacking(member: &Member<'_>, catalogue: &Catalogue, clock: &Clock) -> Option<Verdict> {
     let of_driver = || {
         let report = member.report?;
         let loaded = report.driver.loaded.as_deref()?;
-        fabric(member, catalogue, report, loaded, now)
-            .or_else(|| unified_memory(member, report, loaded, now))
+        fabric(member, catalogue, report, loaded, clock)
+            .or_else(|| unified_memory(member, report, loaded, clock))
             .or_else(|| initialisation(report))
     };
     runtime(member).or_else(of_driver)
 }
 
 /// While a fabric comes up, as after a boot, this is a state and not a failure.
-fn fabric(
-    member: &Member<'_>,
-    catalogue: &Catalogue,
-    report: &Report,
-    loaded: &str,
-    now: Timestamp,
-) -> Option<Verdict> {
+fn fabric(member: &Member<'_>, catalogue: &Catalogue, report: &Report, loaded: &str, clock: &Clock) -> Option<Verdict> {
     let message = no_fabric_manager(member, catalogue, report, loaded)
         .or_else(|| not_joined(member, report))
         .or_else(|| not_ready(report))?;
     let wait = Wait { passing: Reason::FabricStarting, failure: Reason::FabricNotReady, grace: FABRIC_GRACE };
-    Some(after(wait, member, message, now))
+    Some(after(wait, member, message, clock))
 }
 
 /// Returns a verdict that is a failure only after a grace.
-fn after(wait: Wait, member: &Member<'_>, message: String, now: Timestamp) -> Verdict {
-    let waited = member.has_waited(Phase::Driver, wait, now);
+fn after(wait: Wait, member: &Member<'_>, message: String, clock: &Clock) -> Verdict {
+    let waited = member.has_waited(Phase::Driver, wait, clock);
     Verdict::new(Phase::Driver, if waited { wait.failure } else { wait.passing }, message)
 }
 
@@ -130,7 +124,7 @@ fn initialisation(report: &Report) -> Option<Verdict> {
 
 /// Nodes of the host are not created when a container opens them, unlike on the host itself. NVIDIA's runtime creates them, CDI does not.
 /// For a driver's container there is evidence of its own. While a host boots, its services may still create them.
-fn unified_memory(member: &Member<'_>, report: &Report, loaded: &str, now: Timestamp) -> Option<Verdict> {
+fn unified_memory(member: &Member<'_>, report: &Report, loaded: &str, clock: &Clock) -> Option<Verdict> {
     let choice = member.driver().filter(|choice| !matches!(choice, DriverChoice::Container { .. }))?;
     let by_cdi = member.toolkit()?.is_by_cdi() && member.want()?.device_plugin.is_some();
     let is_used = |found: &&InstalledDriver| found.root == choice.root() && found.version == loaded;
@@ -145,7 +139,7 @@ fn unified_memory(member: &Member<'_>, report: &Report, loaded: &str, now: Times
             "/dev of the node lacks {missing}, without which CUDA programs fail; run nvidia-modprobe -u -c 0 on the node now and at every boot (the udev rules of some packages do it if a file in /etc/modules-load.d lists nvidia-uvm)"
         );
         let (passing, failure) = (Reason::DriverInstalling, Reason::DeviceNodesMissing);
-        return Some(after(Wait { passing, failure, grace: STAGE_GRACE }, member, message, now));
+        return Some(after(Wait { passing, failure, grace: STAGE_GRACE }, member, message, clock));
     }
     let unlisted = of_memory(&found.unlisted_devices)?;
     let pod = member.pod(Stage::DevicePlugin)?;

@@ -7,7 +7,6 @@ use gpu_operator_crd::{
     report::{CONTAINER_ROOT, DriverFacts, InstalledDriver, Report},
     stage::Phase,
 };
-use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{
@@ -17,6 +16,7 @@ use crate::{
         pod_failure::{driver_failure, kernel_cause},
         verdict::{Verdict, no_pod, starting},
     },
+    clock::Clock,
     container_names::{DEVICE_NODES, GUARD, INSTALLER},
     desired::driver::{
         DriverChoice,
@@ -24,15 +24,14 @@ use crate::{
     },
     note::{Fault, Note},
     settings::{GRACE, ROOT_GRACE},
-    time::older,
     world::{ContainerState, PodFacts, World},
 };
 
 /// A loaded module without libraries may belong to an installer that is about to install them, so it counts as a fault only after
 /// [`GRACE`].
-pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
+pub fn of_fault(member: &Member<'_>, fault: &Fault, clock: &Clock) -> Verdict {
     let wait = Wait { passing: Reason::DriverInstalling, failure: fault.reason, grace: GRACE };
-    let waited = || member.has_waited(Phase::Driver, wait, now);
+    let waited = || member.has_waited(Phase::Driver, wait, clock);
     if fault.reason != Reason::DriverLibraryNotFound || waited() {
         return Verdict::new(Phase::Driver, fault.reason, fault.message.clone());
     }
@@ -42,7 +41,7 @@ pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
 }
 
 /// Returns `None` for a driver that is proven to work.
-pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: Timestamp) -> Option<Verdict> {
+pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, clock: &Clock) -> Option<Verdict> {
     let phase = Phase::Driver;
     let report = member.report?;
     let loaded = report.driver.loaded.as_deref();
@@ -62,12 +61,12 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
         _ => verdict,
     };
     let Some(pod) = pod else {
-        return Some(or_evidence(no_pod(member, world, Stage::Driver, phase, now)));
+        return Some(or_evidence(no_pod(member, world, Stage::Driver, phase, clock)));
     };
-    if let Some(verdict) = bound_gpus::of_pod(report, pod, now) {
+    if let Some(verdict) = bound_gpus::of_pod(report, pod, clock) {
         return Some(verdict);
     }
-    if let Some((reason, message)) = driver_failure(pod, &report.driver.load_errors, now) {
+    if let Some((reason, message)) = driver_failure(pod, &report.driver.load_errors, clock) {
         return Some(Verdict::new(phase, reason, message));
     }
     if member.guard_is_waiting() && member.driver_in_use_by_others() {
@@ -86,7 +85,7 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
                 format!("{wanted} is installed, but kernel module {other} is loaded; reboot the node"),
             )
         }
-        (Some(other), Some(since)) if older(since.local(), GRACE, now) => Verdict::new(
+        (Some(other), Some(since)) if clock.passed(since.local(), GRACE) => Verdict::new(
             phase,
             Reason::DriverVersionMismatch,
             format!("kernel module {other} is loaded instead of {wanted}; see the log of pod {}", pod.name),
@@ -97,7 +96,7 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
         (_, since) if since.is_some() || runs_init(pod, INSTALLER) => {
             Verdict::new(phase, Reason::DriverInstalling, format!("pod {} is installing {wanted}", pod.name))
         }
-        _ => or_evidence(starting(member, world, phase, pod, now)),
+        _ => or_evidence(starting(member, world, phase, pod, clock)),
     })
 }
 
@@ -206,7 +205,7 @@ fn runs_init(pod: &PodFacts, name: &str) -> bool {
 // no container can be started with them any more.
 
 /// Returns the evidence against NVIDIA's driver container. During an update every stage is proven, so none is needed.
-pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<Note> {
+pub fn against_driver(member: &Member<'_>, clock: &Clock) -> Option<Note> {
     let facts = &member.report?.driver;
     let pod = member.pod(Stage::Driver);
     if !has_nvidias_container(member) || member.rollout().is_some() {
@@ -228,7 +227,7 @@ pub fn against_driver(member: &Member<'_>, now: Timestamp) -> Option<Note> {
         return (facts.loaded.is_some() && is_lost).then(|| Note::new(Reason::DriverDown, down(pod)));
     };
     let lacks = lacking(facts, pod)?;
-    let is_lost = known(Reason::DriverRootIncomplete) || was_there && older(since.local(), ROOT_GRACE, now);
+    let is_lost = known(Reason::DriverRootIncomplete) || was_there && clock.passed(since.local(), ROOT_GRACE);
     let reason = if is_lost { Reason::DriverRootIncomplete } else { Reason::DriverInstalling };
     let message = match reason {
         Reason::DriverInstalling => format!("pod {} is installing the driver: {lacks}", pod.name),

@@ -7,13 +7,12 @@ use gpu_operator_crd::{
     reason::Reason,
     report::{Gpu, NvmlState, Report},
 };
-use k8s_openapi::jiff::Timestamp;
 
 use crate::{
+    clock::Clock,
     desired::effective_spec,
     note::Note,
     settings::REPORT_GRACE,
-    time::later,
     world::{ObservedTime, PodFacts},
 };
 
@@ -30,39 +29,23 @@ pub struct NodeHealth {
     pub degraded: u32,
     pub unknown: u32,
     pub note: Option<Note>,
-    /// From then on the probe counts as silent if it is not running again.
-    pub check_again: Option<Timestamp>,
-}
-
-/// According to kubelet.
-enum ProbeLiveness {
-    /// Its report is valid.
-    Running,
-    /// Its last report is valid until this time.
-    Restarting(Timestamp),
-    Down(String),
 }
 
 /// `missing` is the number of GPUs that are no longer on the bus.
-pub fn of(report: Option<&Report>, probe: Option<&PodFacts>, missing: u32, now: Timestamp) -> NodeHealth {
+pub fn of(report: Option<&Report>, probe: Option<&PodFacts>, missing: u32, clock: &Clock) -> NodeHealth {
     let Some(report) = report.filter(|report| !report.gpus.is_empty() || missing > 0) else {
         return NodeHealth::default();
     };
     // Without a driver, or while it is being replaced, no health can be unknown.
     let judged = matches!(report.nvml.state, NvmlState::Answering | NvmlState::Failing);
-    let check_again = match probe_liveness(probe, now) {
-        _ if !judged => None,
-        ProbeLiveness::Running => None,
-        ProbeLiveness::Restarting(until) => Some(until),
-        ProbeLiveness::Down(why) => {
-            return NodeHealth {
-                state: Some(HealthState::Unknown),
-                unknown: count(&report.gpus, |_| true),
-                note: Some(Note::new(Reason::HealthUnknown, why)),
-                ..NodeHealth::default()
-            };
-        }
-    };
+    if judged && let Some(why) = why_silent(probe, clock) {
+        return NodeHealth {
+            state: Some(HealthState::Unknown),
+            unknown: count(&report.gpus, |_| true),
+            note: Some(Note::new(Reason::HealthUnknown, why)),
+            ..NodeHealth::default()
+        };
+    }
     let is = |state: HealthState| count(&report.gpus, |gpu| gpu.health.state == state);
     let unhealthy = is(HealthState::Unhealthy) + missing;
     let degraded = is(HealthState::Degraded) + is(HealthState::Recovering);
@@ -77,30 +60,25 @@ pub fn of(report: Option<&Report>, probe: Option<&PodFacts>, missing: u32, now: 
     } else if judged {
         (HealthState::Healthy, None)
     } else {
-        return NodeHealth { check_again, ..NodeHealth::default() };
+        return NodeHealth::default();
     };
     // Missing GPUs are reported by the node's verdict.
     let reason = reason.filter(|_| unhealthy != missing || unknown + degraded > 0);
     let note = reason.map(|reason| Note::new(reason, sentence(report)));
-    NodeHealth { state: Some(state), unhealthy, degraded, unknown, note, check_again }
+    NodeHealth { state: Some(state), unhealthy, degraded, unknown, note }
 }
 
-fn probe_liveness(probe: Option<&PodFacts>, now: Timestamp) -> ProbeLiveness {
+/// Returns why the probe's last report is not valid any more. According to kubelet the probe is not running, and had time to run again.
+fn why_silent(probe: Option<&PodFacts>, clock: &Clock) -> Option<String> {
     let Some(pod) = probe else {
-        return ProbeLiveness::Down("the health of the GPUs is unknown: no probe pod runs on the node".to_owned());
+        return Some("the health of the GPUs is unknown: no probe pod runs on the node".to_owned());
     };
     if pod.running() {
-        return ProbeLiveness::Running;
+        return None;
     }
     let since = [pod.running_since(), pod.created].into_iter().flatten().map(ObservedTime::local).max();
-    let until = since.map(|since| later(since, REPORT_GRACE));
-    match until.filter(|until| now < *until) {
-        Some(until) => ProbeLiveness::Restarting(until),
-        None => ProbeLiveness::Down(format!(
-            "the health of the GPUs is unknown: probe pod {} does not answer; see its log",
-            pod.name
-        )),
-    }
+    let is_silent = since.is_none_or(|since| clock.passed(since, REPORT_GRACE));
+    is_silent.then(|| format!("the health of the GPUs is unknown: probe pod {} does not answer; see its log", pod.name))
 }
 
 /// Each GPU with its address, its most severe cause and the required action.
@@ -166,7 +144,10 @@ mod tests {
         health::{Action, Cause, CauseKind, GpuHealth, Severity},
         report::NvmlFacts,
     };
-    use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::SignedDuration};
+    use k8s_openapi::{
+        apimachinery::pkg::apis::meta::v1::Time,
+        jiff::{SignedDuration, Timestamp},
+    };
 
     use super::*;
     use crate::world::{ContainerFacts, ContainerState, Role};
@@ -230,7 +211,7 @@ mod tests {
             (vec![Healthy], 1, (Unhealthy, 1, 0, 0), None),
             (vec![Degraded], 1, (Unhealthy, 1, 1, 0), Some(Reason::GpuUnhealthy)),
         ] {
-            let health = of(Some(&report(&states)), Some(&probe(1000, true)), missing, now());
+            let health = of(Some(&report(&states)), Some(&probe(1000, true)), missing, &Clock::at(now()));
             let counts = (health.state.unwrap(), health.unhealthy, health.degraded, health.unknown);
             assert_eq!(counts, expected, "{states:?}");
             assert_eq!(health.note.map(|note| note.reason), reason, "{states:?}");
@@ -240,7 +221,7 @@ mod tests {
     #[test]
     fn the_message_lists_gpus_by_severity_with_cause_and_action() {
         let report = report(&[HealthState::Degraded, HealthState::Unhealthy]);
-        let note = of(Some(&report), Some(&probe(1000, true)), 0, now()).note.unwrap();
+        let note = of(Some(&report), Some(&probe(1000, true)), 0, &Clock::at(now())).note.unwrap();
         assert_eq!(
             note.message,
             "GPU 0000:01:00.0 is unhealthy, Xid 79 (fell off the bus): reboot the node; GPU 0000:00:00.0 is degraded, Xid 63 (fell off the bus)"
@@ -251,7 +232,7 @@ mod tests {
     fn without_a_running_probe_all_gpus_are_unknown() {
         let report = report(&[HealthState::Healthy; 8]);
         for probe in [None, Some(probe(1000, false))] {
-            let health = of(Some(&report), probe.as_ref(), 0, now());
+            let health = of(Some(&report), probe.as_ref(), 0, &Clock::at(now()));
             assert_eq!((health.state, health.unknown), (Some(HealthState::Unknown), 8));
             assert_eq!(health.note.unwrap().reason, Reason::HealthUnknown);
         }
@@ -260,9 +241,10 @@ mod tests {
     #[test]
     fn the_last_report_is_valid_while_the_probe_starts() {
         let report = report(&[HealthState::Healthy]);
-        let health = of(Some(&report), Some(&probe(20, false)), 0, now());
+        let clock = Clock::at(now());
+        let health = of(Some(&report), Some(&probe(20, false)), 0, &clock);
         assert_eq!((health.state, health.note), (Some(HealthState::Healthy), None));
-        assert_eq!(health.check_again, Some(now() + SignedDuration::from_secs(40)));
+        assert_eq!(clock.next(), Some(now() + SignedDuration::from_secs(40)));
     }
 
     #[test]
@@ -270,9 +252,9 @@ mod tests {
         let mut report = report(&[HealthState::Unknown]);
         for state in [NvmlState::Absent, NvmlState::Released] {
             report.nvml.state = state;
-            assert_eq!(of(Some(&report), Some(&probe(1000, true)), 0, now()).state, None);
+            assert_eq!(of(Some(&report), Some(&probe(1000, true)), 0, &Clock::at(now())).state, None);
         }
-        assert_eq!(of(None, None, 0, now()), NodeHealth::default());
+        assert_eq!(of(None, None, 0, &Clock::at(now())), NodeHealth::default());
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::{collections::BTreeMap, ops::Deref, time::Duration};
 
 use crate::{
     assess::health::{self, NodeHealth},
+    clock::Clock,
     container_names::GUARD,
     desired::{
         DesiredNode, driver::DriverChoice, effective_spec, expected_resources::ExpectedResources,
@@ -23,7 +24,7 @@ use crate::{
     },
     inventory::{gpus, records},
     settings::{GRACE, GUARD_TIMEOUT, REPORT_GRACE},
-    time::{later, older},
+    time::later,
     world::{ContainerFacts, GpuPods, ObservedTime, PodFacts, Role, TaintFact, World, is_gpu},
 };
 
@@ -67,7 +68,7 @@ impl<'w> Deref for Member<'w> {
 
 impl<'w> Member<'w> {
     /// `most` is the greatest number of GPUs that any node of the pool has had.
-    pub fn of(desired: DesiredNode<'w>, world: &'w World, most: Option<u32>, now: Timestamp) -> Self {
+    pub fn of(desired: DesiredNode<'w>, world: &'w World, most: Option<u32>, clock: &Clock) -> Self {
         let (policy, pool) = (desired.policy, desired.pool.named);
         let promised = pool.and_then(|pool| pool.gpus_per_node);
         let most_in_pool = most.filter(|most| promised.is_some_and(|promised| promised > *most));
@@ -81,7 +82,7 @@ impl<'w> Member<'w> {
             Some(last) => expected.unwrap_or_default().saturating_sub(gpus::on_bus(Some(last))),
             None => 0,
         };
-        let health = health::of(last, desired.probe_pod(), missing, now);
+        let health = health::of(last, desired.probe_pod(), missing, clock);
         let expected = desired.expected;
         let name = &desired.node.name;
         Self {
@@ -110,11 +111,11 @@ impl<'w> Member<'w> {
     }
 
     /// Whether a passing state of a phase has lasted for a grace, by this operator's clock alone, or has become the failure that follows it.
-    pub fn has_waited(&self, phase: Phase, wait: Wait, now: Timestamp) -> bool {
+    pub fn has_waited(&self, phase: Phase, wait: Wait, clock: &Clock) -> bool {
         let Wait { passing, failure, grace } = wait;
         let before = self.status().filter(|before| before.phase == phase);
         before.is_some_and(|before| match before.reason() {
-            Some(reason) if reason == passing => before.since().is_some_and(|since| older(since, grace, now)),
+            Some(reason) if reason == passing => before.since().is_some_and(|since| clock.passed(since, grace)),
             reason => reason == Some(failure),
         })
     }
@@ -173,8 +174,8 @@ impl<'w> Member<'w> {
     }
 
     /// Whether no status is written yet: the probe is about to report, and the status would be written again.
-    pub fn is_awaited(&self, now: Timestamp) -> bool {
-        self.last_report().is_none() && self.report_due().is_some_and(|due| now < due)
+    pub fn is_awaited(&self, clock: &Clock) -> bool {
+        self.last_report().is_none() && self.report_due().is_some_and(|due| !clock.reached(due))
     }
 
     pub fn on_bus(&self) -> u32 {

@@ -8,13 +8,12 @@ use gpu_operator_crd::{
     reason::Reason,
     report::{Gpu, NvmlState},
 };
-use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{member::Member, pod_failure::named_reason},
+    clock::Clock,
     container_names::DIVIDER,
     inventory::records,
-    time::older,
     world::{ContainerFacts, ContainerState, ObservedTime, PodFacts},
 };
 
@@ -59,14 +58,14 @@ fn words(devices: Option<&GpuLayout>) -> String {
 
 /// Returns the plugin's pod whose replacement would restore the layout: it applied it long ago, is running, and was there at the last
 /// report. If the probe is silent since, the layout is unknown.
-pub fn settled_pod<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFacts> {
+pub fn settled_pod<'w>(member: &Member<'w>, clock: &Clock) -> Option<&'w PodFacts> {
     let reported = records::last_report_at(member.gpu_node);
     let pod = member
         .pod(Stage::DevicePlugin)
         .filter(|pod| pod.running() && pod.created.map(ObservedTime::reported) < reported)?;
     let interval = member.health_policy.rules.interval.map_or(Duration::ZERO, Into::into);
     let settled = SETTLED.max(interval.saturating_mul(LOOKS));
-    pod.running_since().filter(|since| older(since.local(), settled, now)).map(|_| pod)
+    pod.running_since().filter(|since| clock.passed(since.local(), settled)).map(|_| pod)
 }
 
 /// The program may be the probe, which then has to release the GPUs.

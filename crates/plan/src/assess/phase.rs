@@ -17,6 +17,7 @@ use crate::{
         validation::ValidationState,
         verdict::{Verdict, gpu_missing, no_pod, runs, stage_pod_failure, starting},
     },
+    clock::Clock,
     container_names::INSTALL_TOOLKIT,
     desired::{Desired, driver::DriverChoice, expected_resources::ExpectedResources, toolkit::ToolkitChoice},
     note::Note,
@@ -36,7 +37,7 @@ pub struct Evidence<'a> {
     pub lacks_for_cuda: Option<Verdict>,
 }
 
-pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Timestamp) -> Verdict {
+pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, clock: &Clock) -> Verdict {
     let Evidence { validation, host_driver, against_driver, broken_stage, lacks_for_cuda } = evidence;
     let node = member.node;
     if node.deleting {
@@ -51,7 +52,7 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
     if member.is_complete() && member.is_believable() && against_driver.is_none() {
         let counts = |broken: &&Verdict| {
             let from = member.status().and_then(|status| broken_stage_counts_from(broken, status));
-            from.is_some_and(|from| now >= from)
+            from.is_some_and(|from| clock.reached(from))
         };
         if let Some(broken) = broken_stage.filter(counts) {
             return broken.clone();
@@ -65,9 +66,9 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
         return Verdict::new(Phase::Ready, Reason::AllGpusAllocatable, allocatable(member));
     }
     match &member.target {
-        Desired::Unknown if node.runtime_is_silent() => return silent_runtime(member, now),
-        Desired::Unknown => return without_report(member, world, now),
-        Desired::Unsatisfiable(fault) => return driver::of_fault(member, fault, now),
+        Desired::Unknown if node.runtime_is_silent() => return silent_runtime(member, clock),
+        Desired::Unknown => return without_report(member, world, clock),
+        Desired::Unsatisfiable(fault) => return driver::of_fault(member, fault, clock),
         Desired::Variant(_) => {}
     }
     // Without any GPU no driver can start, and the driver's error would be less specific.
@@ -82,13 +83,13 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, now: Ti
         Some(lacks) if lacks.reason == Reason::ToolkitInstalling => (Some(lacks), None),
         lacks => (None, lacks),
     };
-    driver::judge(member, against_driver, world, now)
+    driver::judge(member, against_driver, world, clock)
         .or_else(|| by_claims(member))
         .or(lacks)
-        .or_else(|| toolkit(member, world, now))
+        .or_else(|| toolkit(member, world, clock))
         .or(by_toolkit)
-        .or_else(|| mps(member, world, now))
-        .unwrap_or_else(|| device_plugin(member, world, now))
+        .or_else(|| mps(member, world, clock))
+        .unwrap_or_else(|| device_plugin(member, world, clock))
 }
 
 /// A limitation of `injection: NRI`: NRI plugins cannot read the device plugin's response to kubelet. It annotates containers, but NVIDIA's
@@ -157,21 +158,21 @@ fn last_phase(member: &Member<'_>) -> Phase {
 }
 
 /// The Node becomes NotReady if that lasts. The toolkit's pod, if it restarted the runtime, has the more specific error.
-fn silent_runtime(member: &Member<'_>, now: Timestamp) -> Verdict {
-    if let Some((reason, message)) = member.pod(Stage::Toolkit).and_then(|pod| pod_failure(pod, now)) {
+fn silent_runtime(member: &Member<'_>, clock: &Clock) -> Verdict {
+    if let Some((reason, message)) = member.pod(Stage::Toolkit).and_then(|pod| pod_failure(pod, clock)) {
         return Verdict::new(Phase::Toolkit, reason, message);
     }
     let message = "kubelet does not report the version of its container runtime, because the runtime does not answer; the node's components are left unchanged";
     Verdict::new(last_phase(member), Reason::NodeNotReady, message)
 }
 
-fn without_report(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
-    let failure = member.probe_pod().and_then(|pod| pod_failure(pod, now));
+fn without_report(member: &Member<'_>, world: &World, clock: &Clock) -> Verdict {
+    let failure = member.probe_pod().and_then(|pod| pod_failure(pod, clock));
     let (late, since) = if member.report_is_outdated() {
         let wait = Wait { passing: Reason::WaitingForReport, failure: Reason::ProbeMissing, grace: REPORT_GRACE };
-        (member.has_waited(Phase::Discovery, wait, now), " since the node was booted")
+        (member.has_waited(Phase::Discovery, wait, clock), " since the node was booted")
     } else {
-        (member.report_due().is_none_or(|due| now >= due), "")
+        (member.report_due().is_none_or(|due| clock.reached(due)), "")
     };
     if failure.is_none() && !late {
         let message = format!("the probe has not yet reported{since}");
@@ -182,19 +183,19 @@ fn without_report(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict
 }
 
 /// Returns `None` for a toolkit that is proven to work.
-fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
+fn toolkit(member: &Member<'_>, world: &World, clock: &Clock) -> Option<Verdict> {
     let phase = Phase::Toolkit;
     if member.want()?.toolkit.is_none() {
         // Some plugins need none, and some hosts have one.
         return handler_missing(member, phase);
     }
     let Some(pod) = member.pod(Stage::Toolkit) else {
-        return Some(no_pod(member, world, Stage::Toolkit, phase, now));
+        return Some(no_pod(member, world, Stage::Toolkit, phase, clock));
     };
     if pod.running() {
         return handler_missing(member, phase);
     }
-    if let Some(verdict) = stage_pod_failure(member, Stage::Toolkit, pod, phase, now) {
+    if let Some(verdict) = stage_pod_failure(member, Stage::Toolkit, pod, phase, clock) {
         return Some(verdict);
     }
     let installing =
@@ -202,7 +203,7 @@ fn toolkit(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict
     Some(if installing {
         Verdict::new(phase, Reason::ToolkitInstalling, format!("pod {} is installing the container toolkit", pod.name))
     } else {
-        starting(member, world, phase, pod, now)
+        starting(member, world, phase, pod, clock)
     })
 }
 
@@ -236,20 +237,20 @@ fn by_claims(member: &Member<'_>) -> Option<Verdict> {
     Some(Verdict::new(Phase::DevicePlugin, Reason::ForeignDraDriver, message))
 }
 
-fn mps(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
+fn mps(member: &Member<'_>, world: &World, clock: &Clock) -> Option<Verdict> {
     // Until its update begins, a node that has no daemon yet waits for its device plugin alone.
     member.have.mps.as_ref()?;
-    runs(member, world, Stage::Mps, now).err()
+    runs(member, world, Stage::Mps, clock).err()
 }
 
-fn device_plugin(member: &Member<'_>, world: &World, now: Timestamp) -> Verdict {
+fn device_plugin(member: &Member<'_>, world: &World, clock: &Clock) -> Verdict {
     let phase = Phase::DevicePlugin;
     let waits_for = if member.want().is_some_and(|want| want.device_plugin.is_none()) {
         let awaited = member.external.awaited(Stage::DevicePlugin);
         awaited
             .unwrap_or_else(|| "waiting for the third-party device plugin (devicePlugin.flavor: External)".to_owned())
     } else {
-        match runs(member, world, Stage::DevicePlugin, now) {
+        match runs(member, world, Stage::DevicePlugin, clock) {
             Ok(pod) => format!("waiting for kubelet and pod {}", pod.name),
             Err(verdict) => return verdict,
         }
@@ -309,11 +310,11 @@ fn withheld(member: &Member<'_>, name: &str, there: u32) -> Option<String> {
 const NEEDED: [Stage; 2] = [Stage::Toolkit, Stage::Mps];
 
 /// Returns the verdict on the first broken stage. After a reboot that is not reported yet, nothing is known of the stages.
-pub fn broken_stage(member: &Member<'_>, world: &World, now: Timestamp) -> Option<Verdict> {
+pub fn broken_stage(member: &Member<'_>, world: &World, clock: &Clock) -> Option<Verdict> {
     member.report?;
     let needed = || NEEDED.into_iter().filter(|stage| member.have.get(*stage).is_some());
     driver::replaced_on_host(member)
-        .or_else(|| needed().find_map(|stage| runs(member, world, stage, now).err()))
+        .or_else(|| needed().find_map(|stage| runs(member, world, stage, clock).err()))
         .or_else(|| too_many_gpus(member))
         .or_else(|| cuda::other_default(member))
 }

@@ -3,7 +3,6 @@
 use std::{collections::HashSet, fmt};
 
 use gpu_operator_crd::{policy::Stage, reason::Reason};
-use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{
@@ -11,9 +10,9 @@ use crate::{
         installer_log::{Cause, cause},
         pull_error::PullError,
     },
+    clock::Clock,
     container_names::PREFLIGHT_DRIVER,
     settings::GRACE,
-    time::older,
     world::{ContainerFacts, ContainerState, Exit, NodeFacts, PodFacts, Role, World},
 };
 
@@ -68,17 +67,17 @@ pub fn is_decided(refusal: &str) -> bool {
 }
 
 /// Returns `None` for a pod that runs or is still starting.
-pub fn pod_failure(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
-    driver_failure(pod, &[], now)
+pub fn pod_failure(pod: &PodFacts, clock: &Clock) -> Option<(Reason, String)> {
+    driver_failure(pod, &[], clock)
 }
 
 /// Like [`pod_failure`], for a driver about which the kernel has logged something: only that has the cause if the module was not loaded.
-pub fn driver_failure(pod: &PodFacts, load_errors: &[String], now: Timestamp) -> Option<(Reason, String)> {
+pub fn driver_failure(pod: &PodFacts, load_errors: &[String], clock: &Clock) -> Option<(Reason, String)> {
     if pod.unschedulable.is_some() {
-        return unschedulable(pod, now);
+        return unschedulable(pod, clock);
     }
     let mut containers = pod.init.iter().chain(&pod.containers);
-    containers.find_map(|container| failure(pod, container, load_errors, now))
+    containers.find_map(|container| failure(pod, container, load_errors, clock))
 }
 
 /// Returns kubelet's error about the volumes of a pod whose sandbox does not exist: only an Event has it. Many such errors pass.
@@ -103,28 +102,30 @@ const BESIDE_ANOTHER: &str = "anti-affinity";
 
 /// Every pod is unschedulable for a moment, and a replacement until the scheduler tries again after the previous pod is gone, which may
 /// take a minute: no pod of this operator has another anti-affinity.
-pub fn unschedulable(pod: &PodFacts, now: Timestamp) -> Option<(Reason, String)> {
+pub fn unschedulable(pod: &PodFacts, clock: &Clock) -> Option<(Reason, String)> {
     let message = pod.unschedulable.as_ref().filter(|message| !message.contains(BESIDE_ANOTHER))?;
-    let long = pod.created.is_some_and(|created| older(created.local(), GRACE, now));
+    let long = pod.created.is_some_and(|created| clock.passed(created.local(), GRACE));
     long.then(|| (Reason::PodUnschedulable, format!("pod {} cannot be scheduled: {message}", pod.name)))
 }
 
 /// Returns `None` for a container that runs or is still starting.
-pub fn container_failure(pod: &PodFacts, container: &ContainerFacts, now: Timestamp) -> Option<(Reason, String)> {
-    failure(pod, container, &[], now)
+pub fn container_failure(pod: &PodFacts, container: &ContainerFacts, clock: &Clock) -> Option<(Reason, String)> {
+    failure(pod, container, &[], clock)
 }
 
 fn failure(
     pod: &PodFacts,
     container: &ContainerFacts,
     load_errors: &[String],
-    now: Timestamp,
+    clock: &Clock,
 ) -> Option<(Reason, String)> {
     let named = |message: &str| format!("pod {}, container {}: {message}", pod.name, container.name);
     let crashed = |exit| crashed(pod, container, exit, load_errors);
     match (&container.state, container.last_failure.as_ref().filter(|exit| !exit.is_by_shutdown())) {
         (ContainerState::Ended(exit), _) if exit.code != 0 && !exit.is_by_shutdown() => Some(crashed(exit)),
-        (ContainerState::Running(Some(since)), Some(exit)) if !older(since.local(), GRACE, now) => Some(crashed(exit)),
+        (ContainerState::Running(Some(since)), Some(exit)) if !clock.passed(since.local(), GRACE) => {
+            Some(crashed(exit))
+        }
         (ContainerState::Waiting { reason, message }, last) => match (reason.as_str(), last) {
             ("ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull", _) => {
                 let words = pull_error(message);

@@ -3,7 +3,6 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use gpu_operator_crd::{NodeName, gpunode::StageRevisions, keys, policy::Stage, reason::Reason};
-use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{
@@ -11,6 +10,7 @@ use crate::{
         pod_failure::{self, container_failure, lacks_image, unschedulable},
     },
     catalogue::Catalogue,
+    clock::Clock,
     container_names::PREFLIGHT_DRIVER,
     desired::{
         driver::{self, DriverChoice, Subject},
@@ -18,7 +18,6 @@ use crate::{
     },
     note::Note,
     revision,
-    time::older,
     world::{ContainerFacts, ContainerState, PodFacts, Role, World},
 };
 
@@ -47,7 +46,7 @@ fn prefix_of(pod: &PodFacts) -> Option<&str> {
 }
 
 /// `limit` is how long it may take. The exit codes of the containers prove nothing: an image may not contain the command.
-pub fn state(pod: &PodFacts, limit: Duration, now: Timestamp) -> Pull {
+pub fn state(pod: &PodFacts, limit: Duration, clock: &Clock) -> Pull {
     if !pod.containers.is_empty() && pod.containers.iter().all(is_pulled) {
         return Pull::Done;
     }
@@ -55,9 +54,9 @@ pub fn state(pod: &PodFacts, limit: Duration, now: Timestamp) -> Pull {
         return Pull::Failed(format!("kubelet ended pod {}: {}: {}", pod.name, end.reason, end.message));
     }
     let waiting = pod.containers.iter().filter(|container| !is_pulled(container));
-    let failure = unschedulable(pod, now)
-        .or_else(|| waiting.into_iter().find_map(|container| container_failure(pod, container, now)));
-    let is_overdue = || pod.created.is_some_and(|created| older(created.local(), limit, now));
+    let failure = unschedulable(pod, clock)
+        .or_else(|| waiting.into_iter().find_map(|container| container_failure(pod, container, clock)));
+    let is_overdue = || pod.created.is_some_and(|created| clock.passed(created.local(), limit));
     match failure {
         Some((_, message)) => Pull::Failed(message),
         None if is_overdue() => Pull::Failed(format!("pod {} has not pulled its images by its deadline", pod.name)),
@@ -135,7 +134,7 @@ pub fn precompiled_note(member: &Member<'_>, image: &str) -> Option<Note> {
 #[cfg(test)]
 mod tests {
     use gpu_operator_common::interned::Interned;
-    use k8s_openapi::jiff::SignedDuration;
+    use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
     use super::*;
     use crate::world::{Exit, PodEnd};
@@ -200,7 +199,7 @@ mod tests {
             (evicted, 1, failed(rejection)),
         ] {
             let now = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds);
-            assert_eq!(state(&pod, LIMIT, now), expected, "{pod:?}");
+            assert_eq!(state(&pod, LIMIT, &Clock::at(now)), expected, "{pod:?}");
         }
     }
 }

@@ -14,11 +14,12 @@ use serde::Serialize;
 
 use crate::{
     assess::{error_line::error_line, member::Member, pod_failure::pod_failure},
+    clock::Clock,
     desired::images,
     note::shown,
     revision,
-    settings::{ASK_AGAIN, VALIDATION_RETRY, VALIDATION_RETRY_AT_MOST, VALIDATION_WAITS},
-    time::{later, older},
+    settings::{VALIDATION_RETRY, VALIDATION_RETRY_AT_MOST, VALIDATION_WAITS},
+    time::later,
     world::{ContainerState, LogTails, PodEnd, PodFacts, Role},
 };
 
@@ -32,10 +33,9 @@ pub struct ValidationState {
     pub pod: Option<String>,
     /// That pod, if its log has to be read.
     pub log_of: Option<String>,
-    pub check_again: Option<Timestamp>,
 }
 
-pub fn of(member: &Member<'_>, log_tails: &LogTails, now: Timestamp) -> ValidationState {
+pub fn of(member: &Member<'_>, log_tails: &LogTails, clock: &Clock) -> ValidationState {
     let mode = member.policy.spec.readiness.validation.mode.unwrap_or_default();
     if mode == ValidationMode::Never {
         return ValidationState::default();
@@ -50,22 +50,21 @@ pub fn of(member: &Member<'_>, log_tails: &LogTails, now: Timestamp) -> Validati
     if steady {
         // A node that was ready before validation was enabled is not tested and stays ready.
         let known = written.as_ref().is_some_and(is_of_this) || member.want().is_some_and(|want| want != member.have);
-        let record = if known { written } else { Some(served_before(revision, now)) };
+        let record = if known { written } else { Some(served_before(revision, clock)) };
         return ValidationState { record, ..ValidationState::default() };
     }
     match written {
         Some(record) if record.result == ValidationResult::Failed => match again_at(member, &record, &revision) {
-            Some(at) if now < at => ValidationState {
+            Some(at) if !clock.reached(at) => ValidationState {
                 hold: Some((Reason::ValidationFailed, retry_message(&record, at))),
                 record: Some(record),
-                check_again: Some(at),
                 ..ValidationState::default()
             },
-            Some(_) => test(member, log_tails, revision, Some(record), now),
-            None => test(member, log_tails, revision, None, now),
+            Some(_) => test(member, log_tails, revision, Some(record), clock),
+            None => test(member, log_tails, revision, None, clock),
         },
         Some(record) if is_of_this(&record) => ValidationState { record: Some(record), ..ValidationState::default() },
-        _ => test(member, log_tails, revision, None, now),
+        _ => test(member, log_tails, revision, None, clock),
     }
 }
 
@@ -96,7 +95,7 @@ fn test(
     log_tails: &LogTails,
     revision: String,
     failed: Option<Validated>,
-    now: Timestamp,
+    clock: &Clock,
 ) -> ValidationState {
     let failures = failed.as_ref().map_or(0, |failed| failed.failures);
     let image = test_image(member);
@@ -104,29 +103,29 @@ fn test(
     let pod = member.pods.iter().copied().find(|pod| pod.role == Role::Validation && pod.name == name);
     let present = pod.filter(|pod| !pod.is_leaving());
     let proof = if is_users_image(member) { Proof::ExitCode } else { Proof::Log(log_tails.get(&name)) };
-    let outcome = present.map_or(Outcome::Open, |pod| outcome(pod, proof, now));
+    let outcome = present.map_or(Outcome::Open, |pod| outcome(pod, proof, clock));
     let validation = ValidationState { pod: Some(name), ..ValidationState::default() };
     let (result, message) = match outcome {
         Outcome::Ended(result, message) => (result, message),
         Outcome::Unread => {
             // Only a few logs are read at a time.
-            let check_again = Some(later(now, ASK_AGAIN));
+            clock.ask_again();
             let log_of = validation.pod.clone();
-            return ValidationState { log_of, check_again, ..until_passed(failed, present, validation, now) };
+            return ValidationState { log_of, ..until_passed(failed, present, validation, clock) };
         }
         Outcome::Unreadable(why) => {
-            let check_again = Some(later(now, ASK_AGAIN));
+            clock.ask_again();
             let unread = format!("the test terminated, but its log cannot be evaluated yet: {why}");
-            let validation = until_passed(failed, present, validation, now);
+            let validation = until_passed(failed, present, validation, clock);
             let hold = validation.hold.filter(|(reason, _)| *reason == Reason::ValidationFailed);
-            return ValidationState { hold: hold.or(Some((Reason::Validating, unread))), check_again, ..validation };
+            return ValidationState { hold: hold.or(Some((Reason::Validating, unread))), ..validation };
         }
-        Outcome::Open => return until_passed(failed, present, validation, now),
+        Outcome::Open => return until_passed(failed, present, validation, clock),
     };
     let record = Validated {
         result,
         of: revision,
-        since: Time(now),
+        since: Time(clock.now()),
         message: shown(&message),
         failures: 0,
         image: None,
@@ -139,47 +138,40 @@ fn test(
         Validated { failures: failures + 1, image: Some(image), boot_id: Some(boot(member).to_owned()), ..record };
     let again = retry_at(&record);
     let hold = Some((Reason::ValidationFailed, retry_message(&record, again)));
-    ValidationState { record: Some(record), hold, check_again: Some(again), ..validation }
+    ValidationState { record: Some(record), hold, ..validation }
 }
 
 fn until_passed(
     failed: Option<Validated>,
     pod: Option<&PodFacts>,
     validation: ValidationState,
-    now: Timestamp,
+    clock: &Clock,
 ) -> ValidationState {
     let again = failed.as_ref().map(retry_at);
     let hold = match failed.as_ref().zip(again) {
         // Until it passes, the last failure stands, so the status does not change.
         Some((failed, again)) => (Reason::ValidationFailed, retry_message(failed, again)),
-        None => under_way(pod, now),
+        None => under_way(pod, clock),
     };
-    let waits = pod.filter(|pod| pod.unschedulable.is_some()).and_then(|pod| pod.created);
-    ValidationState {
-        record: failed,
-        hold: Some(hold),
-        check_again: waits.map(|since| later(since.local(), VALIDATION_WAITS)),
-        ..validation
-    }
+    ValidationState { record: failed, hold: Some(hold), ..validation }
 }
 
-fn under_way(pod: Option<&PodFacts>, now: Timestamp) -> (Reason, String) {
+fn under_way(pod: Option<&PodFacts>, clock: &Clock) -> (Reason, String) {
     let Some(pod) = pod else {
         return (Reason::Validating, "the validation pod does not exist yet".to_owned());
     };
     match &pod.unschedulable {
         Some(why) => (Reason::Validating, format!("pod {} is waiting for a GPU: {why}", pod.name)),
-        None => {
-            pod_failure(pod, now).unwrap_or_else(|| (Reason::Validating, format!("pod {} is testing a GPU", pod.name)))
-        }
+        None => pod_failure(pod, clock)
+            .unwrap_or_else(|| (Reason::Validating, format!("pod {} is testing a GPU", pod.name))),
     }
 }
 
-fn served_before(revision: String, now: Timestamp) -> Validated {
+fn served_before(revision: String, clock: &Clock) -> Validated {
     Validated {
         result: ValidationResult::Skipped,
         of: revision,
-        since: Time(now),
+        since: Time(clock.now()),
         message: "the node was ready before validation was enabled".to_owned(),
         failures: 0,
         image: None,
@@ -221,10 +213,10 @@ pub enum Outcome {
     Ended(ValidationResult, String),
 }
 
-fn outcome(pod: &PodFacts, proof: Proof<'_>, now: Timestamp) -> Outcome {
+fn outcome(pod: &PodFacts, proof: Proof<'_>, clock: &Clock) -> Outcome {
     let name = &pod.name;
     let Some(end) = &pod.end else {
-        let since = pod.created.filter(|created| older(created.local(), VALIDATION_WAITS, now));
+        let since = pod.created.filter(|created| clock.passed(created.local(), VALIDATION_WAITS));
         return match (since, &pod.unschedulable) {
             (Some(since), Some(why)) => Outcome::Ended(
                 ValidationResult::Skipped,
@@ -234,7 +226,7 @@ fn outcome(pod: &PodFacts, proof: Proof<'_>, now: Timestamp) -> Outcome {
         };
     };
     if end.succeeded {
-        let late = end.at.or(pod.created).is_none_or(|ended| older(ended.local(), VALIDATION_WAITS, now));
+        let late = end.at.or(pod.created).is_none_or(|ended| clock.passed(ended.local(), VALIDATION_WAITS));
         return ended_well(name, proof, late);
     }
     let (result, message) = if end.reason.starts_with(OUT_OF) {

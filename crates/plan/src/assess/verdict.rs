@@ -1,13 +1,13 @@
 //! The verdict on a node: its phase, and why; and the verdicts on a stage's pod that does not exist or does not run.
 
 use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
-use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{
         member::{Member, Wait},
         pod_failure::{self, pod_failure, unmounted},
     },
+    clock::Clock,
     container_names::DEVICE_NODES,
     inventory::gpus,
     revision::daemon_set_name,
@@ -40,23 +40,23 @@ pub fn stage_pod_failure(
     stage: Stage,
     pod: &PodFacts,
     phase: Phase,
-    now: Timestamp,
+    clock: &Clock,
 ) -> Option<Verdict> {
     let before = member.pods_of(stage).find(|other| other.name != pod.name);
     if let Some(before) = before.filter(|_| pod.unschedulable.is_some()) {
         let message = format!("pod {} is waiting for pod {} to terminate", pod.name, before.name);
         return Some(Verdict::new(phase, Reason::PodStarting, message));
     }
-    pod_failure(pod, now).map(|(reason, message)| Verdict::new(phase, reason, message))
+    pod_failure(pod, clock).map(|(reason, message)| Verdict::new(phase, reason, message))
 }
 
-pub fn runs<'w>(member: &Member<'w>, world: &World, stage: Stage, now: Timestamp) -> Result<&'w PodFacts, Verdict> {
+pub fn runs<'w>(member: &Member<'w>, world: &World, stage: Stage, clock: &Clock) -> Result<&'w PodFacts, Verdict> {
     let phase = stage.phase();
-    let pod = member.pod(stage).ok_or_else(|| no_pod(member, world, stage, phase, now))?;
-    if let Some(verdict) = stage_pod_failure(member, stage, pod, phase, now) {
+    let pod = member.pod(stage).ok_or_else(|| no_pod(member, world, stage, phase, clock))?;
+    if let Some(verdict) = stage_pod_failure(member, stage, pod, phase, clock) {
         return Err(verdict);
     }
-    if pod.running() { Ok(pod) } else { Err(starting(member, world, phase, pod, now)) }
+    if pod.running() { Ok(pod) } else { Err(starting(member, world, phase, pod, clock)) }
 }
 
 pub fn gpu_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
@@ -85,7 +85,7 @@ fn missing_advice(node: &NodeName, on_bus: u32) -> String {
 }
 
 /// The node has a taint that is not tolerated, the API server rejects the pod, or the pod is about to be created.
-pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase, now: Timestamp) -> Verdict {
+pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase, clock: &Clock) -> Verdict {
     if let Some(taint) = member.untolerated {
         let message = format!(
             "taint {taint} of the node is not tolerated, so no operand is scheduled there; add a toleration for it to the tolerations of defaults or of its pool, or remove them to tolerate every taint"
@@ -101,7 +101,7 @@ pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase, no
     // Another error may pass.
     let wait = Wait { passing: Reason::PodStarting, failure: Reason::PodsForbidden, grace: STAGE_GRACE };
     match refusal {
-        Some(words) if pod_failure::is_decided(words) || member.has_waited(phase, wait, now) => {
+        Some(words) if pod_failure::is_decided(words) || member.has_waited(phase, wait, clock) => {
             Verdict::new(phase, Reason::PodsForbidden, words)
         }
         Some(words) => Verdict::new(
@@ -114,9 +114,9 @@ pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase, no
 }
 
 /// Names the current container, or after a while the volume that kubelet cannot mount.
-pub fn starting(member: &Member<'_>, world: &World, phase: Phase, pod: &PodFacts, now: Timestamp) -> Verdict {
+pub fn starting(member: &Member<'_>, world: &World, phase: Phase, pod: &PodFacts, clock: &Clock) -> Verdict {
     if let Some((reason, message)) = unmounted(world, pod)
-        && member.has_waited(phase, Wait { passing: Reason::PodStarting, failure: reason, grace: STAGE_GRACE }, now)
+        && member.has_waited(phase, Wait { passing: Reason::PodStarting, failure: reason, grace: STAGE_GRACE }, clock)
     {
         return Verdict::new(phase, reason, message);
     }

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     assess::{self, AssessedFleet, Assessment, PolicyMembers, member::Member, verdict::Verdict},
+    clock::Clock,
     desired,
     inventory::{
         self,
@@ -93,19 +94,23 @@ impl Course<'_> {
     fn round(&self) -> Round {
         let models = membership::added_models(self.inputs.catalogue, &self.world);
         let fleet = inventory::take(models.catalogue(), &self.world);
-        let (fleet, variants) = desired::resolve(fleet, &self.inputs.settings.namespace, self.now);
-        let mut fleet = assess::assess(fleet, variants, self.now);
+        let clock = Clock::at(self.now);
+        let (fleet, variants) = desired::resolve(fleet, &self.inputs.settings.namespace, &clock);
+        let mut fleet = assess::assess(fleet, variants, &clock);
         let members = fleet.policies.values_mut().flat_map(|policy| policy.pools.values_mut().flatten());
         for assessed in members.filter(|assessed| self.arrived.contains(&assessed.member.node.name)) {
             assessed.verdict = Verdict::new(Phase::Ready, Reason::AllGpusAllocatable, "");
         }
-        let decided = rollout::decide(&fleet, self.inputs.settings.evicts_pods, self.now);
+        // Nodes do not change with time alone here, only decisions do.
+        let clock = Clock::at(self.now);
+        let decided = rollout::decide(&fleet, self.inputs.settings.evicts_pods, &clock);
         let mut round = Round { excluded: excluded(&fleet), ..Round::default() };
         for (name, decision) in &decided.policies {
             if let Some((policy, members)) = self.world.policies.get(*name).zip(fleet.policies.get(*name)) {
-                self.decided(policy, members, decision, &mut round);
+                self.decided(policy, members, decision, &clock, &mut round);
             }
         }
+        round.next = clock.next();
         round
     }
 
@@ -114,21 +119,20 @@ impl Course<'_> {
         policy: &ClusterGpuPolicy,
         members: &PolicyMembers<'_>,
         decision: &PolicyDecision<'_>,
+        clock: &Clock,
         round: &mut Round,
     ) {
         let name = name_of(policy);
         round.nodes.insert(name.clone(), members.pools.values().map(Vec::len).sum());
         round.events.extend(decision.ledger.clone().map(|content| Event::Ledger(name.clone(), content)));
-        let mut ledger = Ledger::of(policy, &self.world, self.now);
+        let mut ledger = Ledger::of(policy, &self.world, clock);
         for (pool_name, members) in &members.pools {
             let Some(pool) = decision.pools.get(pool_name) else { continue };
             let named = members.first().and_then(|assessed| assessed.member.pool.named);
             ledger.enter(pool_name, members);
             let goals = Goals::of(ledger.pool(pool_name), members);
-            let terms = Terms::of(policy, named, self.inputs.settings.evicts_pods, self.now);
+            let terms = Terms::of(policy, named, self.inputs.settings.evicts_pods, clock);
             round.events.extend(pool.preflight_pods.iter().map(|(name, pod)| Event::Pulled(name.clone(), pod.clone())));
-            let next = [round.next, pool.check_again, decision.check_again];
-            round.next = next.into_iter().flatten().min();
             for assessed in members {
                 let member = &assessed.member;
                 let goal = member.want().map(|want| goals.of_member(member, want));
@@ -144,7 +148,7 @@ impl Course<'_> {
         assessed: &Assessment<'_>,
         decision: &Decision,
         goal: Option<StageRevisions>,
-        terms: &Terms,
+        terms: &Terms<'_>,
         round: &mut Round,
     ) {
         let member = &assessed.member;
@@ -176,7 +180,7 @@ impl Course<'_> {
         }
     }
 
-    fn update(&self, member: &Member<'_>, decision: &Decision, to: &StageRevisions, terms: &Terms) -> Update {
+    fn update(&self, member: &Member<'_>, decision: &Decision, to: &StageRevisions, terms: &Terms<'_>) -> Update {
         let scope = decision.rollout.as_ref().map_or(DisruptionScope::Nothing, |rollout| rollout.scope);
         let ended = self.ended.get(&name_of(member.policy)).copied().unwrap_or_default();
         let users = member.gpu_pods.map(|pods| pods.users.as_slice()).unwrap_or_default();
@@ -268,7 +272,7 @@ fn waiting(assessed: &Assessment<'_>, decision: &Decision) -> Waiting {
 }
 
 /// For a pod of a node that is being updated.
-fn outcome(pod: &GpuPod, terms: &Terms, world: &World) -> PodOutcome {
+fn outcome(pod: &GpuPod, terms: &Terms<'_>, world: &World) -> PodOutcome {
     let (outcome, message) = match fate(pod, &terms.strategy.gpu_pods, &world.refused_evictions) {
         _ if !terms.evicts() => (Outcome::Awaited, String::new()),
         Fate::Leaving | Fate::Awaited => (Outcome::Awaited, String::new()),

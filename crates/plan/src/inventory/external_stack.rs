@@ -11,13 +11,11 @@ use gpu_operator_crd::{
     report::{HostRuntime, Report},
 };
 
-use k8s_openapi::jiff::Timestamp;
-
 use crate::{
+    clock::Clock,
     inventory::{KnownNode, foreign_stacks::ForeignStacks},
     note::{Note, listed},
     settings::PLUGIN_GRACE,
-    time::older,
     world::{ForeignPart, GPU_DRIVER, NodeFacts, Role},
 };
 
@@ -98,7 +96,7 @@ impl ExternalStack {
         stacks: &ForeignStacks<'_>,
         known: &KnownNode<'_>,
         policy: (ForeignStack, Option<PluginFlavor>),
-        now: Timestamp,
+        clock: &Clock,
     ) -> Self {
         let KnownNode { node, gpu_node, report, ref have, .. } = *known;
         let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
@@ -134,7 +132,7 @@ impl ExternalStack {
         // With `External` a device plugin exists even if no DaemonSet is found.
         let is_external = policy.1 == Some(PluginFlavor::External);
         if !is_external {
-            foreign.add_unnamed_plugin(known, now);
+            foreign.add_unnamed_plugin(known, clock);
         }
         foreign.device_plugins = stacks.device_plugins(&node.name).into_iter().collect();
         if let Some(dra) = dra {
@@ -186,7 +184,7 @@ impl ExternalStack {
     /// Adds a device plugin by what it does: GPUs are allocatable, and no plugin of this operator is on the node. Who placed it is not
     /// decisive: a DaemonSet of any name, or a service of the machine's image. Allocatable counts, because kubelet keeps the capacity of a
     /// plugin that is gone for minutes, and it must last, because kubelet takes seconds to withdraw it.
-    fn add_unnamed_plugin(&mut self, known: &KnownNode<'_>, now: Timestamp) {
+    fn add_unnamed_plugin(&mut self, known: &KnownNode<'_>, clock: &Clock) {
         let plugin = Stage::DevicePlugin;
         let status = known.gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
         let before = status.and_then(|status| status.foreign.get(plugin.as_str()));
@@ -197,7 +195,7 @@ impl ExternalStack {
             return;
         }
         let awaited = status.filter(|status| status.reason() == Some(Reason::ForeignDevicePlugin));
-        let lasts = awaited.and_then(GpuNodeStatus::since).is_some_and(|since| older(since, PLUGIN_GRACE, now));
+        let lasts = awaited.and_then(GpuNodeStatus::since).is_some_and(|since| clock.passed(since, PLUGIN_GRACE));
         self.is_proven = lasts || before.is_some();
         let owner = ThirdParty {
             set: UNNAMED.to_owned(),

@@ -21,6 +21,7 @@ use crate::{
         pod_failure::{pod_failure, silent_probe},
         verdict::Verdict,
     },
+    clock::Clock,
     desired::{
         driver::{DriverChoice, is_known_root},
         expected_resources::ExpectedResources,
@@ -118,14 +119,14 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
     }
 }
 
-/// Returns the desired status without the report, and when it must be computed again.
+/// Returns the desired status without the report.
 pub fn member_status(
     assessment: &Assessment<'_>,
     mut verdict: Verdict,
     published: Published<'_>,
     deadline: SignedDuration,
-    now: Timestamp,
-) -> (GpuNodeStatus, Option<Timestamp>) {
+    clock: &Clock,
+) -> GpuNodeStatus {
     let Assessment { member, validation, missing_image, broken_stage, .. } = assessment;
     let before = member.status();
     let waits = verdict.phase != Phase::Ready && !verdict.reason.stops_the_clock();
@@ -133,9 +134,9 @@ pub fn member_status(
     // The phase's deadline counts from the same time as long as the phase lasts, whatever its reasons, unless the phase restarts.
     let goes_on = same_phase.filter(|before| !restarts(member, before, &verdict));
     let begun = goes_on.and_then(|before| before.progressing_since.as_ref()).map(|time| time.0);
-    let begun = begun.or_else(|| begun_unwritten(member, &verdict)).unwrap_or(now);
+    let begun = begun.or_else(|| begun_unwritten(member, &verdict)).unwrap_or_else(|| clock.now());
     let due = add(begun, deadline);
-    if waits && now >= due && !verdict.reason.is_failure() {
+    if waits && clock.reached(due) && !verdict.reason.is_failure() {
         let message = format!(
             "phase {} exceeded readiness.progressDeadline ({:#}); last state: {}",
             verdict.phase.as_str(),
@@ -148,11 +149,11 @@ pub fn member_status(
         .filter(|before| before.reason() == Some(verdict.reason))
         .and_then(|before| before.since.clone())
         // A status that is not written yet must not differ in every plan, because the policy already reports it.
-        .or_else(|| member.report_awaited_since().filter(|_| member.is_awaited(now)).map(Time))
-        .unwrap_or(Time(now));
+        .or_else(|| member.report_awaited_since().filter(|_| member.is_awaited(clock)).map(Time))
+        .unwrap_or(Time(clock.now()));
     let gpus = counts(assessment, &verdict);
     let known = before.map(|before| before.conditions.as_slice()).unwrap_or_default();
-    let status = GpuNodeStatus {
+    GpuNodeStatus {
         observed_generation: published.generation,
         conditions: gpu_node_conditions::of(
             &verdict,
@@ -160,7 +161,7 @@ pub fn member_status(
             published.health,
             published.generation,
             known,
-            now,
+            clock,
         ),
         report: None,
         model: member.model().map(str::to_owned),
@@ -185,8 +186,7 @@ pub fn member_status(
         cdi_disabled: member.disables_cdi,
         past_resource_names: past_resource_names(member.node, before, member.resource_layout.resource.as_deref()),
         published_labels: published.labels.clone(),
-    };
-    (status, (waits && due > now).then_some(due))
+    }
 }
 
 /// Returns the begin of a transient phase that is not written yet because it follows another one: when the node's last pod was created or
@@ -213,19 +213,19 @@ pub fn unmanaged_status(
     world: &World,
     unmanaged: &UnmanagedNode<'_>,
     leaving: Leaving<'_>,
-    now: Timestamp,
+    clock: &Clock,
 ) -> GpuNodeStatus {
     let (node, gpu_node) = (unmanaged.node, unmanaged.gpu_node);
     let before = gpu_node.and_then(|gpu_node| gpu_node.status.clone()).unwrap_or_default();
     let mut gpus = GpuCounts { allocatable: node.allocatable.total(), ..before.gpus.clone() };
     if leaving.stays() {
-        return leaving_status(world, unmanaged, leaving, GpuNodeStatus { gpus, ..before }, now);
+        return leaving_status(world, unmanaged, leaving, GpuNodeStatus { gpus, ..before }, clock);
     }
     let (reason, message) = match unmanaged.why {
         Unmanaged::NoGpu => (Reason::NoPolicy, "the node has no NVIDIA GPU".to_owned()),
         Unmanaged::Unreported => {
             let probe = unmanaged.probe_pod();
-            let failure = probe.and_then(|pod| pod_failure(pod, now));
+            let failure = probe.and_then(|pod| pod_failure(pod, clock));
             (Reason::ProbeMissing, silent_probe(probe, failure, ""))
         }
         Unmanaged::NoPolicy => (
@@ -250,7 +250,7 @@ pub fn unmanaged_status(
         phase: Phase::Unmanaged,
         reason: Some(reason.into()),
         message,
-        since: same.or(Some(Time(now))),
+        since: same.or(Some(Time(clock.now()))),
         past_resource_names: past_resource_names(node, Some(&before), None),
         ..GpuNodeStatus::default()
     }
@@ -262,7 +262,7 @@ fn leaving_status(
     unmanaged: &UnmanagedNode<'_>,
     leaving: Leaving<'_>,
     before: GpuNodeStatus,
-    now: Timestamp,
+    clock: &Clock,
 ) -> GpuNodeStatus {
     if leaving == Leaving::Unknown && before.phase == Phase::Unmanaged && before.reason.is_some() {
         // What was found when the pods were last listed is still the best that is known.
@@ -299,7 +299,7 @@ fn leaving_status(
         reason: Some(Reason::Leaving.into()),
         message,
         waits_on,
-        since: Some(Time(since.unwrap_or(now))),
+        since: Some(Time(since.unwrap_or_else(|| clock.now()))),
         deadline: None,
         progressing_since: None,
         ..before

@@ -1,12 +1,9 @@
 //! The conditions of a GpuNode, from the same verdict as its phase. `Ready` and `Stalled` are compatible with kstatus.
 
 use gpu_operator_crd::{NodeConditionType, Phase, Reason, policy::Stage};
-use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::{Condition, Time},
-    jiff::Timestamp,
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use crate::{assess::verdict::Verdict, note::shown, world::OwnCondition};
+use crate::{assess::verdict::Verdict, clock::Clock, note::shown, world::OwnCondition};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Answer {
@@ -23,7 +20,7 @@ pub fn of(
     health: Option<&OwnCondition>,
     generation: Option<i64>,
     before: &[Condition],
-    now: Timestamp,
+    clock: &Clock,
 ) -> Vec<Condition> {
     let healthy = health.cloned().unwrap_or_else(|| OwnCondition {
         status: "Unknown".to_owned(),
@@ -54,7 +51,7 @@ pub fn of(
             reason,
             message: shown(&message),
             observed_generation: generation,
-            last_transition_time: unchanged.map_or(Time(now), |known| known.last_transition_time.clone()),
+            last_transition_time: unchanged.map_or(Time(clock.now()), |known| known.last_transition_time.clone()),
         }
     };
     answers.chain([healthy]).map(condition).collect()

@@ -1,13 +1,14 @@
 //! The writes for a node that a policy governs.
 
-use gpu_operator_crd::{GpuNodeStatus, Phase, gpunode::RolloutStep, keys, reason::Reason};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use gpu_operator_crd::{Phase, gpunode::RolloutStep, keys, reason::Reason};
+use k8s_openapi::jiff::SignedDuration;
 
 use crate::{
     assess::{
-        Assessment, phase,
+        Assessment,
         verdict::{self, Verdict},
     },
+    clock::Clock,
     note::Note,
     output::{
         body::Body,
@@ -20,8 +21,6 @@ use crate::{
         write::{Plan, Write},
     },
     rollout::{decision::Decision, eviction::Eviction, recreate_pods},
-    settings::ASK_AGAIN,
-    time::later,
 };
 
 /// Returns how the policy counts the node.
@@ -31,7 +30,7 @@ pub fn add<'m>(
     decision: &Decision,
     drained: &Drained<'_>,
     deadline: SignedDuration,
-    now: Timestamp,
+    clock: &Clock,
 ) -> Counted<'m> {
     let member = &assessment.member;
     let name = &member.node.name;
@@ -47,11 +46,14 @@ pub fn add<'m>(
     let verdict = merge_notes(assessment, decision, &labels.conflicts);
     let spec = gpu_node::spec_write(member.gpu_node, member.node, gpu_node::member_spec(member, decision));
     let generation = gpu_node::generation(member.gpu_node, spec.as_ref());
-    let health = node_conditions::health_condition(member, now);
+    let health = node_conditions::health_condition(member, clock);
     let published = Published { labels: &labels.published, cuda, generation, health: health.as_ref() };
-    let (status, again) = gpu_node::member_status(assessment, verdict, published, deadline, now);
-    let awaited = member.is_awaited(now);
-    plan.check(again.into_iter().chain(checks(assessment, &status, now)));
+    let status = gpu_node::member_status(assessment, verdict, published, deadline, clock);
+    let awaited = member.is_awaited(clock);
+    // A verdict that is neither final nor a failure may change with what no watch reports.
+    if !status.is_ready() && status.reason().is_some_and(|reason| !reason.is_failure()) {
+        clock.ask_again();
+    }
     if !awaited {
         plan.writes.extend(spec.map(|spec| Write::new(name, Body::Spec(Box::new(spec)))));
         let write = gpu_node::status_write(member.gpu_node, member.node, &status);
@@ -62,7 +64,7 @@ pub fn add<'m>(
         }));
     }
     plan.writes.extend(presence::write(member.node, true));
-    plan.writes.extend(node_conditions::write(member, health, &status, now));
+    plan.writes.extend(node_conditions::write(member, health, &status, clock));
     plan.writes.extend(node_taints::write(member, &status, drained));
     plan.has_waiting_pods |= node_taints::are_awaited(member, &status);
     plan.writes.extend(node_taints::cordon(member.node, decision.cordon));
@@ -70,8 +72,8 @@ pub fn add<'m>(
         let Eviction { pod, uid, is_check } = eviction;
         Write::new(pod, if *is_check { Body::EvictionCheck(uid.clone()) } else { Body::Eviction(uid.clone()) })
     }));
-    plan.writes.extend(recreate_pods::pods_with_broken_driver_files(assessment, now).map(Write::delete_pod));
-    if let Some(pod) = node_conditions::plugin_to_restart(member, now) {
+    plan.writes.extend(recreate_pods::pods_with_broken_driver_files(assessment, clock).map(Write::delete_pod));
+    if let Some(pod) = node_conditions::plugin_to_restart(member, clock) {
         let event = Transition {
             subject: Subject::Node(name.clone(), member.node.uid.clone()),
             reason: Reason::DevicePluginRestarted,
@@ -83,20 +85,6 @@ pub fn add<'m>(
     let write = labels.write.filter(|_| !awaited || member.model().is_some());
     plan.writes.extend(write.map(|write| Write::new(name, Body::Labels(write))));
     Counted::of(member, status)
-}
-
-/// Returns when the node must be planned again because its state depends on the time.
-fn checks(assessment: &Assessment<'_>, status: &GpuNodeStatus, now: Timestamp) -> impl Iterator<Item = Timestamp> {
-    let member = &assessment.member;
-    let ahead = move |at: &Timestamp| now < *at;
-    // A verdict that is neither final nor a failure may change with the time.
-    let passing = !status.is_ready() && status.reason().is_some_and(|reason| !reason.is_failure());
-    let report = member.is_awaited(now).then(|| member.report_due().unwrap_or(now));
-    let single = [member.health.check_again, passing.then(|| later(now, ASK_AGAIN)), report];
-    let timed = [assessment.validation.check_again, member.guard_due()];
-    let broken = assessment.broken_stage.as_ref().and_then(|broken| phase::broken_stage_counts_from(broken, status));
-    let crashes = member.crashes_count_until().chain(broken);
-    single.into_iter().flatten().chain(timed.into_iter().flatten().chain(crashes).filter(ahead))
 }
 
 /// Merges further notes into the verdict, unless the verdict itself is more urgent.

@@ -3,14 +3,14 @@
 use gpu_operator_crd::{
     GpuNodeStatus, NodeConditionType, health::HealthState, keys, policy::Stage, reason::Reason, report::NvmlState,
 };
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
     assess::member::Member,
+    clock::Clock,
     note::shown,
     output::{body::Body, urgency, write::Write},
     settings::GRACE,
-    time::older,
     world::{NodeFacts, OwnCondition, OwnConditions, PodFacts},
 };
 
@@ -26,7 +26,7 @@ pub fn write(
     member: &Member<'_>,
     health: Option<OwnCondition>,
     status: &GpuNodeStatus,
-    now: Timestamp,
+    clock: &Clock,
 ) -> Option<Write> {
     let present = &member.node.own_conditions;
     let known = |kind| present.get(kind).cloned();
@@ -40,8 +40,8 @@ pub fn write(
     let ready = match member.policy.spec.readiness.node_condition {
         false => None,
         // The status of a node whose report is about to arrive is not written either.
-        true if member.is_awaited(now) => known(keys::READY_CONDITION),
-        true => ready(member, status, now),
+        true if member.is_awaited(clock) => known(keys::READY_CONDITION),
+        true => ready(member, status, clock),
     };
     let wanted = [(keys::HEALTH_CONDITION, healthy), (keys::READY_CONDITION, ready)];
     let wanted: OwnConditions = wanted.into_iter().filter_map(|(kind, wanted)| Some((kind, wanted?))).collect();
@@ -55,7 +55,7 @@ pub fn write(
 }
 
 /// Nothing is known of a node that is away, or whose probe has not reported since its boot, unless its GPUs are allocatable.
-fn ready(member: &Member<'_>, status: &GpuNodeStatus, now: Timestamp) -> Option<OwnCondition> {
+fn ready(member: &Member<'_>, status: &GpuNodeStatus, clock: &Clock) -> Option<OwnCondition> {
     let is_ready = |condition: &&Condition| condition.type_ == NodeConditionType::Ready.as_str();
     let Condition { reason, message, .. } = status.conditions.iter().find(is_ready)?;
     let is_unknown = status.reason().is_some_and(Reason::is_away) || member.report.is_none();
@@ -65,7 +65,7 @@ fn ready(member: &Member<'_>, status: &GpuNodeStatus, now: Timestamp) -> Option<
         (false, false) => "False",
     };
     let before = member.node.own_conditions.get(keys::READY_CONDITION).filter(|before| before.status == written);
-    let since = before.and_then(|before| before.since).unwrap_or(now);
+    let since = before.and_then(|before| before.since).unwrap_or_else(|| clock.now());
     Some(OwnCondition {
         status: written.to_owned(),
         reason: reason.clone(),
@@ -74,7 +74,7 @@ fn ready(member: &Member<'_>, status: &GpuNodeStatus, now: Timestamp) -> Option<
     })
 }
 
-pub fn health_condition(member: &Member<'_>, now: Timestamp) -> Option<OwnCondition> {
+pub fn health_condition(member: &Member<'_>, clock: &Clock) -> Option<OwnCondition> {
     let state = member.health.state?;
     let (status, reason) = match state {
         HealthState::Unhealthy => ("False", Reason::GpuUnhealthy),
@@ -94,7 +94,7 @@ pub fn health_condition(member: &Member<'_>, now: Timestamp) -> Option<OwnCondit
     // Each reason is a severity: whatever acts on a degraded GPU after some time counts from the degradation, not from the end of an
     // earlier, worse problem.
     let same = before.filter(|before| before.status == status && before.reason == reason);
-    let since = same.and_then(|before| before.since).unwrap_or(now);
+    let since = same.and_then(|before| before.since).unwrap_or_else(|| clock.now());
     Some(OwnCondition {
         status: status.to_owned(),
         reason: reason.to_owned(),
@@ -105,7 +105,7 @@ pub fn health_condition(member: &Member<'_>, now: Timestamp) -> Option<OwnCondit
 
 /// Returns the device plugin's pod if it withholds GPUs that recovered after its start: plugins do not offer a recovered GPU again. A new
 /// pod starts after the recovery, so it is restarted only once for each.
-pub fn plugin_to_restart<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w PodFacts> {
+pub fn plugin_to_restart<'w>(member: &Member<'w>, clock: &Clock) -> Option<&'w PodFacts> {
     let pod = member.pod(Stage::DevicePlugin).filter(|pod| pod.running())?;
     let started = pod.running_since()?.reported();
     let report = member.report.filter(|report| report.nvml.state == NvmlState::Answering)?;
@@ -115,5 +115,5 @@ pub fn plugin_to_restart<'w>(member: &Member<'w>, now: Timestamp) -> Option<&'w 
     let recovered = recovered.map(|since| since.0).filter(|since| *since > started).max()?;
     let withheld = member.node.ready && member.expected_resources.as_ref()?.lacks(&member.node.allocatable).is_some();
     // Kubelet and plugin have a grace period to detect the recovery.
-    (withheld && member.rollout().is_none() && older(recovered, GRACE, now)).then_some(pod)
+    (withheld && member.rollout().is_none() && clock.passed(recovered, GRACE)).then_some(pod)
 }

@@ -10,11 +10,12 @@ use gpu_operator_crd::{
     },
     reason::Reason,
 };
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::policy_conditions::Trouble;
 use crate::{
+    clock::Clock,
     note::shown,
     output::{
         counted::{Counted, DriverVersion, count},
@@ -43,7 +44,7 @@ pub fn status(
     nodes: &[Counted<'_>],
     others: Others<'_>,
     trouble: Trouble<'_>,
-    now: Timestamp,
+    clock: &Clock,
 ) -> ClusterGpuPolicyStatus {
     let (counts, gpus) = count(nodes.iter());
     let leaving = u32::try_from(others.leaving.len()).unwrap_or(u32::MAX);
@@ -62,7 +63,7 @@ pub fn status(
         overlaps: &overlaps,
         trouble,
     };
-    let conditions = verdicts.conditions(now);
+    let conditions = verdicts.conditions(clock);
     let summary = summary(&conditions, &counts, &gpus);
     ClusterGpuPolicyStatus {
         observed_generation: policy.metadata.generation,

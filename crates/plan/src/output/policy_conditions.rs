@@ -7,13 +7,11 @@ use gpu_operator_crd::{
     policy_status::{Attention, GpuTotals, NodeCounts, Overlap, PoolStatus},
     reason::Reason,
 };
-use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::{Condition, Time},
-    jiff::Timestamp,
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::{
     assess::pod_failure::AgentRefusal,
+    clock::Clock,
     desired::effective_spec,
     inventory::membership::PoolProblems,
     note::{Note, shown},
@@ -59,7 +57,7 @@ pub struct Verdicts<'a> {
 }
 
 impl Verdicts<'_> {
-    pub fn conditions(&self, now: Timestamp) -> Vec<Condition> {
+    pub fn conditions(&self, clock: &Clock) -> Vec<Condition> {
         let stalled = self.stalled();
         let conditions = [
             (ConditionType::Ready, self.ready()),
@@ -69,7 +67,7 @@ impl Verdicts<'_> {
             (ConditionType::Accepted, self.accepted()),
         ];
         let of = |(kind, (is, reason, message)): (_, Answer)| {
-            condition(self.policy, kind, if is { "True" } else { "False" }, reason, &message, now)
+            condition(self.policy, kind, if is { "True" } else { "False" }, reason, &message, clock)
         };
         conditions.into_iter().map(of).collect()
     }
@@ -296,14 +294,14 @@ fn required(policy: &ClusterGpuPolicy, serving: u32) -> u32 {
 }
 
 /// Nothing is known of the policy once the operator is uninstalled.
-pub fn uninstalled(policy: &ClusterGpuPolicy, now: Timestamp) -> Vec<Condition> {
+pub fn uninstalled(policy: &ClusterGpuPolicy, clock: &Clock) -> Vec<Condition> {
     use ConditionType::{Accepted, Degraded, Ready, Reconciling, Stalled};
     let of = |kind| {
         let message = match kind {
             Ready => UNINSTALLED,
             Reconciling | Stalled | Degraded | Accepted => "the operator was uninstalled; see condition Ready",
         };
-        condition(policy, kind, "Unknown", Reason::OperatorUninstalled, message, now)
+        condition(policy, kind, "Unknown", Reason::OperatorUninstalled, message, clock)
     };
     [Ready, Reconciling, Stalled, Degraded, Accepted].map(of).into()
 }
@@ -314,7 +312,7 @@ fn condition(
     status: &str,
     reason: Reason,
     message: &str,
-    now: Timestamp,
+    clock: &Clock,
 ) -> Condition {
     let before = policy.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let unchanged = before.iter().find(|condition| condition.type_ == kind.as_str() && condition.status == status);
@@ -324,6 +322,6 @@ fn condition(
         reason: reason.as_str().to_owned(),
         message: shown(message),
         observed_generation: policy.metadata.generation,
-        last_transition_time: unchanged.map_or(Time(now), |condition| condition.last_transition_time.clone()),
+        last_transition_time: unchanged.map_or(Time(clock.now()), |condition| condition.last_transition_time.clone()),
     }
 }

@@ -3,12 +3,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicyStatus, NodeName, PolicyName, policy_status::RolloutStatus, reason::Reason,
 };
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 
 use super::policy_conditions;
 use crate::{
     assess::{AssessedFleet, Assessment, PolicyMembers, pod_failure},
+    clock::Clock,
     inventory::{
         UnmanagedNode,
         membership::{self, PoolProblems, name_of},
@@ -30,8 +31,7 @@ use crate::{
         ledger::{Content, recorded},
         window,
     },
-    settings::{ASK_AGAIN, PROGRESS_DEADLINE, Settings},
-    time::later,
+    settings::{PROGRESS_DEADLINE, Settings},
     world::{HeldWrite, World},
 };
 
@@ -47,7 +47,7 @@ pub struct Context<'f> {
     pub leavers: Leavers,
     /// With another installation of this operator.
     pub conflict: Option<HeldWrite>,
-    pub now: Timestamp,
+    pub clock: &'f Clock,
 }
 
 impl Context<'_> {
@@ -57,7 +57,7 @@ impl Context<'_> {
 }
 
 pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
-    let Context { settings, fleet, now, .. } = *context;
+    let Context { settings, fleet, clock, .. } = *context;
     let world = fleet.world;
     let name = name_of(policy);
     let deadline = policy.spec.readiness.progress_deadline.map_or(PROGRESS_DEADLINE, Into::into);
@@ -76,7 +76,9 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         plan.questions.gpu_pods.extend(decision.questions.iter().cloned());
         let recreated = decision.delete_pods.iter().filter_map(|name| world.pods.get(name));
         plan.writes.extend(recreated.map(|pod| Write::delete_pod(pod)));
-        plan.check(decision.ask_again.then(|| later(now, ASK_AGAIN)).into_iter().chain(decision.check_again));
+        if decision.ask_again {
+            clock.ask_again();
+        }
         if let Some(why) = &decision.halted {
             halted.insert(pool.clone(), why.clone());
         }
@@ -89,12 +91,11 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         not_drained.extend(drained.message(pool));
         for assessed in members {
             if let Some(decision) = decision.nodes.get(&assessed.member.node.name) {
-                counted.push(node::add(plan, assessed, decision, &drained, deadline, now));
+                counted.push(node::add(plan, assessed, decision, &drained, deadline, clock));
             }
         }
     }
     if let Some(rollout) = rollout {
-        plan.check(rollout.check_again);
         plan.writes.extend(rollout.ledger.as_ref().map(|content| ledger_write(policy, content)));
     }
     let mut pool_problems = unmet;
@@ -122,7 +123,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         failed_updates: u32::try_from(failed).unwrap_or(u32::MAX),
         published_keys: records::published_taint_keys(policy, world),
     };
-    let status = policy::status(policy, &counted, others, trouble, now);
+    let status = policy::status(policy, &counted, others, trouble, clock);
     // The ledger is written apart.
     let written = policy.status.as_ref().map(without_ledger);
     let before = written.clone().unwrap_or_default();

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 
 use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{GpuNode, GpuNodeSpec, keys};
-use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::{
+    clock::Clock,
     inventory::{KnownNode, UnmanagedNode, membership::Unmanaged, records::belongs_to},
     output::{
         body::{Body, Kind},
@@ -17,7 +17,6 @@ use crate::{
         write::{Plan, Write},
     },
     settings::NODE_GRACE,
-    time::later,
     world::{NodeFacts, ObservedTime, World},
 };
 
@@ -87,37 +86,34 @@ fn deletion(known: &KnownNode<'_>, is_clean: bool) -> Option<Write> {
 /// earlier Node, nothing that would become part of it is written, and so no labels, which it has to record. Conditions and taints stay too:
 /// the health in such a report may be that of another machine, and no record would name the policy whose finalizer waits for their removal.
 /// [`NODE_GRACE`] is counted from the creation by the API server's clock: if that differs, a GpuNode is deleted later, or once in vain.
-pub fn remove_stale(plan: &mut Plan, world: &World, now: Timestamp) {
+pub fn remove_stale(plan: &mut Plan, world: &World, clock: &Clock) {
     let mut uncertain: BTreeSet<&str> = BTreeSet::new();
     for (name, gpu_node) in &world.gpu_nodes {
         let created = gpu_node.creation_timestamp().map(|created| created.0);
         let is_ownerless = gpu_node.owner_references().is_empty();
-        let grace = created.map_or(now, |created| later(created, NODE_GRACE));
-        let due = match world.nodes.get(name) {
+        let is_due = || created.is_none_or(|created| clock.passed(created, NODE_GRACE));
+        let is_stale = match world.nodes.get(name) {
             Some(node) if belongs_to(gpu_node, node) => continue,
             // The next report shows whether its kubelet has not reported a reboot yet, or the probe of an earlier Node is still
             // running. No probe outlives its Node for long.
             Some(node) if is_ownerless && created >= node.created.map(ObservedTime::reported) => {
-                if now < grace {
+                if !is_due() {
                     uncertain.insert(name.as_str());
-                    plan.check([grace]);
                 }
                 continue;
             }
             Some(_) => {
                 uncertain.insert(name.as_str());
-                now
+                true
             }
             // It may be that of a new node, which is known before its Node.
-            None if is_ownerless => grace,
+            None if is_ownerless => is_due(),
             // Kubernetes deletes it.
             None => continue,
         };
         let Some(uid) = gpu_node.uid().filter(|_| gpu_node.metadata.deletion_timestamp.is_none()) else { continue };
-        if now >= due {
+        if is_stale {
             plan.writes.push(Write { body: Body::Delete(Some(uid)), ..Write::delete(Kind::GpuNode, name.as_str()) });
-        } else {
-            plan.check([due]);
         }
     }
     let is_part_of_it = |body: &Body| matches!(body, Body::Spec(_) | Body::Status(_) | Body::Labels(_));

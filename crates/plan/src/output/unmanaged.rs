@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     assess::AssessedFleet,
+    clock::Clock,
     inventory::{KnownNode, UnmanagedNode, membership::Unmanaged},
     rollout::{
         Rollout,
@@ -28,10 +29,10 @@ use crate::{
 };
 
 /// Returns which nodes are leaving.
-pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, now: Timestamp) -> Leavers {
+pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, clock: &Clock) -> Leavers {
     let world = fleet.world;
     let mut leavers = Leavers::default();
-    let mut removals = ToolkitRemovals::of(world, now);
+    let mut removals = ToolkitRemovals::of(world, clock);
     for unmanaged in &fleet.unmanaged {
         let node = unmanaged.node;
         // A key that another manager keeps setting is removed as well, but must not block the deletion of a policy.
@@ -39,7 +40,7 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
             && node_conditions::is_clean(node)
             && node_taints::is_clean(node)
             && !node.own_cordon;
-        let leaving = Leaving::of(world, unmanaged, is_clean, now);
+        let leaving = Leaving::of(world, unmanaged, is_clean, clock);
         if leaving == Leaving::Unknown {
             plan.questions.gpu_pods.insert(node.name.clone());
         }
@@ -48,15 +49,13 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
         if presence.is_deleted {
             continue;
         }
-        let awaited_until = report_due(unmanaged).filter(|due| now < *due);
-        plan.check(awaited_until);
-        let described = unmanaged.gpu_node.filter(|_| awaited_until.is_none());
-        let status = described.map(|_| gpu_node::unmanaged_status(world, unmanaged, leaving, now));
+        let is_awaited = report_due(unmanaged).is_some_and(|due| !clock.reached(due));
+        let described = unmanaged.gpu_node.filter(|_| !is_awaited);
+        let status = described.map(|_| gpu_node::unmanaged_status(world, unmanaged, leaving, clock));
         if !is_clean {
             leavers.add(unmanaged, status.as_ref());
         }
-        let (keeps, until) = kept(&mut removals, unmanaged, leaving, status.as_ref(), now);
-        plan.check(leaving.check_again(now).into_iter().chain(until));
+        let keeps = kept(&mut removals, unmanaged, leaving, status.as_ref(), clock);
         let labels =
             if leaving.stays() { node_labels::restored(node, &keeps) } else { node_labels::none(node, &keeps) };
         plan.writes.extend(labels.write.map(|write| Write::new(&node.name, Body::Labels(write))));
@@ -66,8 +65,7 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
         }
         plan.writes.extend(node_taints::cordon(node, false));
         if let Some(status) = status {
-            let spec = spec(unmanaged, leaving, is_clean, keeps, now);
-            plan.check(spec.rollout.as_ref().map(deadline));
+            let spec = spec(unmanaged, leaving, is_clean, keeps, clock);
             let updates_begun = rollout.strays.get(&node.name).copied().unwrap_or_default().max(spec.updates_begun);
             let spec = gpu_node::spec_write(unmanaged.gpu_node, node, GpuNodeSpec { updates_begun, ..spec });
             let observed_generation = gpu_node::generation(unmanaged.gpu_node, spec.as_ref());
@@ -85,29 +83,27 @@ fn report_due(unmanaged: &UnmanagedNode<'_>) -> Option<Timestamp> {
     Some(later(created.0, REPORT_GRACE))
 }
 
-/// Returns the revisions that a node keeps for now, and when that changes: a toolkit whose removal is pending, and a driver until no other pod
+/// Returns the revisions that a node keeps for now: a toolkit whose removal is pending, and a driver until no other pod
 /// of this operator uses it.
 fn kept<'w>(
     removals: &mut ToolkitRemovals<'w>,
     unmanaged: &UnmanagedNode<'w>,
     leaving: Leaving<'_>,
     status: Option<&GpuNodeStatus>,
-    now: Timestamp,
-) -> (StageRevisions, Option<Timestamp>) {
+    clock: &Clock,
+) -> StageRevisions {
     let KnownNode { node, report, ref have, ref pods, .. } = **unmanaged;
     if leaving.stays() {
-        return (have.clone(), None);
+        return have.clone();
     }
     if leaving == Leaving::Closing {
-        return (StageRevisions { mps: None, device_plugin: None, ..have.clone() }, None);
+        return StageRevisions { mps: None, device_plugin: None, ..have.clone() };
     }
     let since = status.and_then(GpuNodeStatus::since);
     let driver = have.driver.as_ref();
-    let driver = since.and_then(|since| leaving::driver_kept_by(node, driver, pods, report, since, now));
+    let driver = since.and_then(|since| leaving::driver_kept_by(node, driver, pods, report, since, clock));
     let toolkit = removals.kept_by(node, have.toolkit.as_ref());
-    let until = driver.iter().chain(&toolkit).map(|(_, until)| *until).min();
-    let [driver, toolkit] = [driver, toolkit].map(|kept| kept.map(|(revision, _)| revision));
-    (StageRevisions { driver, toolkit, ..StageRevisions::default() }, until)
+    StageRevisions { driver, toolkit, ..StageRevisions::default() }
 }
 
 /// Names the policy until its Node is clean, because the policy's finalizer waits for that.
@@ -116,7 +112,7 @@ fn spec(
     leaving: Leaving<'_>,
     is_clean: bool,
     keeps: StageRevisions,
-    now: Timestamp,
+    clock: &Clock,
 ) -> GpuNodeSpec {
     let KnownNode { node, gpu_node, ref pods, .. } = **unmanaged;
     let before = gpu_node.map(|gpu_node| gpu_node.spec.clone()).unwrap_or_default();
@@ -130,7 +126,7 @@ fn spec(
         before
     } else if leaving.stays() {
         // An update that has been interrupted goes on if the node is governed again. At its deadline it ends, so that its slot can be freed.
-        let rollout = before.rollout.filter(|rollout| now < deadline(rollout));
+        let rollout = before.rollout.filter(|rollout| !clock.reached(deadline(rollout)));
         let release_driver = before.release_driver && rollout.is_some();
         GpuNodeSpec { rollout, release_driver, report_holders: false, ..before }
     } else {

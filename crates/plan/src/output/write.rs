@@ -314,11 +314,6 @@ impl Plan {
         self.writes.iter().flat_map(|write| &write.events)
     }
 
-    /// Records that the plan may change at this time.
-    pub fn check(&mut self, again: impl IntoIterator<Item = Timestamp>) {
-        self.check_again = self.check_again.into_iter().chain(again).min();
-    }
-
     /// Each target once: a pod may have to be recreated for several reasons.
     pub fn sort(&mut self) {
         self.writes.sort_by(|one, other| one.target.cmp(&other.target));

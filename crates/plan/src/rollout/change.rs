@@ -6,13 +6,11 @@ use gpu_operator_crd::{
     policy::Stage,
     report::DriverFacts,
 };
-use k8s_openapi::{
-    api::core::v1::{Container, PodSpec},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::core::v1::{Container, PodSpec};
 
 use crate::{
     assess::{member::Member, mig},
+    clock::Clock,
     container_names::{DIVIDER, GUARD, INSTALLER},
     desired::driver::DriverChoice,
     revision,
@@ -115,30 +113,30 @@ pub fn daemon_sets_exist(want: &StageRevisions, world: &World) -> bool {
 }
 
 /// For a driver of this operator, or for a change of the MIG layout.
-pub fn must_release(member: &Member<'_>, now: Timestamp) -> bool {
-    mig::is_blocked(member) || probe_blocks_driver(member, now)
+pub fn must_release(member: &Member<'_>, clock: &Clock) -> bool {
+    mig::is_blocked(member) || probe_blocks_driver(member, clock)
 }
 
 /// Whether the driver's container may be waiting until no program uses the driver: in its guard, or because it has failed. While no module
 /// is loaded, no program can use the driver.
-pub fn driver_awaits_users(member: &Member<'_>, now: Timestamp) -> bool {
+pub fn driver_awaits_users(member: &Member<'_>, clock: &Clock) -> bool {
     if member.report.is_none_or(|report| report.driver.loaded.is_none()) {
         return false;
     }
     let crashed = |pod: &PodFacts| pod.containers.iter().any(|container| container.last_failure.is_some());
     let failed = member.pod(Stage::Driver).is_some_and(|pod| crashed(pod) && !pod.running());
-    failed || member.guard_is_waiting() || member.guard_due().is_some_and(|until| now >= until)
+    failed || member.guard_is_waiting() || member.guard_due().is_some_and(|until| clock.reached(until))
 }
 
 /// As [`driver_awaits_users`], for programs other than those of GPU pods.
-pub fn driver_awaits_programs(member: &Member<'_>, now: Timestamp) -> bool {
-    driver_awaits_users(member, now) && member.gpu_pods.is_some_and(|pods| !pods.use_driver())
+pub fn driver_awaits_programs(member: &Member<'_>, clock: &Clock) -> bool {
+    driver_awaits_users(member, clock) && member.gpu_pods.is_some_and(|pods| !pods.use_driver())
 }
 
 /// Whether the probe blocks a driver of this operator: a module is loaded, and another version has to replace it, or the driver's container
 /// has failed or waits in its guard. A container that is merely not running yet proves nothing: it loads the module before it is reported
 /// as running, and the watch of pods may be behind the probe's report. Once requested, the release lasts until the driver is running.
-fn probe_blocks_driver(member: &Member<'_>, now: Timestamp) -> bool {
+fn probe_blocks_driver(member: &Member<'_>, clock: &Clock) -> bool {
     let Some(loaded) = member.report.and_then(|report| report.driver.loaded.as_deref()) else {
         return false;
     };
@@ -152,6 +150,6 @@ fn probe_blocks_driver(member: &Member<'_>, now: Timestamp) -> bool {
     // While pods use the GPUs, a release does not help, and the health of the GPUs would not be monitored.
     let wins = member.gpu_pods.map_or(asked, |pods| !pods.use_driver());
     let up = member.pod(Stage::Driver).is_some_and(PodFacts::running) && !member.guard_is_waiting();
-    !up && wins && (asked || driver_awaits_users(member, now))
+    !up && wins && (asked || driver_awaits_users(member, clock))
         || (!choice.fits(loaded) && !member.driver_waits_for_its_turn())
 }

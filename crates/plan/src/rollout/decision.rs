@@ -49,8 +49,6 @@ pub struct PoolDecision {
     pub questions: BTreeSet<NodeName>,
     /// Whether a node is waiting for a change that no watch reports.
     pub ask_again: bool,
-    /// When a decision changes without an event.
-    pub check_again: Option<Timestamp>,
     /// Device plugins that have to restore a MIG layout, and toolkits that restart the container runtime.
     pub delete_pods: BTreeSet<String>,
     /// By name.
@@ -64,10 +62,6 @@ impl PoolDecision {
             self.questions.insert(member.node.name.clone());
         }
     }
-
-    pub fn check(&mut self, at: Timestamp) {
-        self.check_again = self.check_again.into_iter().chain([at]).min();
-    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -75,8 +69,6 @@ pub struct PolicyDecision<'f> {
     pub pools: BTreeMap<&'f PoolName, PoolDecision>,
     /// If it changes.
     pub ledger: Option<Content>,
-    /// When its ledger changes without an event.
-    pub check_again: Option<Timestamp>,
     /// Why updates are pending, beside other updates that make progress.
     pub waits_for: Option<String>,
     /// Slots of nodes that have left their pools.

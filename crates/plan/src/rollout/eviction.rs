@@ -13,6 +13,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
 use crate::{
+    clock::Clock,
     note::{Note, listed},
     time::later,
     world::{GpuPod, PodOwner},
@@ -129,7 +130,7 @@ pub fn of<'p>(
     users: &'p [GpuPod],
     settings: &RolloutGpuPods,
     refused: &BTreeMap<String, String>,
-    now: Timestamp,
+    clock: &Clock,
 ) -> Evictions<'p> {
     let fates: Vec<_> = users.iter().map(|pod| (pod, fate(pod, settings, refused))).collect();
     let of_fate = |is_it: &dyn Fn(Fate<'_>) -> bool| -> Vec<String> {
@@ -153,7 +154,7 @@ pub fn of<'p>(
     let pods = fates.iter().filter(|(_, fate)| is_evicted(*fate)).map(|(pod, _)| *pod).collect();
     let blocked = of_fate(&|fate| matches!(fate, Fate::Refused(_)));
     let why = fates.iter().find_map(|(_, fate)| if let Fate::Refused(why) = fate { Some(why) } else { None });
-    let lingers = |(pod, _): &&(&GpuPod, _)| pod.gone_by.is_some_and(|by| now >= later(by, LINGERS));
+    let lingers = |(pod, _): &&(&GpuPod, _)| pod.gone_by.is_some_and(|by| clock.reached(later(by, LINGERS)));
     let note = if let Some(why) = why {
         let more = match blocked.len() {
             1 => String::new(),

@@ -32,8 +32,6 @@ pub struct Failures {
     pub nodes: BTreeMap<NodeName, String>,
     /// Nodes that had failed until now.
     pub recovered: BTreeSet<NodeName>,
-    /// When a failure that does not count yet may do so.
-    pub check_again: Option<Timestamp>,
 }
 
 /// The updates of a pool that have failed. Nodes that have recovered leave the ledger: they are ready with their target, and not with what
@@ -42,7 +40,7 @@ pub fn of(
     pool: &PoolName,
     members: &[Assessment<'_>],
     goals: &Goals,
-    terms: &Terms,
+    terms: &Terms<'_>,
     ledger: &mut Ledger<'_>,
 ) -> Failures {
     let has_goal = |member: &Member<'_>| {
@@ -71,12 +69,11 @@ pub fn of(
         let (why, counts_from) = match failure(assessed, &turn) {
             Some(Failed { why, counts_from }) => (why, counts_from),
             None => match got_worse(member, goals).filter(|_| turn == Turn::Soak) {
-                Some(why) => (why, terms.now),
+                Some(why) => (why, terms.clock.now()),
                 None => continue,
             },
         };
-        if terms.now < counts_from {
-            failures.check_again = failures.check_again.into_iter().chain([counts_from]).min();
+        if !terms.clock.reached(counts_from) {
             continue;
         }
         // A node that is given back before its deadline is not updated again.
@@ -119,7 +116,7 @@ enum Turn {
 
 impl Turn {
     /// A node that awaits its pods has nothing new yet, and what failed before the pool was rolled back is no failure to return.
-    fn of(member: &Member<'_>, goals: &Goals, terms: &Terms) -> Option<Self> {
+    fn of(member: &Member<'_>, goals: &Goals, terms: &Terms<'_>) -> Option<Self> {
         if let Some(rollout) = member.rollout() {
             let is_of_goal = || member.want().is_some_and(|want| goals.of_member(member, want) == member.have);
             let has_begun = rollout.step != RolloutStep::Await && (!goals.rolled_back || is_of_goal());
@@ -127,7 +124,7 @@ impl Turn {
         }
         let until = goals.soaks_until(member, terms.strategy.canary.as_ref(), terms.progress_deadline)?;
         let is_new = !goals.rolled_back && goals.update_to_want(member).is_some();
-        (is_new && terms.now < until).then_some(Self::Soak)
+        (is_new && !terms.clock.reached(until)).then_some(Self::Soak)
     }
 }
 

@@ -13,6 +13,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use crate::{
     assess::{Assessment, member::Member},
+    clock::Clock,
     desired::effective_spec,
     revision::short,
     time::later,
@@ -158,7 +159,7 @@ impl Waves {
         members: &[Assessment<'_>],
         goals: &Goals,
         failed: impl Fn(&Member<'_>) -> bool,
-        now: Timestamp,
+        clock: &Clock,
     ) -> Self {
         let Some(canary) = canary.filter(|_| !goals.rolled_back) else { return Self::default() };
         let updated = members.iter().filter_map(|assessed| Some((assessed, goals.update_to_want(&assessed.member)?)));
@@ -180,7 +181,7 @@ impl Waves {
         Self {
             missing: effective_spec::int_or_percent(&canary.nodes, all).max(1).saturating_sub(begun),
             is_underway: !canaries.iter().all(is_done),
-            soaks_until: ended.map(|ended| later(ended, soak)).filter(|until| now < *until),
+            soaks_until: ended.map(|ended| later(ended, soak)).filter(|until| !clock.reached(*until)),
         }
     }
 

@@ -1,7 +1,10 @@
 //! Nodes that no policy governs any more. A selector label that is lost for a moment, or a policy that is replaced, must not take the GPUs
 //! from running pods: a node keeps its GPU stack for a grace period, in which the cause may be undone, and then until no pod uses a GPU.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNodeStatus, NodeName, Phase, Report, Revision,
@@ -14,9 +17,9 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
+    clock::Clock,
     inventory::{KnownNode, UnmanagedNode, membership::Unmanaged},
     rollout::toolkit_restart,
-    settings::ASK_AGAIN,
     time::later,
     world::{Deletion, GpuPod, NodeFacts, PodFacts, Role, World, serves_gpus},
 };
@@ -41,7 +44,7 @@ pub enum Leaving<'w> {
 
 impl<'w> Leaving<'w> {
     /// `is_clean` is whether the Node has nothing of this operator.
-    pub fn of(world: &'w World, unmanaged: &UnmanagedNode<'w>, is_clean: bool, now: Timestamp) -> Self {
+    pub fn of(world: &'w World, unmanaged: &UnmanagedNode<'w>, is_clean: bool, clock: &Clock) -> Self {
         let KnownNode { node, gpu_node, report, have, .. } = &**unmanaged;
         let at_once = former_policy(world, unmanaged)
             .is_some_and(|policy| policy.spec.deletion_policy == Some(DeletionPolicy::Now));
@@ -52,8 +55,8 @@ impl<'w> Leaving<'w> {
         }
         let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
         if let Some(status) = status.filter(|status| !removal_has_begun(status)) {
-            let until = later(since(status).unwrap_or(now), GRACE);
-            if now < until {
+            let until = later(since(status).unwrap_or_else(|| clock.now()), GRACE);
+            if !clock.reached(until) {
                 return Self::InGrace(until);
             }
         }
@@ -61,6 +64,7 @@ impl<'w> Leaving<'w> {
             return Self::Removing;
         }
         // They are listed again in each pass: a pod may have got a GPU before the device plugin was gone.
+        clock.ask_again();
         match world.gpu_pods.get(&node.name) {
             None => Self::Unknown,
             Some(pods) if !pods.users.is_empty() => Self::InUse(&pods.users),
@@ -70,7 +74,8 @@ impl<'w> Leaving<'w> {
                 let exists = !pods.plugins.is_empty() || unmanaged.pods.iter().any(|pod| serves_gpus(pod));
                 let began = status.filter(|status| removal_has_begun(status)).and_then(GpuNodeStatus::since);
                 // Without a GpuNode nothing says since when: then a node that does not answer is not waited for.
-                let waits = began.map_or(gpu_node.is_some() || node.ready, |began| now < later(began, CLOSING_AT_MOST));
+                let waits =
+                    began.map_or(gpu_node.is_some() || node.ready, |began| !clock.passed(began, CLOSING_AT_MOST));
                 if selected || exists && waits { Self::Closing } else { Self::Removing }
             }
         }
@@ -78,14 +83,6 @@ impl<'w> Leaving<'w> {
 
     pub fn stays(self) -> bool {
         matches!(self, Self::InGrace(_) | Self::Unknown | Self::InUse(_))
-    }
-
-    pub fn check_again(self, now: Timestamp) -> Option<Timestamp> {
-        match self {
-            Self::InGrace(until) => Some(until),
-            Self::Unknown | Self::InUse(_) | Self::Closing => Some(later(now, ASK_AGAIN)),
-            Self::Removing => None,
-        }
     }
 }
 
@@ -114,20 +111,19 @@ pub fn needs_release(node: &NodeFacts, pods: &[&PodFacts]) -> bool {
     node.ready && pods.iter().any(|pod| pod.is_nvidia_driver())
 }
 
-/// Returns the driver that a node keeps for now, and the time of the next check. `since` is when it began to leave.
+/// Returns the driver that a node keeps for now. `since` is when it began to leave.
 pub fn driver_kept_by(
     node: &NodeFacts,
     revision: Option<&Revision>,
     pods: &[&PodFacts],
     report: Option<&Report>,
     since: Timestamp,
-    now: Timestamp,
-) -> Option<(Revision, Timestamp)> {
-    let until = later(since, DRIVER_RELEASE_TIMEOUT);
+    clock: &Clock,
+) -> Option<Revision> {
     let answers = report.is_some_and(|report| report.nvml.state == NvmlState::Answering);
     let is_held = answers || pods.iter().any(|pod| pod.uses_driver());
-    let revision = revision.filter(|_| now < until && is_held && needs_release(node, pods))?;
-    Some((revision.clone(), until))
+    let waits = is_held && needs_release(node, pods) && !clock.passed(since, DRIVER_RELEASE_TIMEOUT);
+    revision.filter(|_| waits).cloned()
 }
 
 // A toolkit that is being added to a runtime's configuration is removed only when that is complete. If NVIDIA's runtime is the default,
@@ -140,65 +136,59 @@ const LATE: Duration = Duration::from_mins(2);
 #[derive(Debug)]
 pub struct ToolkitRemovals<'w> {
     world: &'w World,
-    /// Revisions with a terminating pod, and until when it is waited for; computed on demand.
-    busy: Option<BTreeMap<Revision, Timestamp>>,
+    /// Revisions with a terminating pod that is waited for; computed on demand.
+    busy: Option<BTreeSet<Revision>>,
     /// Toolkits that are being added, by node; computed on demand.
     entering: Option<BTreeMap<&'w NodeName, &'w Revision>>,
-    now: Timestamp,
+    clock: &'w Clock,
 }
 
 impl<'w> ToolkitRemovals<'w> {
-    pub fn of(world: &'w World, now: Timestamp) -> Self {
-        Self { world, busy: None, entering: None, now }
+    pub fn of(world: &'w World, clock: &'w Clock) -> Self {
+        Self { world, busy: None, entering: None, clock }
     }
 
-    /// Returns the toolkit that a node keeps for now, and the time of the next check. On a node that is not Ready no pod terminates, so it
+    /// Returns the toolkit that a node keeps for now. On a node that is not Ready no pod terminates, so it
     /// keeps only a toolkit that is being added, which may be the cause.
-    pub fn kept_by(&mut self, node: &'w NodeFacts, revision: Option<&Revision>) -> Option<(Revision, Timestamp)> {
+    pub fn kept_by(&mut self, node: &'w NodeFacts, revision: Option<&Revision>) -> Option<Revision> {
         let revision = revision?.clone();
         // It is removed once it can remove itself from the configuration.
-        let entering = self.entering.get_or_insert_with(|| toolkits_being_added(self.world, self.now));
+        let entering = self.entering.get_or_insert_with(|| toolkits_being_added(self.world, self.clock));
         if entering.get(&node.name) == Some(&&revision) {
-            return Some((revision, later(self.now, ASK_AGAIN)));
+            return Some(revision);
         }
         if !node.ready || !toolkit_restart::is_at_end(self.world, &revision) {
             return None;
         }
-        let busy = self.busy.get_or_insert_with(|| toolkits_being_removed(self.world, self.now));
-        if let Some(until) = busy.get(&revision) {
-            return Some((revision, *until));
+        let busy = self.busy.get_or_insert_with(|| toolkits_being_removed(self.world, self.clock));
+        if busy.contains(&revision) {
+            return Some(revision);
         }
-        busy.insert(revision, later(self.now, ASK_AGAIN));
+        busy.insert(revision);
         None
     }
 }
 
-fn toolkits_being_added(world: &World, now: Timestamp) -> BTreeMap<&NodeName, &Revision> {
+fn toolkits_being_added<'w>(world: &'w World, clock: &Clock) -> BTreeMap<&'w NodeName, &'w Revision> {
     let toolkits = world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit));
-    let entering = toolkits.filter(|pod| toolkit_restart::is_entering(world, pod, now));
+    let entering = toolkits.filter(|pod| toolkit_restart::is_entering(world, pod, clock));
     entering.filter_map(|pod| Some((&pod.node, pod.revision.as_ref()?))).collect()
 }
 
-fn toolkits_being_removed(world: &World, now: Timestamp) -> BTreeMap<Revision, Timestamp> {
-    let mut revisions = BTreeMap::new();
-    for pod in world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit)) {
-        if let Some((revision, until)) = restarts_runtime(world, pod, now).filter(|(_, until)| now < *until) {
-            let known = revisions.entry(revision.clone()).or_insert(until);
-            *known = until.max(*known);
-        }
-    }
-    revisions
+fn toolkits_being_removed(world: &World, clock: &Clock) -> BTreeSet<Revision> {
+    let toolkits = world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit));
+    toolkits.filter_map(|pod| restarts_runtime(world, pod, clock)).cloned().collect()
 }
 
-/// Returns the revision of a pod whose start or end restarts the node's runtime, and until when that is waited for.
-fn restarts_runtime<'w>(world: &'w World, pod: &'w PodFacts, now: Timestamp) -> Option<(&'w Revision, Timestamp)> {
+/// Returns the revision of a pod whose start or end restarts the node's runtime, as long as that is waited for.
+fn restarts_runtime<'w>(world: &'w World, pod: &'w PodFacts, clock: &Clock) -> Option<&'w Revision> {
     let revision = pod.revision.as_ref()?;
     let node = world.nodes.get(&pod.node)?;
     if let Some(Deletion { since, grace }) = &pod.deletion {
-        return Some((revision, later(since.local(), *grace + LATE)));
+        return (!clock.passed(since.local(), *grace + LATE)).then_some(revision);
     }
     let called_for = node.labels.get(keys::TOOLKIT).is_some_and(|named| *revision == named.as_str());
     // The DaemonSet controller is about to delete it, or it restarts the runtime while it starts.
-    let busy = !called_for && node.ready || toolkit_restart::is_entering(world, pod, now);
-    busy.then(|| (revision, later(now, ASK_AGAIN)))
+    let busy = !called_for && node.ready || toolkit_restart::is_entering(world, pod, clock);
+    busy.then_some(revision)
 }

@@ -20,6 +20,7 @@ use kube::ResourceExt;
 
 use crate::{
     assess::{Assessment, member::Member},
+    clock::Clock,
     rollout::goal::{Goals, target_of},
     time::later,
     world::World,
@@ -42,8 +43,6 @@ pub struct Ledger<'w> {
     policy: &'w ClusterGpuPolicy,
     slots: Vec<Slot>,
     pools: Vec<PoolRollout>,
-    /// When a slot is freed without an event.
-    pub check_again: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -67,15 +66,14 @@ enum SlotState {
 
 impl<'w> Ledger<'w> {
     /// Leaves out the slots that are spent.
-    pub fn of(policy: &'w ClusterGpuPolicy, world: &World, now: Timestamp) -> Self {
+    pub fn of(policy: &'w ClusterGpuPolicy, world: &World, clock: &Clock) -> Self {
         let (slots, pools) = recorded(policy);
-        let mut ledger = Self { policy, slots: Vec::new(), pools: pools.to_vec(), check_again: None };
+        let mut ledger = Self { policy, slots: Vec::new(), pools: pools.to_vec() };
         for slot in slots {
             match state_of(slot, world) {
                 SlotState::Spent => continue,
-                SlotState::Unknown(until) if now >= until => continue,
-                SlotState::Unknown(until) => ledger.check_again = ledger.check_again.into_iter().chain([until]).min(),
-                SlotState::Unused | SlotState::InUse => {}
+                SlotState::Unknown(until) if clock.reached(until) => continue,
+                SlotState::Unknown(_) | SlotState::Unused | SlotState::InUse => {}
             }
             ledger.slots.push(slot.clone());
         }
@@ -106,13 +104,13 @@ impl<'w> Ledger<'w> {
         self.slots.iter().filter(|slot| state_of(slot, world) == SlotState::Unused)
     }
 
-    pub fn claim(&mut self, member: &Member<'_>, now: Timestamp) {
+    pub fn claim(&mut self, member: &Member<'_>, clock: &Clock) {
         let Some(uid) = member.gpu_node.and_then(ResourceExt::uid) else { return };
         let node = member.node.name.clone();
         // A node has one slot: an earlier one is for a turn that is over.
         self.slots.retain(|slot| slot.node != node);
         let (pool, update) = (member.pool.name.clone(), member.updates_begun() + 1);
-        self.slots.push(Slot { node, pool, uid, update, since: Some(Time(now)) });
+        self.slots.push(Slot { node, pool, uid, update, since: Some(Time(clock.now())) });
     }
 
     /// Forgets what is remembered of other revisions than those that the nodes of the pool should get, or from before users asked for another
@@ -138,8 +136,8 @@ impl<'w> Ledger<'w> {
     }
 
     /// Returns when the rollout of the pool began.
-    pub fn begin(&mut self, member: &Member<'_>, now: Timestamp) -> Time {
-        self.begun(member).since.get_or_insert(Time(now)).clone()
+    pub fn begin(&mut self, member: &Member<'_>, clock: &Clock) -> Time {
+        self.begun(member).since.get_or_insert(Time(clock.now())).clone()
     }
 
     /// The update of a node has failed.

@@ -11,7 +11,6 @@ use gpu_operator_crd::{
     policy::OnFailure,
     reason::Reason,
 };
-use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{Assessment, holders, member::Member},
@@ -38,7 +37,7 @@ pub struct PoolUpdates<'f> {
     pub name: &'f PoolName,
     members: &'f [Assessment<'f>],
     world: &'f World,
-    terms: Terms,
+    terms: Terms<'f>,
     goals: Goals,
     waves: Waves,
     preflights: Preflights,
@@ -61,24 +60,24 @@ impl<'f> PoolUpdates<'f> {
         name: &'f PoolName,
         members: &'f [Assessment<'f>],
         world: &'f World,
-        terms: Terms,
+        terms: Terms<'f>,
         ledger: &mut Ledger<'_>,
     ) -> Self {
         ledger.enter(name, members);
-        let (goals, now) = (Goals::of(ledger.pool(name), members), terms.now);
+        let (goals, clock) = (Goals::of(ledger.pool(name), members), terms.clock);
         let has_failed = |member: &Member<'_>| ledger.failed(name).contains(&member.node.name);
         let mut updates = Self {
             name,
             members,
             world,
-            waves: Waves::of(terms.strategy.canary.as_ref(), members, &goals, has_failed, now),
+            waves: Waves::of(terms.strategy.canary.as_ref(), members, &goals, has_failed, clock),
             terms,
             goals,
             preflights: Preflights::default(),
             is_halted: false,
             recovered: BTreeSet::new(),
             decision: PoolDecision::default(),
-            runtime: RuntimeRestartLock::of(members, world, now),
+            runtime: RuntimeRestartLock::of(members, world, clock),
             awaits_slot: false,
             waits_for: String::new(),
             waiting: Vec::new(),
@@ -93,12 +92,9 @@ impl<'f> PoolUpdates<'f> {
 
     /// Halts the rollout after too many failures, or rolls it back.
     fn count_failures(&mut self, ledger: &mut Ledger<'_>) {
-        let Failures { nodes: failures, recovered, check_again } =
+        let Failures { nodes: failures, recovered } =
             failures::of(self.name, self.members, &self.goals, &self.terms, ledger);
         self.recovered = recovered;
-        if let Some(at) = check_again.filter(|at| *at < Timestamp::MAX) {
-            self.decision.check(at);
-        }
         self.decision.failed = failures.len();
         let most = usize::try_from(self.terms.strategy.max_failures.unwrap_or(1)).unwrap_or(usize::MAX);
         let rebooted = failures::rebooted(ledger.pool(self.name));
@@ -130,7 +126,7 @@ impl<'f> PoolUpdates<'f> {
     /// The probe releases the driver only if the driver's container can start then.
     fn ask_for_waiting_drivers(&mut self) {
         let members = self.members.iter().map(|assessed| &assessed.member);
-        for member in members.filter(|member| driver_awaits_users(member, self.terms.now)) {
+        for member in members.filter(|member| driver_awaits_users(member, self.terms.clock)) {
             self.decision.ask_again |= member.gpu_pods.is_some_and(GpuPods::use_driver);
             if member.gpu_pods.is_none() {
                 self.decision.ask(member);
@@ -153,7 +149,7 @@ impl<'f> PoolUpdates<'f> {
             }
             (Some(goal), None) if has_nothing_else(&member.have, &goal) => {
                 let installed = self.first_installation(member, ledger);
-                let decision = self.restart_in_turn(settle(member, goal.clone(), self.terms.now), member);
+                let decision = self.restart_in_turn(settle(member, goal.clone(), self.terms.clock), member);
                 let is_back = member.want().as_ref() != Some(&goal);
                 let back = is_back.then(|| Note::new(Reason::RolloutPending, ROLLED_BACK));
                 Decision { note: decision.note.or(back), last_update: installed, ..decision }
@@ -170,10 +166,6 @@ impl<'f> PoolUpdates<'f> {
             (Some(goal), Some(rollout)) => {
                 let change = Change::of(member, goal, self.world);
                 let decision = continue_update(member, verdict, change, rollout, &self.terms, &mut self.decision);
-                let deadline = decision.rollout.as_ref().and_then(|rollout| Some(rollout.deadline.as_ref()?.0));
-                if let Some(deadline) = deadline.filter(|deadline| self.terms.now < *deadline) {
-                    self.decision.check(deadline);
-                }
                 self.restart_in_turn(decision, member)
             }
             (Some(_), None) => {
@@ -227,10 +219,10 @@ impl<'f> PoolUpdates<'f> {
         let Some(want) = member.want().map(|want| self.goals.of_member(member, want)) else {
             return keep_or_restore(member, None, &self.terms);
         };
-        let now = self.terms.now;
+        let clock = self.terms.clock;
         // What has been requested stays so while the node waits.
         let settle = |revisions: StageRevisions| {
-            let settled = settle(member, revisions, now);
+            let settled = settle(member, revisions, clock);
             Decision { report_holders: settled.report_holders || holders::is_requested(member), ..settled }
         };
         let pending = |message: &str| Decision {
@@ -250,7 +242,7 @@ impl<'f> PoolUpdates<'f> {
             let users = change.needs_idle_gpus.then(|| users(member, &mut self.decision)).flatten();
             return match users {
                 Some(note) => Decision { note: Some(note), report_holders: true, ..settle(member.have.clone()) },
-                None => Decision { release: change.reloads_driver || must_release(member, now), ..settle(change.to) },
+                None => Decision { release: change.reloads_driver || must_release(member, clock), ..settle(change.to) },
             };
         }
         if let Some(why) = self.not_yet(member, ledger) {
@@ -302,10 +294,10 @@ impl<'f> PoolUpdates<'f> {
             return decision;
         }
         if !has_slot {
-            ledger.claim(member, now);
+            ledger.claim(member, clock);
             budgets.take(member);
         }
-        let rollout = ledger.begin(member, now);
+        let rollout = ledger.begin(member, clock);
         Decision { last_update: Some(self.begun_update(member, rollout)), ..decision }
     }
 
@@ -327,9 +319,9 @@ impl<'f> PoolUpdates<'f> {
 
     /// Whether the images of a revision permit a node to move to it; halts the rollout if not.
     fn preflight(&mut self, member: &Member<'_>, want: &StageRevisions) -> Preflight {
-        let Self { members, goals, world, terms: Terms { progress_deadline: limit, now, .. }, .. } = self;
-        let (limit, now) = (*limit, *now);
-        let preflight = self.preflights.of(member, want, preflight::Pool { members, goals, world, limit, now });
+        let Self { members, goals, world, terms: Terms { progress_deadline: limit, clock, .. }, .. } = self;
+        let (limit, clock) = (*limit, *clock);
+        let preflight = self.preflights.of(member, want, preflight::Pool { members, goals, world, limit, clock });
         if let Preflight::Failed(why) = &preflight {
             self.decision.halted.get_or_insert_with(|| Note::new(Reason::RolloutHalted, why.clone()));
         }
@@ -339,10 +331,9 @@ impl<'f> PoolUpdates<'f> {
     /// Returns why no update in the pool begins at present, whatever the budgets.
     fn not_now(&mut self) -> Option<String> {
         match self.waves.next() {
-            Next::Canary | Next::Rest => self.terms.windows.closed(&mut self.decision),
+            Next::Canary | Next::Rest => self.terms.windows.closed(),
             Next::Underway => Some("update pending: the canary nodes of this pool are being updated".to_owned()),
             Next::Soaking(until) => {
-                self.decision.check(until);
                 Some(format!("update pending: the canary nodes of this pool have to work until {until}"))
             }
         }
@@ -356,27 +347,23 @@ impl<'f> PoolUpdates<'f> {
                 ledger.retry_command()
             ));
         }
-        let not_before = member.not_before().filter(|at| self.terms.cordon() && self.terms.now < *at)?;
-        self.decision.check(not_before);
+        let not_before = member.not_before().filter(|at| self.terms.cordon() && !self.terms.clock.reached(*at))?;
         Some(format!(
             "update pending: the pods that use the GPUs of this node did not end in time; the next attempt begins at {not_before}"
         ))
     }
 
     pub fn end(mut self, ledger: &mut Ledger<'_>) -> PoolDecision {
-        let (members, now) = (self.members, self.terms.now);
+        let (members, clock) = (self.members, self.terms.clock);
         self.decision.ask_again |= self.runtime.waits_for_entry;
         let recreated =
-            members.iter().filter_map(|assessed| self.runtime.pod_to_recreate(&assessed.member, self.world, now));
+            members.iter().filter_map(|assessed| self.runtime.pod_to_recreate(&assessed.member, self.world, clock));
         self.decision.delete_pods.extend(recreated);
         let halted = self.runtime.halted().map(|why| Note::new(Reason::RolloutHalted, why));
         self.decision.halted = self.decision.halted.or(halted);
         self.decision.preflight_pods = self.preflights.pods;
-        if let Some(at) = self.preflights.check_again {
-            self.decision.check(at);
-        }
         if self.decision.nodes.values().all(|decision| decision.rollout.is_none()) {
-            restore_mig_layouts(members, now, &mut self.decision);
+            restore_mig_layouts(members, clock, &mut self.decision);
             let remains = |assessed: &Assessment<'_>| assessed.member.node.ready && is_outdated(&assessed.member);
             // It may have been rolled back in this pass.
             let is_stopped =

@@ -8,7 +8,6 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use gpu_operator_crd::{NodeName, gpunode::StageRevisions, policy::Stage};
-use k8s_openapi::jiff::Timestamp;
 
 use super::goal::Goals;
 use crate::{
@@ -18,10 +17,9 @@ use crate::{
         pod_failure::lacks_its_image,
         preflight::{Pull, name, pod_on, prefix, state},
     },
+    clock::Clock,
     desired::driver::DriverChoice,
     revision,
-    settings::GRACE,
-    time::later,
     world::{PodFacts, World},
 };
 
@@ -61,7 +59,7 @@ pub struct Pool<'f> {
     pub world: &'f World,
     /// How long a pull may take.
     pub limit: Duration,
-    pub now: Timestamp,
+    pub clock: &'f Clock,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -69,8 +67,6 @@ pub struct Preflights {
     known: Vec<(StageRevisions, Preflight)>,
     /// The needed pods, by name.
     pub pods: BTreeMap<String, PreflightPod>,
-    /// When the state of a pod changes without an event.
-    pub check_again: Option<Timestamp>,
 }
 
 impl Preflights {
@@ -95,7 +91,7 @@ impl Preflights {
         }
         let tried = tried(goal, pool);
         for (member, pod, pull) in &tried {
-            if *pull == Pull::Done || !self.is_to_be_replaced(pod, pool) {
+            if *pull == Pull::Done || !is_to_be_replaced(pod, pool) {
                 self.need(pod.name.clone(), member, new(member));
             }
         }
@@ -128,23 +124,15 @@ impl Preflights {
         }
     }
 
-    /// Whether a pod that has not pulled its images is replaced; records when it may be, or may fail.
-    fn is_to_be_replaced(&mut self, pod: &PodFacts, pool: Pool<'_>) -> bool {
-        let Pool { limit, now, .. } = pool;
-        let Some(created) = pod.created else { return false };
-        let after = match (&pod.end, &pod.unschedulable) {
-            (Some(_), _) => REPLACE_AFTER,
-            (None, Some(_)) => GRACE,
-            (None, None) => limit,
-        };
-        let at = later(created.local(), after);
-        self.check_again = self.check_again.into_iter().chain([at]).filter(|at| now < *at).min();
-        pod.end.is_some() && now >= at
-    }
-
     fn need(&mut self, name: String, member: &Member<'_>, images: Vec<NewImage>) {
         self.pods.insert(name, PreflightPod { node: member.node.name.clone(), images });
     }
+}
+
+/// Whether a pod that has not pulled its images is replaced.
+fn is_to_be_replaced(pod: &PodFacts, pool: Pool<'_>) -> bool {
+    let ended = pod.created.filter(|_| pod.end.is_some());
+    ended.is_some_and(|created| pool.clock.passed(created.local(), REPLACE_AFTER))
 }
 
 /// Leaves out stages whose images a node of the pool has started.
@@ -163,7 +151,7 @@ fn not_started(goal: &StageRevisions, pool: Pool<'_>) -> StageRevisions {
 /// Returns the nodes that have a pod for a revision, and the state of its images.
 fn tried<'f>(goal: &StageRevisions, pool: Pool<'f>) -> Vec<(&'f Member<'f>, &'f PodFacts, Pull)> {
     let prefix = prefix(goal);
-    let pull_on = |member: &Member<'_>, pod: &PodFacts| match state(pod, pool.limit, pool.now) {
+    let pull_on = |member: &Member<'_>, pod: &PodFacts| match state(pod, pool.limit, pool.clock) {
         Pull::Underway if !member.node.ready => Pull::Failed(format!("node {} is not ready", member.node.name)),
         pull => pull,
     };

@@ -4,15 +4,14 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use gpu_operator_crd::{NodeName, policy::Stage, reason::Reason};
-use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{Assessment, mig, pod_failure},
+    clock::Clock,
     inventory::records,
     note::Note,
     revision,
     rollout::{decision::PoolDecision, toolkit_restart},
-    time::older,
     world::{ContainerFacts, ContainerState, Exit, PodFacts, Role, World},
 };
 
@@ -35,10 +34,10 @@ fn pods_with_stale_driver_files(world: &World) -> impl Iterator<Item = &PodFacts
 /// report.
 pub fn pods_with_broken_driver_files<'w>(
     assessment: &Assessment<'w>,
-    now: Timestamp,
+    clock: &Clock,
 ) -> impl Iterator<Item = &'w PodFacts> {
     let member = &assessment.member;
-    let settled = move |pod: &PodFacts| pod.running_since().is_some_and(|since| older(since.local(), SETTLED, now));
+    let settled = move |pod: &PodFacts| pod.running_since().is_some_and(|since| clock.passed(since.local(), SETTLED));
     let broken = member.probe_pod().is_some_and(PodFacts::running) && assessment.against_driver.is_some();
     let pods = if broken { member.pods.clone() } else { Vec::new() };
     pods.into_iter().filter(move |pod| is_holder(pod) && settled(pod))
@@ -65,8 +64,8 @@ fn is_older(pod: &PodFacts, driver: &PodFacts) -> bool {
 }
 
 /// Without those that restart a container runtime, which each pool recreates one at a time.
-pub fn pods_to_recreate(world: &World, now: Timestamp) -> impl Iterator<Item = &PodFacts> {
-    let pods = world.pods.values().filter(move |pod| is_to_be_recreated(world, pod, now));
+pub fn pods_to_recreate<'w>(world: &'w World, clock: &Clock) -> impl Iterator<Item = &'w PodFacts> {
+    let pods = world.pods.values().filter(move |pod| is_to_be_recreated(world, pod, clock));
     let restarts = |pod: &PodFacts| {
         pod.role == Role::Operand(Stage::Toolkit) && toolkit_restart::is_by(world, pod.revision.as_ref())
     };
@@ -74,13 +73,13 @@ pub fn pods_to_recreate(world: &World, now: Timestamp) -> impl Iterator<Item = &
     undone.chain(pods_with_stale_driver_files(world))
 }
 
-pub fn is_to_be_recreated(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
-    !pod.is_leaving() && (is_stuck(world, pod, now) || is_undone(pod))
+pub fn is_to_be_recreated(world: &World, pod: &PodFacts, clock: &Clock) -> bool {
+    !pod.is_leaving() && (is_stuck(world, pod, clock) || is_undone(pod))
 }
 
 /// Whether a pod cannot start and its template is outdated: only a new pod gets the current template, and no running container is
 /// disturbed.
-fn is_stuck(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
+fn is_stuck(world: &World, pod: &PodFacts, clock: &Clock) -> bool {
     let Role::Operand(stage) = pod.role else { return false };
     // Checked first, because most pods have.
     if pod.has_started() {
@@ -89,7 +88,7 @@ fn is_stuck(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
     let set =
         pod.revision.as_ref().and_then(|revision| world.daemon_sets.get(&revision::daemon_set_name(stage, revision)));
     let outdated = set.is_some_and(|set| set.applied.is_some() && set.applied.as_deref() != pod.applied.as_deref());
-    outdated && pod_failure::pod_failure(pod, now).is_some()
+    outdated && pod_failure::pod_failure(pod, clock).is_some()
 }
 
 /// Whether a toolkit pod reports that its configuration was removed: only init containers restore it, which run once. A pod checks at most
@@ -110,7 +109,7 @@ fn says_undone(exit: &Exit) -> bool {
 }
 
 /// Restores MIG layouts that were changed manually after the device plugin started, on one node at a time and once no pod uses the GPUs.
-pub fn restore_mig_layouts(members: &[Assessment<'_>], now: Timestamp, pool: &mut PoolDecision) {
+pub fn restore_mig_layouts(members: &[Assessment<'_>], clock: &Clock, pool: &mut PoolDecision) {
     for Assessment { member, .. } in members {
         let name = &member.node.name;
         let Some(decision) = pool.nodes.get_mut(name).filter(|decision| decision.note.is_none()) else { continue };
@@ -118,7 +117,7 @@ pub fn restore_mig_layouts(members: &[Assessment<'_>], now: Timestamp, pool: &mu
             continue;
         }
         let Some(differs) = mig::differs(member) else { continue };
-        let Some(pod) = mig::settled_pod(member, now) else {
+        let Some(pod) = mig::settled_pod(member, clock) else {
             // No watch reports that enough time has passed.
             pool.ask_again |= member.pod(Stage::DevicePlugin).is_some_and(PodFacts::running);
             continue;

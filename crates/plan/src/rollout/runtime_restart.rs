@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use gpu_operator_crd::{NodeName, gpunode::StageRevisions, keys, policy::Stage, reason::Reason};
-use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     assess::{Assessment, member::Member, pod_failure::pod_failure, verdict::Verdict},
+    clock::Clock,
     inventory::membership::{self, name_of},
     note::Note,
     revision,
@@ -28,24 +28,24 @@ pub struct RuntimeRestartLock {
 }
 
 impl RuntimeRestartLock {
-    pub fn of(members: &[Assessment<'_>], world: &World, now: Timestamp) -> Self {
+    pub fn of(members: &[Assessment<'_>], world: &World, clock: &Clock) -> Self {
         let held = members.iter().filter(|Assessment { member, .. }| {
             let pod = member.pod(Stage::Toolkit);
             let tolerated = member.untolerated.is_none() || pod.is_some();
-            tolerated && toolkit_restart::is_on_its_way(world, member.node, &member.have, pod, now)
+            tolerated && toolkit_restart::is_on_its_way(world, member.node, &member.have, pod, clock)
         });
         let holders =
-            held.map(|Assessment { member, verdict, .. }| (member.node.name.clone(), failure(member, verdict, now)));
+            held.map(|Assessment { member, verdict, .. }| (member.node.name.clone(), failure(member, verdict, clock)));
         let pool = members.first().map(|assessed| (assessed.member.policy, &assessed.member.pool.name));
         let unreadable =
             pool.into_iter().flat_map(|(policy, pool)| membership::unreadable_of_pool(world, policy, pool));
         let others = unreadable.chain(left_by_record(members, world)).filter(|node| {
             let (have, pod) = (revision::labelled_revisions(node), toolkit_restart::pod_on(world, node));
-            toolkit_restart::is_on_its_way(world, node, &have, pod, now)
+            toolkit_restart::is_on_its_way(world, node, &have, pod, clock)
         });
         let holders = holders.chain(others.map(|node| (node.name.clone(), None))).collect();
         let enters = |member: &Member<'_>| {
-            member.pod(Stage::Toolkit).is_some_and(|pod| toolkit_restart::is_entering(world, pod, now))
+            member.pod(Stage::Toolkit).is_some_and(|pod| toolkit_restart::is_entering(world, pod, clock))
         };
         let entering = members.iter().map(|assessed| &assessed.member).filter(|member| enters(member));
         let entering = entering.map(|member| member.node.name.clone()).collect();
@@ -76,8 +76,8 @@ impl RuntimeRestartLock {
         (StageRevisions { toolkit: member.have.toolkit.clone(), ..revisions }, note)
     }
 
-    pub fn pod_to_recreate(&mut self, member: &Member<'_>, world: &World, now: Timestamp) -> Option<String> {
-        let pod = member.pod(Stage::Toolkit).filter(|pod| recreate_pods::is_to_be_recreated(world, pod, now))?;
+    pub fn pod_to_recreate(&mut self, member: &Member<'_>, world: &World, clock: &Clock) -> Option<String> {
+        let pod = member.pod(Stage::Toolkit).filter(|pod| recreate_pods::is_to_be_recreated(world, pod, clock))?;
         (toolkit_restart::is_by(world, pod.revision.as_ref()) && self.acquire(member)).then(|| pod.name.clone())
     }
 
@@ -119,9 +119,9 @@ fn left_by_record<'w>(members: &[Assessment<'w>], world: &'w World) -> Vec<&'w N
 }
 
 /// The verdict on a ready node does not contain the failure of its pod.
-fn failure(member: &Member<'_>, verdict: &Verdict, now: Timestamp) -> Option<String> {
+fn failure(member: &Member<'_>, verdict: &Verdict, clock: &Clock) -> Option<String> {
     let of_pod = || {
-        let (reason, message) = pod_failure(member.pod(Stage::Toolkit)?, now)?;
+        let (reason, message) = pod_failure(member.pod(Stage::Toolkit)?, clock)?;
         Some(format!("node {}: {reason}: {message}", member.node.name))
     };
     let is_away = || {

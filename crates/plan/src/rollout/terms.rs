@@ -10,14 +10,12 @@ use gpu_operator_crd::{
     gpunode::{DisruptionScope, Rollout, RolloutStep, StageRevisions},
     policy::{GpuPodsMode, Pool, RolloutStrategy},
 };
-use k8s_openapi::{
-    apimachinery::pkg::{apis::meta::v1::Time, util::intstr::IntOrString},
-    jiff::Timestamp,
-};
+use k8s_openapi::apimachinery::pkg::{apis::meta::v1::Time, util::intstr::IntOrString};
 
 use super::window::Windows;
 use crate::{
     assess::{Assessment, member::Member},
+    clock::Clock,
     desired::effective_spec,
     rollout::ledger::Ledger,
     settings::PROGRESS_DEADLINE,
@@ -28,7 +26,7 @@ use crate::{
 const TIMEOUT: Duration = Duration::from_hours(4);
 
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct Terms<'c> {
     pub strategy: RolloutStrategy,
     /// By the pool or by the policy.
     pub is_paused: bool,
@@ -38,20 +36,20 @@ pub struct Terms {
     /// How long every other step, and a preflight, may take.
     pub progress_deadline: Duration,
     pub windows: Windows,
-    pub now: Timestamp,
+    pub clock: &'c Clock,
 }
 
-impl Terms {
-    pub fn of(policy: &ClusterGpuPolicy, pool: Option<&Pool>, may_evict: bool, now: Timestamp) -> Self {
+impl<'c> Terms<'c> {
+    pub fn of(policy: &ClusterGpuPolicy, pool: Option<&Pool>, may_evict: bool, clock: &'c Clock) -> Self {
         let strategy = effective_spec::rollout(policy, pool).clone();
         Self {
             is_paused: [strategy.paused, policy.spec.rollout.paused].contains(&Some(true)),
             may_evict,
             timeout: strategy.gpu_pods.timeout.map_or(TIMEOUT, Into::into),
             progress_deadline: policy.spec.readiness.progress_deadline.map_or(PROGRESS_DEADLINE, Into::into),
-            windows: Windows::of(&strategy.windows, now),
+            windows: Windows::of(&strategy.windows, clock),
             strategy,
-            now,
+            clock,
         }
     }
 
@@ -84,8 +82,8 @@ impl Terms {
             RolloutStep::Await => self.cordon().then_some(self.timeout),
             RolloutStep::Release | RolloutStep::Replace => Some(self.progress_deadline),
         };
-        let deadline = deadline.map(|after| Time(later(self.now, after)));
-        Rollout { step, scope, from, since: Time(self.now), deadline, evicting: false }
+        let deadline = deadline.map(|after| Time(self.clock.later(after)));
+        Rollout { step, scope, from, since: Time(self.clock.now()), deadline, evicting: false }
     }
 
     /// Returns the record of an update that goes on with this step; `is_another` begins it again.
@@ -105,7 +103,7 @@ impl Terms {
         // A record of an earlier version has none.
         let deadline = deadline
             .or_else(|| (rollout.step != RolloutStep::Await).then(|| later(rollout.since.0, self.progress_deadline)));
-        deadline.is_some_and(|deadline| self.now >= deadline)
+        deadline.is_some_and(|deadline| self.clock.reached(deadline))
     }
 }
 

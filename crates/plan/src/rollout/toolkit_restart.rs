@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use gpu_operator_crd::{Revision, gpunode::StageRevisions, keys, policy::Stage};
-use k8s_openapi::{api::core::v1::PodSpec, jiff::Timestamp};
+use k8s_openapi::api::core::v1::PodSpec;
 
 use crate::{
     assess::pod_failure::pod_failure,
+    clock::Clock,
     container_names::{INSTALL_TOOLKIT, RESTART_AT_END, RESTART_RUNTIME},
     revision,
-    time::older,
     world::{ContainerFacts, ContainerState, NodeFacts, ObservedTime, PodFacts, Role, World},
 };
 
@@ -52,11 +52,11 @@ pub fn is_on_its_way(
     node: &NodeFacts,
     have: &StageRevisions,
     pod: Option<&PodFacts>,
-    now: Timestamp,
+    clock: &Clock,
 ) -> bool {
     is_by(world, have.toolkit.as_ref())
         && match pod.filter(|pod| !pod.is_leaving()) {
-            Some(pod) => !is_past(pod) && !is_kept_from_it(pod, now),
+            Some(pod) => !is_past(pod) && !is_kept_from_it(pod, clock),
             // The pod is about to be created.
             None => node.ready,
         }
@@ -64,16 +64,17 @@ pub fn is_on_its_way(
 
 /// Whether a toolkit's pod is adding NVIDIA's runtime to the configuration. If it were deleted now, its changes would remain, because only
 /// its main container reverts them. A stuck pod does not count.
-pub fn is_entering(world: &World, pod: &PodFacts, now: Timestamp) -> bool {
+pub fn is_entering(world: &World, pod: &PodFacts, clock: &Clock) -> bool {
     let begun =
         |step: &ContainerFacts| step.name == INSTALL_TOOLKIT && !matches!(step.state, ContainerState::Waiting { .. });
-    let too_long = |since: Option<ObservedTime>, at_most| since.is_some_and(|since| older(since.local(), at_most, now));
+    let too_long =
+        |since: Option<ObservedTime>, at_most| since.is_some_and(|since| clock.passed(since.local(), at_most));
     // The first check excludes most pods.
     !is_past(pod)
         && pod.init.iter().any(begun)
         && !pod.is_leaving()
         && is_by(world, pod.revision.as_ref())
-        && pod_failure(pod, now).is_none()
+        && pod_failure(pod, clock).is_none()
         && !pod.init.iter().any(|step| too_long(step.running_since(), STEP_AT_MOST))
         && !too_long(pod.created, ENTERING_AT_MOST)
 }
@@ -85,11 +86,11 @@ fn is_past(pod: &PodFacts) -> bool {
         .any(|container| !matches!(container.state, ContainerState::Waiting { .. }) || container.last_failure.is_some())
 }
 
-fn is_kept_from_it(pod: &PodFacts, now: Timestamp) -> bool {
+fn is_kept_from_it(pod: &PodFacts, clock: &Clock) -> bool {
     let begun = pod
         .init
         .iter()
         .filter(|init| init.name == RESTART_RUNTIME)
         .any(|step| !matches!(step.state, ContainerState::Waiting { .. }) || step.last_failure.is_some());
-    !begun && pod_failure(pod, now).is_some()
+    !begun && pod_failure(pod, clock).is_some()
 }

@@ -10,8 +10,6 @@ use gpu_operator_crd::{
     report::NvmlState,
 };
 
-use k8s_openapi::jiff::Timestamp;
-
 use super::{
     change::{Change, driver_awaits_programs, has_or_had, must_release},
     decision::{Decision, PoolDecision},
@@ -25,9 +23,10 @@ use crate::{
         member::Member,
         verdict::Verdict,
     },
+    clock::Clock,
     note::Note,
     revision,
-    time::{later, older},
+    time::later,
     world::{GpuPod, PodFacts, Role},
 };
 
@@ -49,7 +48,7 @@ pub fn is_outdated(member: &Member<'_>) -> bool {
 
 /// Restores labels that were given up for an update that cannot continue. While the wanted revisions are unknown, as after a reboot, an update
 /// is neither continued nor, before its deadline, given up.
-pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>, terms: &Terms) -> Decision {
+pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>, terms: &Terms<'_>) -> Decision {
     let unknown = member.target.is_unknown();
     let release = unknown && member.gpu_node.is_some_and(|gpu_node| gpu_node.spec.release_driver);
     if let Some(rollout) = rollout.filter(|rollout| terms.is_over(rollout)) {
@@ -78,10 +77,10 @@ pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>, terms: &T
 }
 
 /// For a node that has, or immediately gets, the wanted revisions.
-pub fn settle(member: &Member<'_>, want: StageRevisions, now: Timestamp) -> Decision {
+pub fn settle(member: &Member<'_>, want: StageRevisions, clock: &Clock) -> Decision {
     // While the driver's container waits for programs that use the driver, the node's reason names them.
-    let report_holders = driver_awaits_programs(member, now);
-    Decision { release: must_release(member, now), labels: want, report_holders, ..Decision::default() }
+    let report_holders = driver_awaits_programs(member, clock);
+    Decision { release: must_release(member, clock), labels: want, report_holders, ..Decision::default() }
 }
 
 /// A node whose update is given up before anything new is installed: it gets back what it had.
@@ -94,18 +93,18 @@ pub fn continue_update(
     verdict: &Verdict,
     change: Change,
     rollout: &Rollout,
-    terms: &Terms,
+    terms: &Terms<'_>,
     pool: &mut PoolDecision,
 ) -> Decision {
-    let now = terms.now;
+    let clock = terms.clock;
     if rollout.step != RolloutStep::Replace && rollout.from == change.to {
-        return settle(member, change.to, now);
+        return settle(member, change.to, clock);
     }
     if rollout.step == RolloutStep::Await {
         return first_step(member, change, rollout, terms, pool);
     }
     if is_done(member, verdict, &change.to) {
-        return settle(member, change.to, now);
+        return settle(member, change.to, clock);
     }
     // If the policy changed during the update, what is installed may have to be removed first.
     if change.needs_idle_gpus {
@@ -118,7 +117,7 @@ pub fn continue_update(
     let is_another = if follows { have != *want } else { member.have != *want };
     let waits_for_others = member.status().is_some_and(|status| status.reason() == Some(Reason::RuntimeTurnPending));
     if terms.is_over(rollout) && !is_another && !waits_for_others {
-        return Decision { failed: true, ..settle(member, change.to, now) };
+        return Decision { failed: true, ..settle(member, change.to, clock) };
     }
     let rollout = terms.go_on(rollout, RolloutStep::Replace, is_another);
     replace(member, change, rollout, terms)
@@ -126,8 +125,14 @@ pub fn continue_update(
 
 /// Takes the GPUs from kubelet, so that no further pod gets one, and looks again for pods and programs that use them. The node gets back
 /// what it had if there are some, unless they are pods of a DaemonSet that are evicted now.
-fn release(member: &Member<'_>, change: Change, rollout: &Rollout, terms: &Terms, pool: &mut PoolDecision) -> Decision {
-    let now = terms.now;
+fn release(
+    member: &Member<'_>,
+    change: Change,
+    rollout: &Rollout,
+    terms: &Terms<'_>,
+    pool: &mut PoolDecision,
+) -> Decision {
+    let clock = terms.clock;
     let from = has_or_had(member).clone();
     let scope = change.scope();
     let rollout = terms.go_on(&Rollout { from, scope, ..rollout.clone() }, RolloutStep::Release, false);
@@ -143,15 +148,15 @@ fn release(member: &Member<'_>, change: Change, rollout: &Rollout, terms: &Terms
             return give_back(&rollout, in_use_by(users));
         }
     }
-    let Evictions { pods, note } = eviction::of(users, &terms.strategy.gpu_pods, member.refused_evictions, now);
-    if evicts && now >= later(rollout.since.0, terms.timeout.max(terms.progress_deadline)) {
-        return Decision { not_before: Some(later(now, terms.timeout)), ..give_back(&rollout, note) };
+    let Evictions { pods, note } = eviction::of(users, &terms.strategy.gpu_pods, member.refused_evictions, clock);
+    if evicts && clock.reached(later(rollout.since.0, terms.timeout.max(terms.progress_deadline))) {
+        return Decision { not_before: Some(clock.later(terms.timeout)), ..give_back(&rollout, note) };
     }
     if !evicts && terms.is_over(&rollout) {
         return Decision { labels: rollout.from, failed: true, ..Decision::default() };
     }
     let releasing =
-        |message: String| releasing(member, &change, &rollout, Some(Note::new(Reason::ReleasingGpus, message)), now);
+        |message: String| releasing(member, &change, &rollout, Some(Note::new(Reason::ReleasingGpus, message)), clock);
     if let Some(holder) = holder(member, change.reloads_driver) {
         return releasing(holder);
     }
@@ -164,7 +169,7 @@ fn release(member: &Member<'_>, change: Change, rollout: &Rollout, terms: &Terms
     }
     if let Holders::Listed(blockers) = Holders::of(member) {
         // A program may be listed for some seconds after its end.
-        let waits = !older(rollout.since.0, holders::GRACE, now);
+        let waits = !clock.passed(rollout.since.0, holders::GRACE);
         if let Some(Blocker { name, .. }) = blockers.iter().find(|blocker| waits || blocker.gives_way) {
             pool.ask_again = true;
             return releasing(format!("{RELEASING} waiting for {name} to end"));
@@ -177,11 +182,11 @@ fn release(member: &Member<'_>, change: Change, rollout: &Rollout, terms: &Terms
     replace(member, change, rollout, terms)
 }
 
-fn releasing(member: &Member<'_>, change: &Change, rollout: &Rollout, note: Option<Note>, now: Timestamp) -> Decision {
+fn releasing(member: &Member<'_>, change: &Change, rollout: &Rollout, note: Option<Note>, clock: &Clock) -> Decision {
     Decision {
         labels: StageRevisions { mps: None, device_plugin: None, ..rollout.from.clone() },
         rollout: Some(rollout.clone()),
-        release: change.reloads_driver || must_release(member, now),
+        release: change.reloads_driver || must_release(member, clock),
         report_holders: true,
         pauses_clients: true,
         note,
@@ -189,13 +194,13 @@ fn releasing(member: &Member<'_>, change: &Change, rollout: &Rollout, note: Opti
     }
 }
 
-fn replace(member: &Member<'_>, change: Change, rollout: Rollout, terms: &Terms) -> Decision {
+fn replace(member: &Member<'_>, change: Change, rollout: Rollout, terms: &Terms<'_>) -> Decision {
     Decision {
         labels: change.to,
-        release: change.reloads_driver || must_release(member, terms.now),
+        release: change.reloads_driver || must_release(member, terms.clock),
         pauses_clients: rollout.scope == DisruptionScope::GpuPods,
         rollout: Some(rollout),
-        report_holders: driver_awaits_programs(member, terms.now),
+        report_holders: driver_awaits_programs(member, terms.clock),
         ..Decision::default()
     }
 }
@@ -235,16 +240,16 @@ fn await_idle(
     member: &Member<'_>,
     change: &Change,
     rollout: &Rollout,
-    terms: &Terms,
+    terms: &Terms<'_>,
     pool: &mut PoolDecision,
 ) -> Decision {
-    let now = terms.now;
-    if let Some(why) = terms.windows.closed(pool).filter(|_| !rollout.evicting) {
+    let clock = terms.clock;
+    if let Some(why) = terms.windows.closed().filter(|_| !rollout.evicting) {
         let note = Some(Note::new(Reason::RolloutPending, why));
-        return Decision { note, ..settle(member, member.have.clone(), now) };
+        return Decision { note, ..settle(member, member.have.clone(), clock) };
     }
     let decision = |rollout: Option<&Rollout>, note: Note| Decision {
-        release: must_release(member, now),
+        release: must_release(member, clock),
         labels: member.have.clone(),
         rollout: rollout.cloned(),
         report_holders: true,
@@ -263,11 +268,10 @@ fn await_idle(
         if !terms.cordon() {
             return decision(None, note);
         }
-        if now >= deadline {
-            let not_before = Some(later(now, terms.timeout));
+        if clock.reached(deadline) {
+            let not_before = Some(clock.later(terms.timeout));
             return Decision { not_before, ..decision(None, note) };
         }
-        pool.check(deadline);
         let message = format!("{}; meanwhile the node is cordoned, until {latest} at the latest", note.message);
         decision(Some(rollout), Note { message, ..note })
     };
@@ -286,13 +290,14 @@ fn await_idle(
             };
         }
         Some(users) if terms.evicts() && !users.is_empty() => {
-            let Evictions { pods, note } = eviction::of(users, &terms.strategy.gpu_pods, member.refused_evictions, now);
+            let Evictions { pods, note } =
+                eviction::of(users, &terms.strategy.gpu_pods, member.refused_evictions, clock);
             // Those of DaemonSets follow in step Release.
             if !rollout.evicting || pods.is_empty() || users.iter().any(eviction::ends_first) {
                 let slowest = pods.iter().max_by_key(|pod| pod.grace).filter(|_| !rollout.evicting);
-                if let Some(pod) = slowest.filter(|pod| later(now, pod.grace) > latest) {
-                    let is_last = member.rollout().is_some() && later(now, pod.grace) > deadline;
-                    let not_before = is_last.then(|| later(now, terms.timeout));
+                if let Some(pod) = slowest.filter(|pod| clock.later(pod.grace) > latest) {
+                    let is_last = member.rollout().is_some() && clock.later(pod.grace) > deadline;
+                    let not_before = is_last.then(|| clock.later(terms.timeout));
                     return Decision { not_before, ..decision(None, eviction::too_late(pod, latest)) };
                 }
                 let decision = blocked(note, pool);
@@ -308,7 +313,7 @@ fn await_idle(
         Holders::Listed(blockers) if blockers.iter().any(|blocker| !blocker.gives_way) => {
             blocked(holders::note(blockers.iter().filter(|blocker| !blocker.gives_way)), pool)
         }
-        Holders::Unknown if holders::can_be_listed(member) && !older(rollout.since.0, holders::GRACE, now) => {
+        Holders::Unknown if holders::can_be_listed(member) && !clock.passed(rollout.since.0, holders::GRACE) => {
             pool.ask_again = true;
             decision(Some(rollout), listing())
         }
@@ -318,7 +323,7 @@ fn await_idle(
         }
         Holders::Listed(_) | Holders::Unknown => {
             let rollout = terms.go_on(rollout, RolloutStep::Release, false);
-            releasing(member, change, &rollout, None, now)
+            releasing(member, change, &rollout, None, clock)
         }
     }
 }
@@ -336,7 +341,7 @@ fn evict(member: &Member<'_>, rollout: &Rollout, pods: &[&GpuPod], decision: Dec
     Decision { rollout, evictions, ..decision }
 }
 
-pub fn begin(member: &Member<'_>, change: Change, terms: &Terms, pool: &mut PoolDecision) -> Decision {
+pub fn begin(member: &Member<'_>, change: Change, terms: &Terms<'_>, pool: &mut PoolDecision) -> Decision {
     let rollout = terms.enter(RolloutStep::Await, change.scope(), member.have.clone());
     first_step(member, change, &rollout, terms, pool)
 }
@@ -345,7 +350,7 @@ fn first_step(
     member: &Member<'_>,
     change: Change,
     rollout: &Rollout,
-    terms: &Terms,
+    terms: &Terms<'_>,
     pool: &mut PoolDecision,
 ) -> Decision {
     if change.needs_idle_gpus {

@@ -13,7 +13,7 @@ use jiff::{
     tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase},
 };
 
-use crate::{inventory::membership::PoolProblems, rollout::decision::PoolDecision, time::later};
+use crate::{clock::Clock, inventory::membership::PoolProblems, time::later};
 
 /// The limit in the schema.
 const LONGEST: Duration = Duration::from_hours(168);
@@ -32,13 +32,13 @@ pub enum Windows {
 }
 
 impl Windows {
-    pub fn of(windows: &[RolloutWindow], now: Timestamp) -> Self {
+    pub fn of(windows: &[RolloutWindow], clock: &Clock) -> Self {
         if windows.is_empty() {
             return Self::Always;
         }
         let mut periods = Vec::new();
         for window in windows {
-            match periods_of(window, now) {
+            match periods_of(window, clock) {
                 Ok(found) => periods.extend(found),
                 Err(why) => return Self::Invalid(why),
             }
@@ -47,12 +47,12 @@ impl Windows {
         // A window that opens before others close extends their period.
         let closes = periods
             .iter()
-            .filter(|period| period.closes > now)
-            .fold(now, |until, period| if period.opens <= until { until.max(period.closes) } else { until });
-        if closes > now {
+            .filter(|period| !clock.reached(period.closes))
+            .fold(clock.now(), |until, period| if period.opens <= until { until.max(period.closes) } else { until });
+        if !clock.reached(closes) {
             return Self::Open(closes);
         }
-        let next = periods.iter().map(|period| period.opens).find(|opens| *opens > now);
+        let next = periods.iter().map(|period| period.opens).find(|opens| !clock.reached(*opens));
         Self::Closed(next.unwrap_or(Timestamp::MAX))
     }
 
@@ -63,18 +63,11 @@ impl Windows {
         }
     }
 
-    /// Returns why no update begins now; the pool is decided on again when that changes.
-    pub fn closed(&self, pool: &mut PoolDecision) -> Option<String> {
+    /// Returns why no update begins now.
+    pub fn closed(&self) -> Option<String> {
         match self {
-            Self::Always => None,
-            Self::Open(closes) => {
-                pool.check(*closes);
-                None
-            }
-            Self::Closed(opens) => {
-                pool.check(*opens);
-                Some(format!("update pending: the next window of rollout.windows opens at {opens}"))
-            }
+            Self::Always | Self::Open(_) => None,
+            Self::Closed(opens) => Some(format!("update pending: the next window of rollout.windows opens at {opens}")),
             Self::Invalid(why) => Some(format!("update pending: {why}")),
         }
     }
@@ -119,10 +112,10 @@ fn time_of_day(text: &str) -> Option<civil::Time> {
 }
 
 /// Returns the periods of a window around a time, and those of the following days.
-fn periods_of(window: &RolloutWindow, now: Timestamp) -> Result<Vec<Period>, String> {
+fn periods_of(window: &RolloutWindow, clock: &Clock) -> Result<Vec<Period>, String> {
     let (start, zone) = schedule(window)?;
     let duration = Duration::from(window.duration).min(LONGEST);
-    let today = zone.to_datetime(now).date();
+    let today = zone.to_datetime(clock.now()).date();
     let dates = (-DAYS..=DAYS).filter_map(|days| today.checked_add(days.days()).ok());
     let dates = dates.filter(|date| window.days.is_empty() || window.days.iter().any(|day| is_on(*day, *date)));
     let opening = |date: civil::Date| opening(date.to_datetime(start), &zone);
@@ -177,14 +170,18 @@ mod tests {
         for (now, state, until) in expected {
             let until = at(until);
             let state = if *state == "open" { Windows::Open(until) } else { Windows::Closed(until) };
-            assert_eq!(Windows::of(&windows(written), at(now)), state, "{written} at {now}");
+            assert_eq!(state_at(&windows(written), at(now)), state, "{written} at {now}");
         }
+    }
+
+    fn state_at(windows: &[RolloutWindow], time: Timestamp) -> Windows {
+        Windows::of(windows, &Clock::at(time))
     }
 
     #[test]
     fn without_windows_updates_begin_at_any_time() {
-        assert_eq!(Windows::of(&[], at("2026-01-01T00:00:00Z")), Windows::Always);
-        assert_eq!(Windows::Always.closed(&mut PoolDecision::default()), None);
+        assert_eq!(state_at(&[], at("2026-01-01T00:00:00Z")), Windows::Always);
+        assert_eq!(Windows::Always.closed(), None);
     }
 
     #[test]
@@ -321,24 +318,24 @@ mod tests {
             ),
         ] {
             let windows = windows(&format!("[{DAILY}, {window}]"));
-            let state = Windows::of(&windows, at("2026-01-01T00:00:00Z"));
+            let state = state_at(&windows, at("2026-01-01T00:00:00Z"));
             assert_eq!(state, Windows::Invalid(message.to_owned()));
             assert_eq!(problem(&windows).as_deref(), Some(message));
-            assert_eq!(state.closed(&mut PoolDecision::default()), Some(format!("update pending: {message}")));
+            assert_eq!(state.closed(), Some(format!("update pending: {message}")));
         }
         assert_eq!(problem(&windows(&format!("[{DAILY}]"))), None);
     }
 
     #[test]
-    fn the_pool_is_decided_on_again_when_windows_change() {
-        let decided = |state: &Windows| {
-            let mut pool = PoolDecision::default();
-            (state.closed(&mut pool), pool.check_again)
-        };
-        let then = at("2026-12-01T21:00:00Z");
-        let pending = "update pending: the next window of rollout.windows opens at 2026-12-01T21:00:00Z";
-        assert_eq!(decided(&Windows::Open(then)), (None, Some(then)));
-        assert_eq!(decided(&Windows::Closed(then)), (Some(pending.to_owned()), Some(then)));
+    fn the_time_of_the_next_plan_is_when_windows_change() {
+        for (time, next) in [("20:00:00Z", "21:00:00Z"), ("21:30:00Z", "23:00:00Z")] {
+            let clock = Clock::at(at(&format!("2026-12-01T{time}")));
+            let state = Windows::of(&windows("[{start: \"21:00\", duration: 2h}]"), &clock);
+            let next = at(&format!("2026-12-01T{next}"));
+            assert_eq!(clock.next(), Some(next));
+            let pending = format!("update pending: the next window of rollout.windows opens at {next}");
+            assert_eq!(state.closed(), (state == Windows::Closed(next)).then_some(pending));
+        }
     }
 
     fn window() -> impl Strategy<Value = RolloutWindow> {
@@ -370,17 +367,17 @@ mod tests {
         ) {
             let now = Timestamp::from_second(now).expect("a time");
             let soon = later(now, Duration::from_hours(8 * 24));
-            match Windows::of(&windows, now) {
+            match state_at(&windows, now) {
                 Windows::Open(closes) => {
                     prop_assert!(closes > now);
                     let before = Timestamp::from_second(closes.as_second() - 1).expect("a time");
-                    prop_assert!(matches!(Windows::of(&windows, before), Windows::Open(_)));
+                    prop_assert!(matches!(state_at(&windows, before), Windows::Open(_)));
                 }
                 Windows::Closed(opens) => {
                     prop_assert!(opens > now && opens <= soon, "{opens}");
-                    prop_assert!(matches!(Windows::of(&windows, opens), Windows::Open(_)));
+                    prop_assert!(matches!(state_at(&windows, opens), Windows::Open(_)));
                     let before = Timestamp::from_second(opens.as_second() - 1).expect("a time");
-                    prop_assert_eq!(Windows::of(&windows, before), Windows::Closed(opens));
+                    prop_assert_eq!(state_at(&windows, before), Windows::Closed(opens));
                 }
                 other => prop_assert!(false, "{other:?}"),
             }

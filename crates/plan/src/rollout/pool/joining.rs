@@ -37,7 +37,7 @@ impl<'f> PoolUpdates<'f> {
         let proven = self.goals.proven(&want).filter(|proven| daemon_sets_exist(proven, self.world))?.clone();
         let why = if self.goals.rolled_back { ROLLED_BACK } else { JOINED };
         let note = (proven != want).then(|| Note::new(Reason::RolloutPending, why));
-        let decision = self.restart_in_turn(settle(member, proven, self.terms.now), member);
+        let decision = self.restart_in_turn(settle(member, proven, self.terms.clock), member);
         Some(Decision { note: decision.note.or(note), ..decision })
     }
 
@@ -49,7 +49,7 @@ impl<'f> PoolUpdates<'f> {
         ledger: &mut Ledger<'_>,
         budgets: &mut Budgets<'f>,
     ) -> Decision {
-        let nothing = settle(member, StageRevisions::default(), self.terms.now);
+        let nothing = settle(member, StageRevisions::default(), self.terms.clock);
         let has_slot = ledger.slot_of(member).is_some();
         let is_possible = member.node.ready && daemon_sets_exist(&want, self.world);
         if !is_possible || ledger.failed(self.name).contains(&member.node.name) {
@@ -60,7 +60,7 @@ impl<'f> PoolUpdates<'f> {
             return Decision { note: Some(Note::new(Reason::RolloutPending, WAITS_FOR_BUDGET)), ..nothing };
         }
         if !has_slot {
-            ledger.claim(member, self.terms.now);
+            ledger.claim(member, self.terms.clock);
             budgets.take(member);
         }
         let from = StageRevisions::default();

@@ -35,10 +35,10 @@ impl PoolUpdates<'_> {
         let last_update = member.last_update()?.clone();
         // An update that has failed ends once the node works: from then on it is a canary node that soaks.
         if self.recovered.contains(&member.node.name) {
-            return Some(LastUpdate { at: Some(Time(self.terms.now)), ..last_update });
+            return Some(LastUpdate { at: Some(Time(self.terms.clock.now())), ..last_update });
         }
         if member.rollout().is_some() && decision.rollout.is_none() && last_update.at.is_none() {
-            let at = Some(Time(self.terms.now));
+            let at = Some(Time(self.terms.clock.now()));
             return (decision.labels != last_update.from).then_some(LastUpdate { at, ..last_update });
         }
         // A reboot counts from the release of the driver.
@@ -50,7 +50,7 @@ impl PoolUpdates<'_> {
     /// A first installation during a rollout counts as an update, if it fails.
     pub(super) fn first_installation(&self, member: &Member<'_>, ledger: &Ledger<'_>) -> Option<LastUpdate> {
         let rollout = ledger.pool(self.name)?.since.clone().filter(|_| joins(member) && !self.goals.rolled_back)?;
-        Some(LastUpdate { at: Some(Time(self.terms.now)), ..record(member, rollout) })
+        Some(LastUpdate { at: Some(Time(self.terms.clock.now())), ..record(member, rollout) })
     }
 }
 

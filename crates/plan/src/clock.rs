@@ -1,0 +1,75 @@
+//! The time of a plan. Times are compared with it only, so that it knows when the plan has to be made again even if nothing changes.
+
+use std::{cell::Cell, time::Duration};
+
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{settings::ASK_AGAIN, time::later};
+
+#[derive(Debug)]
+pub struct Clock {
+    now: Timestamp,
+    /// The first time at which a comparison would turn out differently.
+    next: Cell<Option<Timestamp>>,
+}
+
+impl Clock {
+    pub fn at(now: Timestamp) -> Self {
+        Self { now, next: Cell::new(None) }
+    }
+
+    /// For records of the present. What depends on the time asks [`Self::reached`] or [`Self::passed`].
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    pub fn reached(&self, at: Timestamp) -> bool {
+        let reached = self.now >= at;
+        if !reached {
+            self.plan_again(at);
+        }
+        reached
+    }
+
+    /// Returns whether a duration has passed since a time.
+    pub fn passed(&self, since: Timestamp, by: Duration) -> bool {
+        self.reached(later(since, by))
+    }
+
+    /// Returns the time when a duration that begins now has passed.
+    pub fn later(&self, by: Duration) -> Timestamp {
+        later(self.now, by)
+    }
+
+    /// Something that no watch reports is awaited.
+    pub fn ask_again(&self) {
+        self.plan_again(self.later(ASK_AGAIN));
+    }
+
+    /// Returns when the plan has to be made again even if nothing changes.
+    pub fn next(&self) -> Option<Timestamp> {
+        self.next.get().filter(|next| *next < Timestamp::MAX)
+    }
+
+    fn plan_again(&self, at: Timestamp) {
+        self.next.set(self.next.get().into_iter().chain([at]).min());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_time_is_the_first_that_was_not_reached() {
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        let clock = Clock::at(at(100));
+        assert!(clock.reached(at(100)) && clock.passed(at(10), Duration::from_secs(90)));
+        assert!(!clock.passed(at(10), Duration::MAX));
+        assert_eq!(clock.next(), None);
+        assert!(!clock.reached(at(130)) && !clock.passed(at(100), Duration::from_secs(20)) && !clock.reached(at(125)));
+        assert_eq!(clock.next(), Some(at(120)));
+        clock.ask_again();
+        assert_eq!(clock.next(), Some(at(120).min(clock.later(ASK_AGAIN))));
+    }
+}
