@@ -2,9 +2,12 @@
 
 use std::{cell::Cell, time::Duration};
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::{settings::ASK_AGAIN, time::later};
+use crate::{
+    settings::ASK_AGAIN,
+    time::{add, later},
+};
 
 #[derive(Debug)]
 pub struct Clock {
@@ -34,6 +37,13 @@ impl Clock {
     /// Returns whether a duration has passed since a time.
     pub fn passed(&self, since: Timestamp, by: Duration) -> bool {
         self.reached(later(since, by))
+    }
+
+    /// Returns whether a duration that begins now has passed at a time.
+    pub fn ends_by(&self, duration: Duration, at: Timestamp) -> bool {
+        let duration = SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
+        let last = at.checked_sub(duration).unwrap_or(Timestamp::MIN);
+        !self.reached(add(last, SignedDuration::from_nanos(1)))
     }
 
     /// Returns the time when a duration that begins now has passed.

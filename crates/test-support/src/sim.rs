@@ -2,6 +2,7 @@
 //! change facts, run the model, and check the result. Time only advances explicitly.
 
 pub mod api;
+pub mod constant;
 mod disruption;
 mod driver;
 pub mod faults;

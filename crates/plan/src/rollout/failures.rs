@@ -23,7 +23,7 @@ use crate::{
     note::listed,
     settings::STAGE_GRACE,
     time::later,
-    world::{ContainerState, PodFacts},
+    world::{ContainerState, Exit, PodFacts},
 };
 
 #[derive(Debug, Default)]
@@ -181,13 +181,16 @@ fn changed_stages(member: &Member<'_>, phase: Phase, turn: &Turn) -> Vec<Stage> 
     of_phase.iter().copied().filter(changed).collect()
 }
 
-/// Kubelet delays the second restart of a container, and forgets its failures when the machine is rebooted.
+/// Kubelet delays the second restart of a container, which may be too short to be seen, and forgets its failures when the machine is rebooted.
 fn fails_again(pod: &PodFacts) -> bool {
-    pod.init.iter().chain(&pod.containers).any(|container| match &container.state {
-        ContainerState::Waiting { reason, .. } => {
-            reason == "CrashLoopBackOff" && container.last_failure.as_ref().is_some_and(|exit| !exit.is_by_shutdown())
-        }
-        _ => false,
+    let failed = |exit: &Exit| exit.code != 0 && !exit.is_by_shutdown();
+    pod.init.iter().chain(&pod.containers).any(|container| {
+        let fails = match &container.state {
+            ContainerState::Waiting { reason, .. } => reason == "CrashLoopBackOff",
+            ContainerState::Ended(exit) => failed(exit),
+            ContainerState::Running(_) => false,
+        };
+        fails && container.last_failure.as_ref().is_some_and(failed)
     })
 }
 

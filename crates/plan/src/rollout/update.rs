@@ -262,7 +262,8 @@ fn await_idle(
     };
     let deadline = rollout.deadline.as_ref().map_or_else(|| later(rollout.since.0, terms.timeout), |time| time.0);
     let closing = terms.windows.closing().filter(|_| !rollout.evicting);
-    let latest = closing.map_or(deadline, |closing| closing.min(deadline));
+    let remaining = deadline.duration_since(clock.now()).unsigned_abs();
+    let latest = closing.filter(|closing| !clock.ends_by(remaining, *closing)).unwrap_or(deadline);
     let blocked = |note: Note, pool: &mut PoolDecision| {
         pool.ask_again = true;
         if !terms.cordon() {
@@ -295,8 +296,8 @@ fn await_idle(
             // Those of DaemonSets follow in step Release.
             if !rollout.evicting || pods.is_empty() || users.iter().any(eviction::ends_first) {
                 let slowest = pods.iter().max_by_key(|pod| pod.grace).filter(|_| !rollout.evicting);
-                if let Some(pod) = slowest.filter(|pod| clock.later(pod.grace) > latest) {
-                    let is_last = member.rollout().is_some() && clock.later(pod.grace) > deadline;
+                if let Some(pod) = slowest.filter(|pod| !clock.ends_by(pod.grace, latest)) {
+                    let is_last = member.rollout().is_some() && !clock.ends_by(pod.grace, deadline);
                     let not_before = is_last.then(|| clock.later(terms.timeout));
                     return Decision { not_before, ..decision(None, eviction::too_late(pod, latest)) };
                 }

@@ -98,8 +98,7 @@ impl Sim {
         let Some(pod) = self.pods.get_mut(pod).filter(|pod| pod.running()) else { return };
         let exit = Exit { code: 1, message: "error: it broke once".into() };
         let container = &mut pod.containers[0];
-        container.state = ContainerState::Ended(exit.clone());
-        container.last_failure = Some(exit);
+        container.state = ContainerState::Ended(exit);
         container.ready = false;
         if let Some(node) = self.nodes.get_mut(&pod.node).filter(|_| pod.role == Role::Operand(Stage::DevicePlugin)) {
             node.allocatable = node.allocatable.withdrawn();

@@ -17,7 +17,10 @@ use k8s_openapi::{
     jiff::SignedDuration,
 };
 
-use super::Sim;
+use super::{Sim, constant::is_constant};
+
+/// One in so many plans is made again for later times.
+const SAMPLE: usize = 7;
 
 impl Sim {
     /// Returns the plan for the current world, with all questions answered.
@@ -50,7 +53,16 @@ impl Sim {
             }
             planning.answer(self.read(&question), &mut around);
         }
-        planning.take().0
+        let (plan, world) = planning.take();
+        self.assert_constant(&world);
+        plan
+    }
+
+    /// Only some plans: each is made three times.
+    fn assert_constant(&self, world: &World) {
+        if self.plans.len().is_multiple_of(SAMPLE) {
+            assert_eq!(is_constant(&self.settings, &self.catalogue, world, self.now), Ok(()));
+        }
     }
 
     /// Returns what a pass uses of the loop around it.
@@ -100,7 +112,9 @@ impl Sim {
 
     /// Runs one pass as the operator's loop does, and one of the cluster. Returns the writes that were made.
     pub fn pass(&mut self, carry: &mut LoopState, now: Uptime) -> Vec<String> {
-        let (pass, requests) = Pass::begin(self.world(), self.now, &mut self.around(carry, now));
+        let world = self.world();
+        self.assert_constant(&world);
+        let (pass, requests) = Pass::begin(world, self.now, &mut self.around(carry, now));
         let mut made = Vec::new();
         let pass = self.drive(pass, requests, carry, now, |sim, write| {
             assert!(sim.write(write).is_ok(), "{write}");

@@ -1,5 +1,7 @@
 //! Pods as kubelet reports them: their containers start, wait and end.
 
+use std::mem::replace;
+
 use gpu_operator_crd::{NodeName, Report};
 use gpu_operator_plan::world::{ContainerFacts, ContainerState, Exit, ObservedTime, PodEnd, PodFacts, Role};
 use k8s_openapi::{api::core::v1::PodSpec, jiff::Timestamp};
@@ -98,7 +100,10 @@ pub(super) fn run(pod: &mut PodFacts, now: Timestamp) {
             continue;
         }
         if !matches!(container.state, ContainerState::Running(_)) {
-            container.state = ContainerState::Running(Some(now.into()));
+            let before = replace(&mut container.state, ContainerState::Running(Some(now.into())));
+            if let ContainerState::Ended(exit) = before {
+                container.last_failure = Some(exit).filter(|exit| exit.code != 0);
+            }
         }
         container.ready = true;
     }

@@ -99,6 +99,17 @@ fn one_crash_in_a_turn_or_soak_is_no_failure() {
 }
 
 #[test]
+fn two_crashes_within_a_minute_are_a_failure() {
+    for (crashes, reason) in [(1, "Settled"), (2, "RolledBack")] {
+        let mut fleet = Fleet::settled(rolling("Leave"), 4, &[ONLY_FAILURES_COUNT]);
+        let crash = (Event::Crashes("a", Stage::DevicePlugin), 4);
+        let events = [(PENDING, 5), (Event::Driver(NEW), 90)].into_iter().chain(std::iter::repeat_n(crash, crashes));
+        assert_eq!(fleet.go(&events.collect::<Vec<_>>()), Ok(()));
+        assert_eq!(fleet.sim.condition("all", "Stalled").1, reason, "after {crashes} crashes");
+    }
+}
+
+#[test]
 fn a_node_that_awaits_its_pods_has_begun_nothing() {
     let mut fleet = Fleet::settled(rolling("Await"), 4, &[ONLY_FAILURES_COUNT]);
     let events = [

@@ -25,7 +25,10 @@ use super::{
     claims,
     store::{Change, Key, Kind, Object, Store, Stored, hash_of},
 };
-use crate::sim::Sim;
+use crate::sim::{Sim, constant::is_constant};
+
+/// One in so many seconds.
+const SAMPLE: i64 = 5;
 
 #[derive(Clone)]
 pub struct Operator {
@@ -159,6 +162,10 @@ impl Operator {
     /// Observes and plans, and begins a pass if the plan has any writes.
     pub fn begin(&mut self, sim: &Sim) -> Result<(), String> {
         let (world, uptime) = (self.world(sim), uptime(sim.now));
+        // Only some plans: each is made three times.
+        if sim.now.as_second() % SAMPLE == 0 {
+            is_constant(&sim.settings, &sim.catalogue, &world, sim.now)?;
+        }
         self.awake = false;
         let (mut pass, mut requests) = Pass::begin(world.clone(), sim.now, &mut sim.around(&mut self.carry, uptime));
         while let Some(question) = requests.first().filter(|request| !matches!(request, Request::Write(_))) {
