@@ -50,7 +50,10 @@ impl PoolUpdates<'_> {
     /// A first installation during a rollout counts as an update, if it fails.
     pub(super) fn first_installation(&self, member: &Member<'_>, ledger: &Ledger<'_>) -> Option<LastUpdate> {
         let rollout = ledger.pool(self.name)?.since.clone().filter(|_| joins(member) && !self.goals.rolled_back)?;
-        Some(LastUpdate { at: Some(Time(self.terms.clock.now())), ..record(member, rollout) })
+        // It is recorded before the labels.
+        let recorded = member.last_update().filter(|last_update| last_update.rollout == rollout);
+        let at = recorded.and_then(|last_update| last_update.at.clone());
+        Some(LastUpdate { at: at.or(Some(Time(self.terms.clock.now()))), ..record(member, rollout) })
     }
 }
 
