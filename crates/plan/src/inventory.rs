@@ -11,8 +11,7 @@ use std::{collections::HashMap, ops::Deref};
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, Report, gpunode::StageRevisions};
 use gpus::Discovery;
-use membership::GoverningPool;
-use membership::{Unmanaged, by_precedence, governs, name_of, opted_out};
+use membership::{GoverningPool, PolicyPools, Unmanaged, by_precedence, governs, name_of, opted_out};
 
 use crate::{
     catalogue::Catalogue,
@@ -88,7 +87,7 @@ impl<'w> Deref for UnmanagedNode<'w> {
 
 /// Nodes with objects that cannot be parsed are left out, and so left unchanged.
 pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Fleet<'w, GovernedNode<'w>> {
-    let policies = by_precedence(world);
+    let policies: Vec<_> = by_precedence(world).into_iter().map(PolicyPools::of).collect();
     let mut pods = pods_by_node(world);
     let mut fleet = Fleet { world, catalogue, governed: Vec::new(), unmanaged: Vec::new() };
     for (name, node) in world.nodes.iter().filter(|(name, _)| !world.is_unreadable(name)) {
@@ -103,11 +102,12 @@ pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Fleet<'w, Governe
             fleet.unmanaged.push(UnmanagedNode { known, why, model: None, selected_by: None });
             continue;
         };
-        let mut claims = policies.iter().copied().filter(|policy| governs(policy, node));
-        let selected_by = claims.next();
-        if let Some(policy) = selected_by.filter(|_| !opted_out(node)) {
-            let others = claims.map(name_of).collect();
-            let pool = GoverningPool::of(catalogue, policy, discovery.model.as_deref(), &node.labels);
+        let mut claims = policies.iter().filter(|pools| governs(pools.policy, node));
+        let first = claims.next();
+        let selected_by = first.map(|pools| pools.policy);
+        if let Some(pools) = first.filter(|_| !opted_out(node)) {
+            let (policy, others) = (pools.policy, claims.map(|pools| name_of(pools.policy)).collect());
+            let pool = pools.pool(catalogue, discovery.model.as_deref(), &node.labels);
             fleet.governed.push(GovernedNode { known, discovery, policy, others, pool });
         } else {
             let why = if opted_out(node) { Unmanaged::OptedOut } else { Unmanaged::NoPolicy };

@@ -6,8 +6,8 @@
 //!                                      manifests ─┘ objects
 //! ```
 //!
-//! Every step may use [`catalogue`] and [`world`] (the facts), [`settings`], [`time`], [`note`], [`revision`]
-//! and [`container_names`]. Otherwise a step uses only the steps before it.
+//! Every step may use [`catalogue`] and [`world`] (the facts), [`settings`], [`pool_settings`], [`time`], [`note`],
+//! [`revision`] and [`container_names`]. Otherwise a step uses only the steps before it.
 //!
 //! [`forecast`] reports what would happen if a policy were applied: the steps above, computed repeatedly.
 //!
@@ -27,6 +27,7 @@ pub mod note;
 pub mod output;
 pub mod pass;
 mod plan;
+pub mod pool_settings;
 pub mod quiet;
 pub mod revision;
 pub mod rollout;

@@ -56,7 +56,7 @@ pub fn assemble<'f>(
     }
     daemon_sets::add(&mut plan, settings, fleet);
     presence::remove_stale(&mut plan, world, now);
-    runtime_classes::add(&mut plan, world, fleet.variants.all());
+    runtime_classes::add(&mut plan, world, fleet.variants.all().map(|(_, variant)| variant));
     plan.writes.extend(one_off_pods::validation_pods_to_delete(fleet));
     plan.writes.extend(one_off_pods::preflight_pods_to_delete(rollout, world));
     plan.writes.extend(recreate_pods::pods_to_recreate(world, now).map(Write::delete_pod));

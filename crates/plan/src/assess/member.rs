@@ -12,14 +12,14 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use std::{collections::BTreeMap, ops::Deref, time::Duration};
+use std::{collections::BTreeMap, ops::Deref, sync::Arc, time::Duration};
 
 use crate::{
     assess::health::{self, NodeHealth},
     container_names::GUARD,
     desired::{
-        DesiredNode, driver::DriverChoice, effective_spec, expected_resources::ExpectedResources,
-        toolkit::ToolkitChoice, variant::Variant,
+        DesiredNode, driver::DriverChoice, expected_resources::ExpectedResources, toolkit::ToolkitChoice,
+        variant::Variant,
     },
     inventory::{gpus, records},
     settings::{GRACE, GUARD_TIMEOUT, REPORT_GRACE},
@@ -68,10 +68,9 @@ impl<'w> Deref for Member<'w> {
 impl<'w> Member<'w> {
     /// `most` is the greatest number of GPUs that any node of the pool has had.
     pub fn of(desired: DesiredNode<'w>, world: &'w World, most: Option<u32>, now: Timestamp) -> Self {
-        let (policy, pool) = (desired.policy, desired.pool.named);
-        let promised = pool.and_then(|pool| pool.gpus_per_node);
+        let settings = Arc::clone(&desired.pool.settings);
+        let promised = settings.pool.and_then(|pool| pool.gpus_per_node);
         let most_in_pool = most.filter(|most| promised.is_some_and(|promised| promised > *most));
-        let tolerations = effective_spec::tolerations(policy, pool);
         let last = records::last_report(desired.gpu_node);
         let expected = match most_in_pool {
             Some(_) => desired.discovery.expected.in_pool(None),
@@ -85,8 +84,8 @@ impl<'w> Member<'w> {
         let expected = desired.expected;
         let name = &desired.node.name;
         Self {
-            untolerated: tolerations.and_then(|tolerations| desired.node.untolerated(&tolerations).next()),
-            health_policy: effective_spec::health(policy, pool),
+            untolerated: desired.node.untolerated(&settings.tolerations).next(),
+            health_policy: settings.health,
             expected_resources: expected
                 .map(|expected| ExpectedResources::of(expected, health.unhealthy, last, &desired.resource_layout)),
             health,

@@ -12,10 +12,7 @@ use crate::{
     },
     catalogue::Catalogue,
     container_names::PREFLIGHT_DRIVER,
-    desired::{
-        driver::{self, DriverChoice, Subject},
-        effective_spec,
-    },
+    desired::driver::{self, DriverChoice, Subject},
     note::Note,
     revision,
     time::older,
@@ -94,7 +91,7 @@ pub fn missing_precompiled(
     without_image: &BTreeSet<&str>,
 ) -> Option<String> {
     // This is called for every node, and most policies select no precompiled driver.
-    let settings = effective_spec::driver(member.policy, member.pool.named);
+    let settings = member.pool.settings.driver;
     if !settings.container.precompiled.unwrap_or_default() {
         return None;
     }

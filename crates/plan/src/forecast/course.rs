@@ -121,11 +121,10 @@ impl Course<'_> {
         round.events.extend(decision.ledger.clone().map(|content| Event::Ledger(name.clone(), content)));
         let mut ledger = Ledger::of(policy, &self.world, self.now);
         for (pool_name, members) in &members.pools {
-            let Some(pool) = decision.pools.get(pool_name) else { continue };
-            let named = members.first().and_then(|assessed| assessed.member.pool.named);
+            let Some((pool, first)) = decision.pools.get(pool_name).zip(members.first()) else { continue };
             ledger.enter(pool_name, members);
             let goals = Goals::of(ledger.pool(pool_name), members);
-            let terms = Terms::of(policy, named, self.inputs.settings.evicts_pods, self.now);
+            let terms = Terms::of(&first.member.pool.settings, self.inputs.settings.evicts_pods, self.now);
             round.events.extend(pool.preflight_pods.iter().map(|(name, pod)| Event::Pulled(name.clone(), pod.clone())));
             let next = [round.next, pool.check_again, decision.check_again];
             round.next = next.into_iter().flatten().min();

@@ -19,6 +19,7 @@ use crate::{
     catalogue::Catalogue,
     inventory::{gpus::MIXED, node_labels::canonical},
     note::Note,
+    pool_settings::PoolSettings,
     world::{NodeFacts, NodeLabels, World},
 };
 
@@ -67,20 +68,36 @@ pub fn governs(policy: &ClusterGpuPolicy, node: &NodeFacts) -> bool {
 /// The pool of nodes that have GPUs according to a label only.
 pub(super) const UNKNOWN_MODEL: &str = "unknown-model";
 
+/// A policy with the settings of its pools, which are the same for all nodes.
+#[derive(Debug)]
+pub struct PolicyPools<'p> {
+    pub policy: &'p ClusterGpuPolicy,
+    named: Vec<(&'p Pool, Arc<PoolSettings<'p>>)>,
+    /// The settings of the implicit pools of models.
+    implicit: Arc<PoolSettings<'p>>,
+}
+
+impl<'p> PolicyPools<'p> {
+    pub fn of(policy: &'p ClusterGpuPolicy) -> Self {
+        let settings = |pool| Arc::new(PoolSettings::of(policy, pool));
+        let named = policy.spec.pools.iter().map(|pool| (pool, settings(Some(pool)))).collect();
+        Self { policy, named, implicit: settings(None) }
+    }
+
+    /// Returns the first named pool that matches, or the implicit pool of the model.
+    pub fn pool(&self, catalogue: &Catalogue, model: Option<&str>, labels: &NodeLabels) -> GoverningPool<'p> {
+        match self.named.iter().find(|(pool, _)| is_in_pool(catalogue, self.policy, pool, model, labels)) {
+            Some((pool, settings)) => GoverningPool { name: pool.name.clone(), settings: Arc::clone(settings) },
+            None => GoverningPool { name: model.unwrap_or(UNKNOWN_MODEL).into(), settings: Arc::clone(&self.implicit) },
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct GoverningPool<'p> {
     /// The named pool's name, or the model.
     pub name: PoolName,
-    /// `None` for the implicit pool of a model.
-    pub named: Option<&'p Pool>,
-}
-
-impl<'p> GoverningPool<'p> {
-    pub fn of(catalogue: &Catalogue, policy: &'p ClusterGpuPolicy, model: Option<&str>, labels: &NodeLabels) -> Self {
-        let named = named_pool(catalogue, policy, model, labels);
-        let name = named.map_or_else(|| model.unwrap_or(UNKNOWN_MODEL).into(), |pool| pool.name.clone());
-        Self { name, named }
-    }
+    pub settings: Arc<PoolSettings<'p>>,
 }
 
 /// Without a selector every node is selected.
@@ -88,21 +105,20 @@ pub fn selects(selector: Option<&Selector>, labels: &NodeLabels) -> bool {
     selector.is_none_or(|selector| selector.matches(|key| labels.get(key).map(Interned::as_str)))
 }
 
-/// Returns the first named pool that matches. A pool may use any cloud's name of a model.
-fn named_pool<'p>(
+/// Whether a named pool matches. It may use any cloud's name of a model.
+fn is_in_pool(
     catalogue: &Catalogue,
-    policy: &'p ClusterGpuPolicy,
+    policy: &ClusterGpuPolicy,
+    pool: &Pool,
     model: Option<&str>,
     labels: &NodeLabels,
-) -> Option<&'p Pool> {
-    policy.spec.pools.iter().find(|pool| {
-        let matches = &pool.matches;
-        let of_model = |wanted: &String| Some(canonical(catalogue, wanted)).as_deref() == model;
-        (matches.models.is_empty() || matches.models.iter().any(of_model))
-            && matches.node_selector.as_ref().is_none_or(|selector| {
-                selector.matches(|key| labels.get(key).map(Interned::as_str).filter(|_| !publishes(policy, key)))
-            })
-    })
+) -> bool {
+    let matches = &pool.matches;
+    let of_model = |wanted: &String| Some(canonical(catalogue, wanted)).as_deref() == model;
+    (matches.models.is_empty() || matches.models.iter().any(of_model))
+        && matches.node_selector.as_ref().is_none_or(|selector| {
+            selector.matches(|key| labels.get(key).map(Interned::as_str).filter(|_| !publishes(policy, key)))
+        })
 }
 
 /// A reason and a message with the correction, by pool.

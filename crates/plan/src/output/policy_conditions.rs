@@ -14,10 +14,10 @@ use k8s_openapi::{
 
 use crate::{
     assess::pod_failure::AgentRefusal,
-    desired::effective_spec,
     inventory::membership::PoolProblems,
     note::{Note, shown},
     output::counted::{Counted, by_state},
+    pool_settings::int_or_percent,
     world::HeldWrite,
 };
 
@@ -289,8 +289,8 @@ fn required(policy: &ClusterGpuPolicy, serving: u32) -> u32 {
     let wanted = policy.spec.readiness.min_ready_nodes.as_ref();
     match wanted {
         // Of no nodes every percentage is zero, which does not mean that none is required.
-        Some(wanted) if effective_spec::int_or_percent(wanted, 100) == 0 => 0,
-        Some(wanted) => effective_spec::int_or_percent(wanted, serving).max(1),
+        Some(wanted) if int_or_percent(wanted, 100) == 0 => 0,
+        Some(wanted) => int_or_percent(wanted, serving).max(1),
         None => serving.max(1),
     }
 }

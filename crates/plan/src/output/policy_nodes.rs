@@ -71,7 +71,8 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     let (mut halted, mut failed) = (BTreeMap::new(), 0);
     let (mut not_drained, mut unmet) = (Vec::new(), PoolProblems::new());
     for (pool, members) in &members.pools {
-        let Some(decision) = rollout.and_then(|rollout| rollout.pools.get(pool)) else { continue };
+        let decision = rollout.and_then(|rollout| rollout.pools.get(pool));
+        let Some((decision, first)) = decision.zip(members.first()) else { continue };
         failed += decision.failed;
         plan.questions.gpu_pods.extend(decision.questions.iter().cloned());
         let recreated = decision.delete_pods.iter().filter_map(|name| world.pods.get(name));
@@ -81,8 +82,8 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
             halted.insert(pool.clone(), why.clone());
         }
         plan.writes.extend(one_off_pods::validation_pods_to_create(settings, members, decision));
-        let named = members.first().and_then(|assessed| assessed.member.pool.named);
-        plan.writes.extend(one_off_pods::preflight_pods_to_create(settings, policy, named, decision, world));
+        let of_pool = &first.member.pool.settings;
+        plan.writes.extend(one_off_pods::preflight_pods_to_create(settings, of_pool, decision, world));
         plan.questions.log_tails.extend(members.iter().filter_map(|assessed| assessed.validation.log_of.clone()));
         unmet.extend(unmet_promise(members).map(|problem| (pool.clone(), problem)));
         let drained = Drained::of(members);
@@ -139,7 +140,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
 /// For a pool whose number of GPUs no node has ever had: all of its nodes would lack some.
 fn unmet_promise(members: &[Assessment<'_>]) -> Option<(Reason, String)> {
     let member = &members.iter().find(|assessed| assessed.member.most_in_pool.is_some())?.member;
-    let (promised, most) = (member.pool.named?.gpus_per_node?, member.most_in_pool?);
+    let (promised, most) = (member.pool.settings.pool?.gpus_per_node?, member.most_in_pool?);
     let message = format!(
         "gpusPerNode: {promised}, but no node of this pool has ever had more than {most} on its PCI bus; write gpusPerNode: {most}, or remove it"
     );

@@ -13,7 +13,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use crate::{
     assess::{Assessment, member::Member},
-    desired::effective_spec,
+    pool_settings::int_or_percent,
     revision::short,
     time::later,
 };
@@ -178,7 +178,7 @@ impl Waves {
         };
         let ended = canaries.iter().filter_map(|(_, last_update)| Some(last_update.at.as_ref()?.0)).max();
         Self {
-            missing: effective_spec::int_or_percent(&canary.nodes, all).max(1).saturating_sub(begun),
+            missing: int_or_percent(&canary.nodes, all).max(1).saturating_sub(begun),
             is_underway: !canaries.iter().all(is_done),
             soaks_until: ended.map(|ended| later(ended, soak)).filter(|until| now < *until),
         }

@@ -32,6 +32,7 @@ const ORDERS: [(&str, &[&str]); 4] = [
             "catalogue",
             "world",
             "revision",
+            "pool_settings",
             "inventory",
             "desired",
             "assess",
