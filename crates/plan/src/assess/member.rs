@@ -17,10 +17,7 @@ use std::{collections::BTreeMap, ops::Deref, sync::Arc, time::Duration};
 use crate::{
     assess::health::{self, NodeHealth},
     container_names::GUARD,
-    desired::{
-        DesiredNode, driver::DriverChoice, expected_resources::ExpectedResources, toolkit::ToolkitChoice,
-        variant::Variant,
-    },
+    desired::{DesiredNode, driver::DriverChoice, expected_resources::ExpectedResources, toolkit::ToolkitChoice},
     inventory::{gpus, records},
     settings::{GRACE, GUARD_TIMEOUT, REPORT_GRACE},
     time::{later, older},
@@ -143,8 +140,8 @@ impl<'w> Member<'w> {
         Some(self.gpu_node?.spec.not_before.as_ref()?.0)
     }
 
-    pub fn want(&self) -> Option<StageRevisions> {
-        self.desired.target.variant().map(Variant::revisions)
+    pub fn want(&self) -> Option<&StageRevisions> {
+        self.desired.target.variant().map(|variant| &variant.revisions)
     }
 
     pub fn driver(&self) -> Option<&DriverChoice> {
@@ -332,7 +329,7 @@ impl<'w> Member<'w> {
         // While a node is being updated, its labels may name a revision to which it returns.
         let has_target = match self.rollout() {
             Some(rollout) => rollout.step == RolloutStep::Replace,
-            None => self.want().is_some_and(|want| want == self.have),
+            None => self.want() == Some(&self.have),
         };
         has_target
             && self.driver_proven()

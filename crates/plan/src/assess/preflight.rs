@@ -113,7 +113,7 @@ pub fn missing_precompiled(
     let known = status.missing_image.as_ref() == Some(&image);
     let want = member.want();
     let now_seen = || {
-        let Some(want) = &want else { return false };
+        let Some(want) = want else { return false };
         want.driver == member.have.driver && member.pod(Stage::Driver).is_some_and(pod_failure::lacks_its_image)
             || !without_image.is_empty() && without_image.contains(prefix(want).as_str())
     };

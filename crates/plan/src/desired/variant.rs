@@ -31,16 +31,8 @@ pub struct Variant {
     pub key: VariantKey,
     /// The stages that this operator installs, with the revision of each.
     pub stages: Vec<(Revision, StageSpec)>,
-}
-
-impl Variant {
-    pub fn revisions(&self) -> StageRevisions {
-        let mut revisions = StageRevisions::default();
-        for (revision, spec) in &self.stages {
-            *revisions.get_mut(spec.stage) = Some(revision.clone());
-        }
-        revisions
-    }
+    /// The revision of each stage.
+    pub revisions: StageRevisions,
 }
 
 pub fn choose(
@@ -98,8 +90,12 @@ pub fn resolve(pool: &PoolSettings<'_>, key: VariantKey) -> Variant {
         stages::mps_stage(pool, &key),
         stages::plugin_stage(pool, &key),
     ];
-    let stages = specs.into_iter().flatten().map(|spec| (revision_name(&key, &spec), spec)).collect();
-    Variant { key, stages }
+    let stages: Vec<_> = specs.into_iter().flatten().map(|spec| (revision_name(&key, &spec), spec)).collect();
+    let mut revisions = StageRevisions::default();
+    for (revision, spec) in &stages {
+        *revisions.get_mut(spec.stage) = Some(revision.clone());
+    }
+    Variant { key, stages, revisions }
 }
 
 /// Returns a readable prefix and a hash of the revision, the value of the node's label. A stage's revision covers only the stages before
@@ -273,7 +269,7 @@ mod tests {
             let revisions = |subscription| {
                 let plugin = choose_plugin("{sharing: {mps: {replicas: 2}}}", &driver);
                 let host = HostTraits { selinux, subscription };
-                resolve(&PoolSettings::of(&policy, None), key(&driver, &ToolkitChoice::Cdi, &plugin, host)).revisions()
+                resolve(&PoolSettings::of(&policy, None), key(&driver, &ToolkitChoice::Cdi, &plugin, host)).revisions
             };
             let (with, without) = (revisions(true), revisions(false));
             assert_ne!(with.driver, without.driver);

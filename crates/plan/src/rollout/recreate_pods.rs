@@ -114,7 +114,7 @@ pub fn restore_mig_layouts(members: &[Assessment<'_>], now: Timestamp, pool: &mu
     for Assessment { member, .. } in members {
         let name = &member.node.name;
         let Some(decision) = pool.nodes.get_mut(name).filter(|decision| decision.note.is_none()) else { continue };
-        if member.want().is_none_or(|want| want != member.have) {
+        if member.want().is_none_or(|want| *want != member.have) {
             continue;
         }
         let Some(differs) = mig::differs(member) else { continue };
