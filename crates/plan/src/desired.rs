@@ -17,30 +17,24 @@ use gpu_operator_crd::{gpunode::StageRevisions, policy::Stage};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    catalogue::Catalogue,
     desired::{
         driver::Subject,
         variant::{Variant, Variants},
     },
-    inventory::{Fleet, GovernedNode, KnownNode, external_stack::ExternalStack, foreign_stacks::ForeignStacks},
+    ground::Ground,
+    inventory::{Fleet, GovernedNode, KnownNode, external_stack::ExternalStack},
     note::Fault,
     pool_settings::PoolSettings,
     revision,
-    world::{ResourceLayout, World},
+    world::ResourceLayout,
 };
 
-/// `namespace` is that of this operator.
-pub fn resolve<'w>(
-    fleet: Fleet<'w, GovernedNode<'w>>,
-    namespace: &str,
-    now: Timestamp,
-) -> (Fleet<'w, DesiredNode<'w>>, Variants<'w>) {
-    let Fleet { world, catalogue, governed, unmanaged } = fleet;
+pub fn resolve<'w>(fleet: Fleet<'w, GovernedNode<'w>>, now: Timestamp) -> (Fleet<'w, DesiredNode<'w>>, Variants<'w>) {
+    let Fleet { world, ground, governed, unmanaged } = fleet;
     let mut variants = Variants::default();
-    let stacks = ForeignStacks::of(world, namespace);
-    let resolve = |node| resolve_node(node, catalogue, &stacks, &mut variants, now);
+    let resolve = |node| resolve_node(node, ground, &mut variants, now);
     let governed = governed.into_iter().map(resolve).collect();
-    (Fleet { world, catalogue, governed, unmanaged }, variants)
+    (Fleet { world, ground, governed, unmanaged }, variants)
 }
 
 /// What a policy wants of a node's driver, toolkit and device plugin.
@@ -95,8 +89,7 @@ impl<'w> Deref for DesiredNode<'w> {
 
 fn resolve_node<'w>(
     governed: GovernedNode<'w>,
-    catalogue: &'w Catalogue,
-    stacks: &ForeignStacks<'w>,
+    ground: &Ground<'_>,
     variants: &mut Variants<'w>,
     now: Timestamp,
 ) -> DesiredNode<'w> {
@@ -104,13 +97,13 @@ fn resolve_node<'w>(
     let KnownNode { node, gpu_node, report, ref have, .. } = *governed;
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
     let foreign_policy = (pool.settings.foreign_stack, pool.settings.device_plugin.flavor);
-    let external = ExternalStack::of(stacks, &governed, foreign_policy, now);
+    let external = ExternalStack::of(&ground.third_party, &governed, foreign_policy, now);
     let disables_cdi = container_runtime::disables_cdi(node, have, report, status);
     // The desired state depends on the container runtime, whose version is unknown while it is down.
     let known = status.zip(report).filter(|_| !node.runtime_is_silent());
     let target = known.map_or(Desired::Unknown, |(status, report)| {
         let subject = Subject {
-            catalogue,
+            catalogue: ground.catalogue(),
             images: &policy.spec.images,
             node,
             has_driver: have.driver.is_some(),
@@ -119,18 +112,18 @@ fn resolve_node<'w>(
             missing_image: status.missing_image.as_deref(),
         };
         match variant::choose(pool, &subject, &external, disables_cdi) {
-            Ok(key) => Desired::Variant(variants.resolve(&pool.settings, key)),
+            Ok(key) => Desired::Variant(variants.resolve(pool.settings, key)),
             Err(fault) => Desired::Unsatisfiable(fault),
         }
     });
     let expected = discovery.expected.in_pool(pool.settings.pool);
-    let resource_layout = resource_layout(stacks.world, &pool.settings, have);
+    let resource_layout = resource_layout(ground, pool.settings, have);
     DesiredNode { governed, external, target, expected, disables_cdi, resource_layout }
 }
 
 /// While a new revision is pending, the resources of the current device plugin count.
-fn resource_layout(world: &World, pool: &PoolSettings<'_>, have: &StageRevisions) -> ResourceLayout {
+fn resource_layout(ground: &Ground<'_>, pool: &PoolSettings<'_>, have: &StageRevisions) -> ResourceLayout {
     let set = have.device_plugin.as_ref().map(|revision| revision::daemon_set_name(Stage::DevicePlugin, revision));
-    let set = set.and_then(|set| world.daemon_sets.get(&set));
+    let set = set.and_then(|set| ground.daemon_sets.get(&set));
     set.map_or_else(|| ResourceLayout::of(pool.device_plugin), |set| set.resource_layout.clone())
 }

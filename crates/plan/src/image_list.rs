@@ -1,10 +1,7 @@
 //! The images that a policy's nodes may pull, for users who fill a mirror before there are nodes: the plan's own choices for
 //! nodes of each operating system, container runtime and GPU model.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, PoolName, keys,
@@ -138,7 +135,7 @@ pub fn images(settings: &Settings, catalogue: &Catalogue, policy: &ClusterGpuPol
     // A third-party driver counts as the host's, whatever the source.
     for (policy, by_third_party) in [(&policy, false), (&with_host_drivers(&policy), true)] {
         for pool in policy.spec.pools.iter().map(Some).chain([None]) {
-            let of_pool = Arc::new(PoolSettings::of(policy, pool));
+            let of_pool = PoolSettings::of(policy, pool);
             let search = Search { catalogue, settings: &of_pool, fleet, by_third_party };
             for key in search.keys(&mut list.notes) {
                 let variant = variant::resolve(&of_pool, key);
@@ -208,7 +205,7 @@ impl Before {
 
 struct Search<'a> {
     catalogue: &'a Catalogue,
-    settings: &'a Arc<PoolSettings<'a>>,
+    settings: &'a PoolSettings<'a>,
     fleet: &'a Fleet,
     by_third_party: bool,
 }
@@ -309,7 +306,7 @@ impl<'a> Search<'a> {
         let name = || discovery.model.as_deref().map_or_else(|| PoolName::from("unknown"), PoolName::from);
         let pool = GoverningPool {
             name: self.settings.pool.map_or_else(name, |pool| pool.name.clone()),
-            settings: Arc::clone(self.settings),
+            settings: self.settings,
         };
         let first = Subject {
             catalogue: self.catalogue,

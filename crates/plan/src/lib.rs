@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Every step may use [`catalogue`] and [`world`] (the facts), [`settings`], [`pool_settings`], [`time`], [`note`],
-//! [`revision`] and [`container_names`]. Otherwise a step uses only the steps before it.
+//! [`revision`], [`container_names`] and [`ground`] (what all nodes share). Otherwise a step uses only the steps before it.
 //!
 //! [`forecast`] reports what would happen if a policy were applied: the steps above, computed repeatedly.
 //!
@@ -19,6 +19,7 @@ pub mod catalogue;
 pub mod container_names;
 pub mod desired;
 pub mod forecast;
+pub mod ground;
 pub mod image_list;
 pub mod inventory;
 pub mod loop_memory;

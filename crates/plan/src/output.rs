@@ -22,9 +22,7 @@ pub mod unmanaged;
 pub mod urgency;
 pub mod write;
 
-use std::collections::BTreeMap;
-
-use gpu_operator_crd::{PolicyName, reason::Reason};
+use gpu_operator_crd::reason::Reason;
 use k8s_openapi::jiff::Timestamp;
 
 use policy_nodes::Context;
@@ -42,7 +40,6 @@ pub fn assemble<'f>(
     settings: &'f Settings,
     fleet: &'f AssessedFleet<'f>,
     rollout: &'f Rollout<'f>,
-    model_conflicts: &'f BTreeMap<PolicyName, String>,
     now: Timestamp,
 ) -> Plan {
     let world = fleet.world;
@@ -50,7 +47,7 @@ pub fn assemble<'f>(
     let mut plan = Plan::default();
     let leavers = unmanaged::add(&mut plan, fleet, rollout, now);
     let conflict = world.other_installation(&settings.namespace).map(|set| conflict(set, &settings.namespace));
-    let context = Context { settings, fleet, rollout, model_conflicts, models, leavers, conflict, now };
+    let context = Context { settings, fleet, rollout, models, leavers, conflict, now };
     for policy in world.policies.values() {
         policy_nodes::add(&mut plan, &context, policy);
     }

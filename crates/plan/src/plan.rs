@@ -7,7 +7,8 @@ use crate::{
     assess,
     catalogue::Catalogue,
     desired,
-    inventory::{self, membership, records},
+    ground::Ground,
+    inventory::{self, records},
     output::{self, write::Plan},
     quiet, rollout,
     settings::Settings,
@@ -19,10 +20,10 @@ pub fn plan(settings: &Settings, catalogue: &Catalogue, world: &World, now: Time
         return quiet::plan(world, now);
     }
     let world = &*records::with_confirmed_taints(world);
-    let models = membership::added_models(catalogue, world);
-    let fleet = inventory::take(models.catalogue(), world);
-    let (fleet, variants) = desired::resolve(fleet, &settings.namespace, now);
+    let ground = Ground::of(catalogue, world, &settings.namespace);
+    let fleet = inventory::take(&ground, world);
+    let (fleet, variants) = desired::resolve(fleet, now);
     let assessed = assess::assess(fleet, variants, now);
     let rollout = rollout::decide(&assessed, settings.evicts_pods, now);
-    output::assemble(settings, &assessed, &rollout, &models.conflicts, now)
+    output::assemble(settings, &assessed, &rollout, now)
 }

@@ -114,7 +114,7 @@ fn decide_policy<'f>(
 ) -> PolicyDecision<'f> {
     let mut ledger = Ledger::of(policy, world, now);
     let mut begin = |name, members: &'f Vec<Assessment<'f>>| {
-        let terms = Terms::of(&members.first()?.member.pool.settings, may_evict, now);
+        let terms = Terms::of(members.first()?.member.pool.settings, may_evict, now);
         Some((name, PoolUpdates::begin(name, members, world, terms, &mut ledger)))
     };
     let mut updates: BTreeMap<&PoolName, PoolUpdates<'f>> =

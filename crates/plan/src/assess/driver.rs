@@ -22,10 +22,11 @@ use crate::{
         DriverChoice,
         choose::{GKE_DRIVER, installed_by_gke},
     },
+    ground::Ground,
     note::{Fault, Note},
     settings::{GRACE, ROOT_GRACE},
     time::older,
-    world::{ContainerState, PodFacts, World},
+    world::{ContainerState, PodFacts},
 };
 
 /// A loaded module without libraries may belong to an installer that is about to install them, so it counts as a fault only after
@@ -42,7 +43,7 @@ pub fn of_fault(member: &Member<'_>, fault: &Fault, now: Timestamp) -> Verdict {
 }
 
 /// Returns `None` for a driver that is proven to work.
-pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: Timestamp) -> Option<Verdict> {
+pub fn judge(member: &Member<'_>, evidence: Option<&Note>, ground: &Ground<'_>, now: Timestamp) -> Option<Verdict> {
     let phase = Phase::Driver;
     let report = member.report?;
     let loaded = report.driver.loaded.as_deref();
@@ -62,7 +63,7 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
         _ => verdict,
     };
     let Some(pod) = pod else {
-        return Some(or_evidence(no_pod(member, world, Stage::Driver, phase, now)));
+        return Some(or_evidence(no_pod(member, ground, Stage::Driver, phase, now)));
     };
     if let Some(verdict) = bound_gpus::of_pod(report, pod, now) {
         return Some(verdict);
@@ -97,7 +98,7 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, now: T
         (_, since) if since.is_some() || runs_init(pod, INSTALLER) => {
             Verdict::new(phase, Reason::DriverInstalling, format!("pod {} is installing {wanted}", pod.name))
         }
-        _ => or_evidence(starting(member, world, phase, pod, now)),
+        _ => or_evidence(starting(member, ground, phase, pod, now)),
     })
 }
 

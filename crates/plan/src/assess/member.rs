@@ -12,7 +12,7 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use std::{collections::BTreeMap, ops::Deref, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ops::Deref, time::Duration};
 
 use crate::{
     assess::health::{self, NodeHealth},
@@ -65,7 +65,7 @@ impl<'w> Deref for Member<'w> {
 impl<'w> Member<'w> {
     /// `most` is the greatest number of GPUs that any node of the pool has had.
     pub fn of(desired: DesiredNode<'w>, world: &'w World, most: Option<u32>, now: Timestamp) -> Self {
-        let settings = Arc::clone(&desired.pool.settings);
+        let settings = desired.pool.settings;
         let promised = settings.pool.and_then(|pool| pool.gpus_per_node);
         let most_in_pool = most.filter(|most| promised.is_some_and(|promised| promised > *most));
         let last = records::last_report(desired.gpu_node);

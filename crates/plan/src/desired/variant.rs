@@ -132,22 +132,20 @@ pub struct Variants<'w>(BTreeMap<VariantKey, OfPool<'w>>);
 
 #[derive(Debug)]
 struct OfPool<'w> {
-    pool: Arc<PoolSettings<'w>>,
+    pool: &'w PoolSettings<'w>,
     variant: Arc<Variant>,
 }
 
 impl<'w> Variants<'w> {
     /// Resolves each variant once for all nodes that share it.
-    pub fn resolve(&mut self, pool: &Arc<PoolSettings<'w>>, key: VariantKey) -> Arc<Variant> {
-        let of_pool = self
-            .0
-            .entry(key)
-            .or_insert_with_key(|key| OfPool { pool: Arc::clone(pool), variant: Arc::new(resolve(pool, key.clone())) });
+    pub fn resolve(&mut self, pool: &'w PoolSettings<'w>, key: VariantKey) -> Arc<Variant> {
+        let of_pool =
+            self.0.entry(key).or_insert_with_key(|key| OfPool { pool, variant: Arc::new(resolve(pool, key.clone())) });
         Arc::clone(&of_pool.variant)
     }
 
     pub fn all(&self) -> impl Iterator<Item = (&PoolSettings<'w>, &Variant)> {
-        self.0.values().map(|OfPool { pool, variant }| (&**pool, &**variant))
+        self.0.values().map(|OfPool { pool, variant }| (*pool, &**variant))
     }
 }
 

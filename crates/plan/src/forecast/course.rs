@@ -18,9 +18,10 @@ use super::{
 use crate::{
     assess::{self, AssessedFleet, Assessment, PolicyMembers, member::Member, verdict::Verdict},
     desired,
+    ground::Ground,
     inventory::{
         self,
-        membership::{self, Unmanaged, name_of},
+        membership::{Unmanaged, name_of},
     },
     note::Note,
     output::gpu_node::member_spec,
@@ -91,9 +92,9 @@ pub fn follow(inputs: Inputs<'_>, world: World, policies: &[ClusterGpuPolicy]) -
 
 impl Course<'_> {
     fn round(&self) -> Round {
-        let models = membership::added_models(self.inputs.catalogue, &self.world);
-        let fleet = inventory::take(models.catalogue(), &self.world);
-        let (fleet, variants) = desired::resolve(fleet, &self.inputs.settings.namespace, self.now);
+        let ground = Ground::of(self.inputs.catalogue, &self.world, &self.inputs.settings.namespace);
+        let fleet = inventory::take(&ground, &self.world);
+        let (fleet, variants) = desired::resolve(fleet, self.now);
         let mut fleet = assess::assess(fleet, variants, self.now);
         let members = fleet.policies.values_mut().flat_map(|policy| policy.pools.values_mut().flatten());
         for assessed in members.filter(|assessed| self.arrived.contains(&assessed.member.node.name)) {
@@ -124,7 +125,7 @@ impl Course<'_> {
             let Some((pool, first)) = decision.pools.get(pool_name).zip(members.first()) else { continue };
             ledger.enter(pool_name, members);
             let goals = Goals::of(ledger.pool(pool_name), members);
-            let terms = Terms::of(&first.member.pool.settings, self.inputs.settings.evicts_pods, self.now);
+            let terms = Terms::of(first.member.pool.settings, self.inputs.settings.evicts_pods, self.now);
             round.events.extend(pool.preflight_pods.iter().map(|(name, pod)| Event::Pulled(name.clone(), pod.clone())));
             let next = [round.next, pool.check_again, decision.check_again];
             round.next = next.into_iter().flatten().min();

@@ -14,7 +14,8 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
-    inventory::{KnownNode, foreign_stacks::ForeignStacks},
+    ground::foreign_stacks::ForeignStacks,
+    inventory::KnownNode,
     note::{Note, listed},
     settings::PLUGIN_GRACE,
     time::older,

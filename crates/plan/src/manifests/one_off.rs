@@ -127,7 +127,7 @@ pub fn validation_pod(settings: &Settings, member: &Member<'_>, name: String) ->
     let validation = &member.policy.spec.readiness.validation;
     let timeout = validation.timeout.map_or(VALIDATION_TIMEOUT, Into::into);
     let (node, stage) = (&member.node.name, keys::VALIDATION);
-    let of = OneOff { settings, pool: &member.pool.settings, node, stage };
+    let of = OneOff { settings, pool: member.pool.settings, node, stage };
     let spec = PodSpec {
         runtime_class_name: runtime_class(member),
         active_deadline_seconds: Some(

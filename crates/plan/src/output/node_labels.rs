@@ -110,7 +110,7 @@ pub fn published_labels(member: &Member<'_>) -> Labels {
     let mut labels =
         if member.policy.spec.compatibility.wants_gfd() { discovered_labels(member) } else { Labels::new() };
     // The user's keys take precedence.
-    labels.extend(named_labels(&member.pool.settings, member.model()));
+    labels.extend(named_labels(member.pool.settings, member.model()));
     labels
 }
 

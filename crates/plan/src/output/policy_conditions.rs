@@ -13,7 +13,7 @@ use k8s_openapi::{
 };
 
 use crate::{
-    assess::pod_failure::AgentRefusal,
+    ground::AgentRefusal,
     inventory::membership::PoolProblems,
     note::{Note, shown},
     output::counted::{Counted, by_state},

@@ -1,14 +1,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicyStatus, NodeName, PolicyName, policy_status::RolloutStatus, reason::Reason,
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, NodeName, policy_status::RolloutStatus, reason::Reason,
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use super::policy_conditions;
 use crate::{
-    assess::{AssessedFleet, Assessment, PolicyMembers, pod_failure},
+    assess::{AssessedFleet, Assessment, PolicyMembers},
     inventory::{
         UnmanagedNode,
         membership::{self, PoolProblems, name_of},
@@ -40,8 +40,6 @@ pub struct Context<'f> {
     pub settings: &'f Settings,
     pub fleet: &'f AssessedFleet<'f>,
     pub rollout: &'f Rollout<'f>,
-    /// Why models of policies cannot be added.
-    pub model_conflicts: &'f BTreeMap<PolicyName, String>,
     /// The models of nodes, including those that the catalogue lacks.
     pub models: BTreeSet<String>,
     pub leavers: Leavers,
@@ -82,7 +80,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
             halted.insert(pool.clone(), why.clone());
         }
         plan.writes.extend(one_off_pods::validation_pods_to_create(settings, members, decision));
-        let of_pool = &first.member.pool.settings;
+        let of_pool = first.member.pool.settings;
         plan.writes.extend(one_off_pods::preflight_pods_to_create(settings, of_pool, decision, world));
         plan.questions.log_tails.extend(members.iter().filter_map(|assessed| assessed.validation.log_of.clone()));
         unmet.extend(unmet_promise(members).map(|problem| (pool.clone(), problem)));
@@ -100,8 +98,8 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     }
     let mut pool_problems = unmet;
     pool_problems.extend(window::pool_problems(policy));
-    pool_problems.extend(membership::pool_problems(fleet.catalogue, policy, &context.models));
-    let conflict = context.model_conflicts.get(&name).cloned();
+    pool_problems.extend(membership::pool_problems(fleet.ground.catalogue(), policy, &context.models));
+    let conflict = fleet.ground.models.conflicts.get(&name).cloned();
     let invalid = conflict.or_else(|| window::problem(&policy.spec.rollout.windows));
     let finalizer = finalizer(policy, world, &context.leavers);
     plan.writes.extend(finalizer.map(|present| write::finalizer(policy, present)));
@@ -113,7 +111,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         invalid: invalid.as_deref(),
         held_write: context.held_writes().find(|held| held.concerns.is_of(&name, is_member)),
         jetson: if counted.is_empty() { first_jetson(policy, &fleet.unmanaged) } else { None },
-        agent_refusal: pod_failure::agent_refusal(world),
+        agent_refusal: fleet.ground.agent_refusal,
         not_drained: &not_drained,
     };
     let others = policy::Others {

@@ -33,6 +33,7 @@ const ORDERS: [(&str, &[&str]); 4] = [
             "world",
             "revision",
             "pool_settings",
+            "ground",
             "inventory",
             "desired",
             "assess",
