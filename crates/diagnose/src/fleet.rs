@@ -10,11 +10,9 @@ use gpu_operator_crd::{
     report::{DriverFacts, Report},
 };
 use gpu_operator_plan::{
-    desired::{
-        effective_spec,
-        toolkit::{self, OnHost, ToolkitChoice},
-    },
+    desired::toolkit::{self, OnHost, ToolkitChoice},
     inventory::records,
+    pool_settings::PoolSettings,
     world::{NodeFacts, Placement, World, is_gpu},
 };
 
@@ -139,11 +137,11 @@ impl<'w> Host<'w> {
     }
 
     fn toolkit(&self) -> Option<&'w Toolkit> {
-        Some(effective_spec::toolkit(self.policy?, self.pool))
+        Some(PoolSettings::of(self.policy?, self.pool).toolkit)
     }
 
     pub fn resources(&self) -> impl Iterator<Item = &'w str> {
-        let plugin = self.policy.map(|policy| effective_spec::device_plugin(policy, self.pool));
+        let plugin = self.policy.map(|policy| PoolSettings::of(policy, self.pool).device_plugin);
         let own_name = plugin.and_then(|plugin| plugin.external.resource_name.as_deref());
         let has_gpus = move |name: &Interned| is_gpu(name) || own_name == Some(name.as_str());
         let offered = self.node.allocatable.names().filter(|name| self.node.allocatable.amount(name) > 0);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys, schema_revision::crd_names};
-use gpu_operator_plan::assess::pod_failure::{DETECTOR_DAEMON_SET, PROBE_DAEMON_SET};
+use gpu_operator_plan::ground::{DETECTOR_DAEMON_SET, PROBE_DAEMON_SET};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{Node, Pod},

@@ -13,8 +13,8 @@ use futures::{
 };
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, SchemaMismatch, keys};
 use gpu_operator_plan::{
-    assess::pod_failure::{DETECTOR_DAEMON_SET, PROBE_DAEMON_SET},
     catalogue::{Catalogue, CatalogueError},
+    ground::{DETECTOR_DAEMON_SET, PROBE_DAEMON_SET},
     loop_memory::Class,
     settings::Settings,
 };

@@ -14,11 +14,10 @@ pub mod mig;
 pub mod phase;
 pub mod pod_failure;
 pub mod preflight;
-pub mod pull_error;
 pub mod validation;
 pub mod verdict;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use driver_version::Ceilings;
 use gpu_operator_crd::{PolicyName, PoolName, policy_status::Overlap, reason::Reason};
@@ -27,9 +26,9 @@ use validation::ValidationState;
 use verdict::Verdict;
 
 use crate::{
-    catalogue::Catalogue,
     clock::Clock,
     desired::{DesiredNode, variant::Variants},
+    ground::Ground,
     inventory::{
         Fleet, UnmanagedNode, gpus,
         membership::{name_of, overlap_note},
@@ -58,20 +57,20 @@ pub struct Assessment<'w> {
 impl<'w> Assessment<'w> {
     fn of(
         desired: DesiredNode<'w>,
-        catalogue: &Catalogue,
+        ground: &Ground<'_>,
         world: &'w World,
-        fleet: &FleetFacts<'_>,
+        most_gpus: &MostGpus,
         clock: &Clock,
     ) -> Self {
+        let catalogue = ground.catalogue();
         let pool = (name_of(desired.policy), desired.pool.name.clone());
-        let member = Member::of(desired, world, fleet.most_gpus.get(&pool).copied(), clock);
-        let absent_images = &fleet.absent_images;
-        let missing_image = preflight::missing_precompiled(catalogue, &member, absent_images);
+        let member = Member::of(desired, world, most_gpus.get(&pool).copied(), clock);
+        let missing_image = preflight::missing_precompiled(ground, &member);
         let validation = validation::of(&member, &world.log_tails, clock);
         let ceilings = driver_version::ceilings(catalogue, &member);
         let host_driver = driver_version::host_driver_problem(catalogue, &member);
         let against_driver = driver::against_driver(&member, clock);
-        let broken_stage = phase::broken_stage(&member, world, clock);
+        let broken_stage = phase::broken_stage(&member, ground, clock);
         let evidence = phase::Evidence {
             validation: &validation,
             host_driver,
@@ -79,32 +78,25 @@ impl<'w> Assessment<'w> {
             broken_stage: broken_stage.as_ref(),
             lacks_for_cuda: cuda::lacking(&member, catalogue, clock),
         };
-        let verdict = phase::judge(&member, evidence, world, clock);
+        let verdict = phase::judge(&member, evidence, ground, clock);
         let notes = notes(&member, missing_image.as_deref());
         Self { member, notes, missing_image, against_driver, broken_stage, cuda: ceilings, validation, verdict }
     }
 }
 
-/// What the assessment of a node needs of other nodes.
-struct FleetFacts<'w> {
-    /// Revisions whose driver image does not exist.
-    absent_images: BTreeSet<&'w str>,
-    /// The most GPUs that the bus of a node has ever shown, by policy and pool, of the nodes that have reported.
-    most_gpus: BTreeMap<(PolicyName, PoolName), u32>,
-}
+/// The most GPUs that the bus of a node has ever shown, by policy and pool, of the nodes that have reported.
+type MostGpus = BTreeMap<(PolicyName, PoolName), u32>;
 
-impl<'w> FleetFacts<'w> {
-    fn of(world: &'w World, governed: &[DesiredNode<'_>]) -> Self {
-        let mut most_gpus: BTreeMap<_, u32> = BTreeMap::new();
-        // A pool's number is not that of a node with an annotation.
-        for node in governed.iter().filter(|node| node.discovery.expected.annotated.is_none()) {
-            if let Some(report) = records::last_report(node.gpu_node) {
-                let most = most_gpus.entry((name_of(node.policy), node.pool.name.clone())).or_default();
-                *most = node.discovery.seen.with_passed_through(Some(report)).max(*most);
-            }
+fn most_gpus(governed: &[DesiredNode<'_>]) -> MostGpus {
+    let mut most_gpus = MostGpus::new();
+    // A pool's number is not that of a node with an annotation.
+    for node in governed.iter().filter(|node| node.discovery.expected.annotated.is_none()) {
+        if let Some(report) = records::last_report(node.gpu_node) {
+            let most = most_gpus.entry((name_of(node.policy), node.pool.name.clone())).or_default();
+            *most = node.discovery.seen.with_passed_through(Some(report)).max(*most);
         }
-        Self { absent_images: preflight::without_driver_image(world), most_gpus }
     }
+    most_gpus
 }
 
 fn notes(member: &Member<'_>, missing_image: Option<&str>) -> Vec<Note> {
@@ -119,8 +111,7 @@ fn notes(member: &Member<'_>, missing_image: Option<&str>) -> Vec<Note> {
 #[derive(Debug)]
 pub struct AssessedFleet<'w> {
     pub world: &'w World,
-    /// Includes the models that policies add.
-    pub catalogue: &'w Catalogue,
+    pub ground: &'w Ground<'w>,
     /// The policies that have members, or that select nodes that are opted out.
     pub policies: BTreeMap<PolicyName, PolicyMembers<'w>>,
     pub unmanaged: Vec<UnmanagedNode<'w>>,
@@ -156,14 +147,14 @@ impl AssessedFleet<'_> {
 
 /// `variants` are those that nodes need.
 pub fn assess<'w>(fleet: Fleet<'w, DesiredNode<'w>>, variants: Variants<'w>, clock: &Clock) -> AssessedFleet<'w> {
-    let Fleet { world, catalogue, governed, unmanaged } = fleet;
+    let Fleet { world, ground, governed, unmanaged } = fleet;
     let mut policies: BTreeMap<PolicyName, PolicyMembers<'_>> = BTreeMap::new();
     for policy in unmanaged.iter().filter_map(|node| node.selected_by) {
         policies.entry(name_of(policy)).or_default().opted_out += 1;
     }
-    let facts = FleetFacts::of(world, &governed);
+    let most_gpus = most_gpus(&governed);
     for node in governed {
-        let assessment = Assessment::of(node, catalogue, world, &facts, clock);
+        let assessment = Assessment::of(node, ground, world, &most_gpus, clock);
         let policy = name_of(assessment.member.policy);
         for other in &assessment.member.others {
             policies.entry(policy.clone()).or_default().overlap(other, &policy);
@@ -172,5 +163,5 @@ pub fn assess<'w>(fleet: Fleet<'w, DesiredNode<'w>>, variants: Variants<'w>, clo
         let pools = &mut policies.entry(policy).or_default().pools;
         pools.entry(assessment.member.pool.name.clone()).or_default().push(assessment);
     }
-    AssessedFleet { world, catalogue, policies, unmanaged, variants }
+    AssessedFleet { world, ground, policies, unmanaged, variants }
 }

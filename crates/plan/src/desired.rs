@@ -3,7 +3,6 @@
 pub mod container_runtime;
 pub mod device_plugin;
 pub mod driver;
-pub mod effective_spec;
 pub mod expected_resources;
 pub mod images;
 pub mod key;
@@ -14,37 +13,28 @@ pub mod variant;
 
 use std::{ops::Deref, sync::Arc};
 
-use gpu_operator_crd::{
-    ClusterGpuPolicy,
-    gpunode::StageRevisions,
-    policy::{Pool, Stage},
-};
+use gpu_operator_crd::{gpunode::StageRevisions, policy::Stage};
 
 use crate::{
-    catalogue::Catalogue,
     clock::Clock,
     desired::{
         driver::Subject,
         variant::{Variant, Variants},
     },
-    inventory::{Fleet, GovernedNode, KnownNode, external_stack::ExternalStack, foreign_stacks::ForeignStacks},
+    ground::Ground,
+    inventory::{Fleet, GovernedNode, KnownNode, external_stack::ExternalStack},
     note::Fault,
+    pool_settings::PoolSettings,
     revision,
-    world::{ResourceLayout, World},
+    world::ResourceLayout,
 };
 
-/// `namespace` is that of this operator.
-pub fn resolve<'w>(
-    fleet: Fleet<'w, GovernedNode<'w>>,
-    namespace: &str,
-    clock: &Clock,
-) -> (Fleet<'w, DesiredNode<'w>>, Variants<'w>) {
-    let Fleet { world, catalogue, governed, unmanaged } = fleet;
+pub fn resolve<'w>(fleet: Fleet<'w, GovernedNode<'w>>, clock: &Clock) -> (Fleet<'w, DesiredNode<'w>>, Variants<'w>) {
+    let Fleet { world, ground, governed, unmanaged } = fleet;
     let mut variants = Variants::default();
-    let stacks = ForeignStacks::of(world, namespace);
-    let resolve = |node| resolve_node(node, catalogue, &stacks, &mut variants, clock);
+    let resolve = |node| resolve_node(node, ground, &mut variants, clock);
     let governed = governed.into_iter().map(resolve).collect();
-    (Fleet { world, catalogue, governed, unmanaged }, variants)
+    (Fleet { world, ground, governed, unmanaged }, variants)
 }
 
 /// What a policy wants of a node's driver, toolkit and device plugin.
@@ -99,23 +89,21 @@ impl<'w> Deref for DesiredNode<'w> {
 
 fn resolve_node<'w>(
     governed: GovernedNode<'w>,
-    catalogue: &'w Catalogue,
-    stacks: &ForeignStacks<'w>,
+    ground: &Ground<'_>,
     variants: &mut Variants<'w>,
     clock: &Clock,
 ) -> DesiredNode<'w> {
     let GovernedNode { policy, ref pool, ref discovery, .. } = governed;
     let KnownNode { node, gpu_node, report, ref have, .. } = *governed;
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
-    let foreign_policy =
-        (effective_spec::foreign_stack(policy, pool.named), effective_spec::device_plugin(policy, pool.named).flavor);
-    let external = ExternalStack::of(stacks, &governed, foreign_policy, clock);
+    let foreign_policy = (pool.settings.foreign_stack, pool.settings.device_plugin.flavor);
+    let external = ExternalStack::of(&ground.third_party, &governed, foreign_policy, clock);
     let disables_cdi = container_runtime::disables_cdi(node, have, report, status);
     // The desired state depends on the container runtime, whose version is unknown while it is down.
     let known = status.zip(report).filter(|_| !node.runtime_is_silent());
     let target = known.map_or(Desired::Unknown, |(status, report)| {
         let subject = Subject {
-            catalogue,
+            catalogue: ground.catalogue(),
             images: &policy.spec.images,
             node,
             has_driver: have.driver.is_some(),
@@ -123,27 +111,19 @@ fn resolve_node<'w>(
             report,
             missing_image: status.missing_image.as_deref(),
         };
-        match variant::choose(policy, pool, &subject, &external, disables_cdi) {
-            Ok(key) => Desired::Variant(variants.resolve(policy, pool.named, key)),
+        match variant::choose(pool, &subject, &external, disables_cdi) {
+            Ok(key) => Desired::Variant(variants.resolve(pool.settings, key)),
             Err(fault) => Desired::Unsatisfiable(fault),
         }
     });
-    let expected = discovery.expected.in_pool(pool.named);
-    let resource_layout = resource_layout(stacks.world, policy, pool.named, have);
+    let expected = discovery.expected.in_pool(pool.settings.pool);
+    let resource_layout = resource_layout(ground, pool.settings, have);
     DesiredNode { governed, external, target, expected, disables_cdi, resource_layout }
 }
 
 /// While a new revision is pending, the resources of the current device plugin count.
-fn resource_layout(
-    world: &World,
-    policy: &ClusterGpuPolicy,
-    pool: Option<&Pool>,
-    have: &StageRevisions,
-) -> ResourceLayout {
+fn resource_layout(ground: &Ground<'_>, pool: &PoolSettings<'_>, have: &StageRevisions) -> ResourceLayout {
     let set = have.device_plugin.as_ref().map(|revision| revision::daemon_set_name(Stage::DevicePlugin, revision));
-    let set = set.and_then(|set| world.daemon_sets.get(&set));
-    set.map_or_else(
-        || ResourceLayout::of(effective_spec::device_plugin(policy, pool)),
-        |set| set.resource_layout.clone(),
-    )
+    let set = set.and_then(|set| ground.daemon_sets.get(&set));
+    set.map_or_else(|| ResourceLayout::of(pool.device_plugin), |set| set.resource_layout.clone())
 }

@@ -16,10 +16,8 @@ use gpu_operator_crd::{
 };
 
 use crate::{
-    inventory::{
-        self,
-        membership::{self, name_of},
-    },
+    ground::Ground,
+    inventory::{self, membership::name_of},
     output::{
         body::{Body, LabelWrite},
         write::Write,
@@ -73,9 +71,9 @@ fn first(inputs: Inputs<'_>, before: &World, after: &World) -> First {
 }
 
 fn governed(inputs: Inputs<'_>, world: &World) -> BTreeMap<PolicyName, BTreeSet<NodeName>> {
-    let models = membership::added_models(inputs.catalogue, world);
+    let ground = Ground::of(inputs.catalogue, world, &inputs.settings.namespace);
     let mut nodes: BTreeMap<PolicyName, BTreeSet<NodeName>> = BTreeMap::new();
-    for node in inventory::take(models.catalogue(), world).governed {
+    for node in inventory::take(&ground, world).governed {
         nodes.entry(name_of(node.policy)).or_default().insert(node.node.name.clone());
     }
     nodes

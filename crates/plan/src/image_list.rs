@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, PoolName, keys,
-    policy::{Driver, DriverSource, Pool, ValidationMode},
+    policy::{Driver, DriverSource, ValidationMode},
     reason::Reason,
     report::{DriverFacts, HOST_ROOT, InstalledDriver, OsRelease, Report},
     stage::Stage,
@@ -20,7 +20,7 @@ use crate::{
             self, Subject,
             choose::{GKE_DRIVER, GKE_NODE_POOL},
         },
-        effective_spec, images as references,
+        images as references,
         key::VariantKey,
         variant,
     },
@@ -31,6 +31,7 @@ use crate::{
     },
     manifests::daemon_set::daemon_sets,
     note::Fault,
+    pool_settings::PoolSettings,
     settings::Settings,
     world::NodeFacts,
 };
@@ -134,10 +135,11 @@ pub fn images(settings: &Settings, catalogue: &Catalogue, policy: &ClusterGpuPol
     // A third-party driver counts as the host's, whatever the source.
     for (policy, by_third_party) in [(&policy, false), (&with_host_drivers(&policy), true)] {
         for pool in policy.spec.pools.iter().map(Some).chain([None]) {
-            let search = Search { catalogue, policy, pool, fleet, by_third_party };
+            let of_pool = PoolSettings::of(policy, pool);
+            let search = Search { catalogue, settings: &of_pool, fleet, by_third_party };
             for key in search.keys(&mut list.notes) {
-                let variant = variant::resolve(policy, pool, key);
-                for set in daemon_sets(settings, policy, &variant) {
+                let variant = variant::resolve(&of_pool, key);
+                for set in daemon_sets(settings, &of_pool, &variant) {
                     // All have the label.
                     let Some(stage) = stage(&set) else { continue };
                     for image in pulled(&set) {
@@ -203,8 +205,7 @@ impl Before {
 
 struct Search<'a> {
     catalogue: &'a Catalogue,
-    policy: &'a ClusterGpuPolicy,
-    pool: Option<&'a Pool>,
+    settings: &'a PoolSettings<'a>,
     fleet: &'a Fleet,
     by_third_party: bool,
 }
@@ -234,7 +235,7 @@ impl<'a> Search<'a> {
                 && !self.by_third_party
                 && let Some(fault) = faults.iter().find(|fault| !is_expected(fault))
             {
-                let of = self.pool.map_or("nodes of no pool".to_owned(), |pool| format!("pool {}", pool.name));
+                let of = self.settings.pool.map_or("nodes of no pool".to_owned(), |pool| format!("pool {}", pool.name));
                 notes.insert(format!("{of}, GPUs such as {}: {}", model.name, fault.message));
             }
         }
@@ -243,7 +244,7 @@ impl<'a> Search<'a> {
 
     /// Returns one model for each revision that the same drivers support; `None` is a model that the catalogue lacks.
     fn models(&self) -> Vec<Option<&'a Accelerator>> {
-        let named = self.pool.map_or(&[][..], |pool| pool.matches.models.as_slice());
+        let named = self.settings.pool.map_or(&[][..], |pool| pool.matches.models.as_slice());
         // Other names are those of unknown and of mixed models.
         let any = named.iter().any(|name| self.catalogue.model(name).is_none()) || named.is_empty();
         let mut chosen: Vec<Option<&Accelerator>> = Vec::new();
@@ -269,8 +270,7 @@ impl<'a> Search<'a> {
 
     fn hosts(&self) -> Vec<Host> {
         let any_kernel = [String::new()];
-        let driver = effective_spec::driver(self.policy, self.pool);
-        let precompiled = driver.container.precompiled.unwrap_or_default();
+        let precompiled = self.settings.driver.container.precompiled.unwrap_or_default();
         let kernels = if precompiled { self.fleet.kernels.as_slice() } else { &any_kernel };
         let states: &[Before] = if self.by_third_party { &[Before::HostDriver] } else { &Before::ALL };
         let mut hosts = Vec::new();
@@ -304,20 +304,23 @@ impl<'a> Search<'a> {
             notes: Vec::new(),
         };
         let name = || discovery.model.as_deref().map_or_else(|| PoolName::from("unknown"), PoolName::from);
-        let pool = GoverningPool { name: self.pool.map_or_else(name, |pool| pool.name.clone()), named: self.pool };
+        let pool = GoverningPool {
+            name: self.settings.pool.map_or_else(name, |pool| pool.name.clone()),
+            settings: self.settings,
+        };
         let first = Subject {
             catalogue: self.catalogue,
-            images: &self.policy.spec.images,
+            images: &self.settings.policy.spec.images,
             node: &host.node,
             has_driver: false,
             discovery: &discovery,
             report: &host.report,
             missing_image: None,
         };
-        let choose = |on: &Subject<'_>| variant::choose(self.policy, &pool, on, &ExternalStack::default(), false);
+        let choose = |on: &Subject<'_>| variant::choose(&pool, on, &ExternalStack::default(), false);
         let chosen = choose(&first);
-        let driver = effective_spec::driver(self.policy, self.pool);
-        let precompiled = chosen.as_ref().ok().and_then(|key| driver::wants_precompiled(driver, &first, &key.driver));
+        let wanted = self.settings.driver;
+        let precompiled = chosen.as_ref().ok().and_then(|key| driver::wants_precompiled(wanted, &first, &key.driver));
         let second = precompiled.map(|image| choose(&Subject { missing_image: Some(&image), ..first }));
         [chosen].into_iter().chain(second).collect()
     }

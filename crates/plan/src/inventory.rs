@@ -1,7 +1,6 @@
 //! The inventory: every node with its GPUs and the policy that governs it.
 
 pub mod external_stack;
-pub mod foreign_stacks;
 pub mod gpus;
 pub mod membership;
 pub mod node_labels;
@@ -11,11 +10,10 @@ use std::{collections::HashMap, ops::Deref};
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, Report, gpunode::StageRevisions};
 use gpus::Discovery;
-use membership::GoverningPool;
-use membership::{Unmanaged, by_precedence, governs, name_of, opted_out};
+use membership::{GoverningPool, Unmanaged, governs, name_of, opted_out};
 
 use crate::{
-    catalogue::Catalogue,
+    ground::Ground,
     world::{NodeFacts, PodFacts, Role, World},
 };
 
@@ -23,8 +21,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Fleet<'w, N> {
     pub world: &'w World,
-    /// The catalogue, with the models that policies add.
-    pub catalogue: &'w Catalogue,
+    pub ground: &'w Ground<'w>,
     pub governed: Vec<N>,
     pub unmanaged: Vec<UnmanagedNode<'w>>,
 }
@@ -87,15 +84,15 @@ impl<'w> Deref for UnmanagedNode<'w> {
 }
 
 /// Nodes with objects that cannot be parsed are left out, and so left unchanged.
-pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Fleet<'w, GovernedNode<'w>> {
-    let policies = by_precedence(world);
+pub fn take<'w>(ground: &'w Ground<'w>, world: &'w World) -> Fleet<'w, GovernedNode<'w>> {
+    let catalogue = ground.catalogue();
     let mut pods = pods_by_node(world);
-    let mut fleet = Fleet { world, catalogue, governed: Vec::new(), unmanaged: Vec::new() };
+    let mut fleet = Fleet { world, ground, governed: Vec::new(), unmanaged: Vec::new() };
     for (name, node) in world.nodes.iter().filter(|(name, _)| !world.is_unreadable(name)) {
         let gpu_node = records::gpu_node_of(world, node);
         let report = records::current_report(node, gpu_node);
         let pods = pods.remove(name).unwrap_or_default();
-        let have = records::current_revisions(world, node, gpu_node, &pods);
+        let have = records::current_revisions(ground.daemon_sets, node, gpu_node, &pods);
         let known = KnownNode { node, gpu_node, report, have, pods };
         let Some(discovery) = gpus::discover(catalogue, node, gpu_node) else {
             let is_unreported = gpu_node.is_some() && records::last_report(gpu_node).is_none();
@@ -103,11 +100,12 @@ pub fn take<'w>(catalogue: &'w Catalogue, world: &'w World) -> Fleet<'w, Governe
             fleet.unmanaged.push(UnmanagedNode { known, why, model: None, selected_by: None });
             continue;
         };
-        let mut claims = policies.iter().copied().filter(|policy| governs(policy, node));
-        let selected_by = claims.next();
-        if let Some(policy) = selected_by.filter(|_| !opted_out(node)) {
-            let others = claims.map(name_of).collect();
-            let pool = GoverningPool::of(catalogue, policy, discovery.model.as_deref(), &node.labels);
+        let mut claims = ground.policies.iter().filter(|pools| governs(pools.policy, node));
+        let first = claims.next();
+        let selected_by = first.map(|pools| pools.policy);
+        if let Some(pools) = first.filter(|_| !opted_out(node)) {
+            let (policy, others) = (pools.policy, claims.map(|pools| name_of(pools.policy)).collect());
+            let pool = GoverningPool::of(catalogue, pools, discovery.model.as_deref(), &node.labels);
             fleet.governed.push(GovernedNode { known, discovery, policy, others, pool });
         } else {
             let why = if opted_out(node) { Unmanaged::OptedOut } else { Unmanaged::NoPolicy };

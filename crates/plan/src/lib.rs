@@ -6,8 +6,8 @@
 //!                                      manifests ─┘ objects
 //! ```
 //!
-//! Every step may use [`catalogue`] and [`world`] (the facts), [`settings`], [`clock`], [`time`], [`note`], [`revision`]
-//! and [`container_names`]. Otherwise a step uses only the steps before it.
+//! Every step may use [`catalogue`] and [`world`] (the facts), [`settings`], [`pool_settings`], [`time`], [`note`],
+//! [`revision`], [`container_names`] and [`ground`] (what all nodes share). Otherwise a step uses only the steps before it.
 //!
 //! [`forecast`] reports what would happen if a policy were applied: the steps above, computed repeatedly.
 //!
@@ -20,6 +20,7 @@ pub mod clock;
 pub mod container_names;
 pub mod desired;
 pub mod forecast;
+pub mod ground;
 pub mod image_list;
 pub mod inventory;
 pub mod loop_memory;
@@ -28,6 +29,7 @@ pub mod note;
 pub mod output;
 pub mod pass;
 mod plan;
+pub mod pool_settings;
 pub mod quiet;
 pub mod revision;
 pub mod rollout;

@@ -22,9 +22,7 @@ pub mod unmanaged;
 pub mod urgency;
 pub mod write;
 
-use std::collections::BTreeMap;
-
-use gpu_operator_crd::{PolicyName, reason::Reason};
+use gpu_operator_crd::reason::Reason;
 
 use policy_nodes::Context;
 use write::Plan;
@@ -42,7 +40,6 @@ pub fn assemble<'f>(
     settings: &'f Settings,
     fleet: &'f AssessedFleet<'f>,
     rollout: &'f Rollout<'f>,
-    model_conflicts: &'f BTreeMap<PolicyName, String>,
     clock: &Clock,
 ) -> Plan {
     let world = fleet.world;
@@ -50,13 +47,13 @@ pub fn assemble<'f>(
     let mut plan = Plan::default();
     let leavers = unmanaged::add(&mut plan, fleet, rollout, clock);
     let conflict = world.other_installation(&settings.namespace).map(|set| conflict(set, &settings.namespace));
-    let context = Context { settings, fleet, rollout, model_conflicts, models, leavers, conflict, clock };
+    let context = Context { settings, fleet, rollout, models, leavers, conflict, clock };
     for policy in world.policies.values() {
         policy_nodes::add(&mut plan, &context, policy);
     }
     daemon_sets::add(&mut plan, settings, fleet);
     presence::remove_stale(&mut plan, world, clock);
-    runtime_classes::add(&mut plan, world, fleet.variants.all());
+    runtime_classes::add(&mut plan, world, fleet.variants.all().map(|(_, variant)| variant));
     plan.writes.extend(one_off_pods::validation_pods_to_delete(fleet));
     plan.writes.extend(one_off_pods::preflight_pods_to_delete(rollout, world));
     plan.writes.extend(recreate_pods::pods_to_recreate(world, clock).map(Write::delete_pod));

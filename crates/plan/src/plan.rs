@@ -8,7 +8,8 @@ use crate::{
     catalogue::Catalogue,
     clock::Clock,
     desired,
-    inventory::{self, membership, records},
+    ground::Ground,
+    inventory::{self, records},
     output::{self, write::Plan},
     quiet, rollout,
     settings::Settings,
@@ -26,10 +27,10 @@ fn plan_by(settings: &Settings, catalogue: &Catalogue, world: &World, clock: &Cl
         return quiet::plan(world, clock);
     }
     let world = &*records::with_confirmed_taints(world);
-    let models = membership::added_models(catalogue, world);
-    let fleet = inventory::take(models.catalogue(), world);
-    let (fleet, variants) = desired::resolve(fleet, &settings.namespace, clock);
+    let ground = Ground::of(catalogue, world, &settings.namespace);
+    let fleet = inventory::take(&ground, world);
+    let (fleet, variants) = desired::resolve(fleet, clock);
     let assessed = assess::assess(fleet, variants, clock);
     let rollout = rollout::decide(&assessed, settings.evicts_pods, clock);
-    output::assemble(settings, &assessed, &rollout, &models.conflicts, clock)
+    output::assemble(settings, &assessed, &rollout, clock)
 }

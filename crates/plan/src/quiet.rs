@@ -64,7 +64,7 @@ fn writes_of_node(world: &World, node: &NodeFacts, pods: &[&PodFacts], updates_b
     let recorded = gpu_node.filter(|gpu_node| gpu_node.spec.current.is_some());
     let revisions = match given_back {
         Some(rollout) => Some(rollout.from.clone()),
-        None => recorded.map(|gpu_node| records::current_revisions(world, node, Some(gpu_node), pods)),
+        None => recorded.map(|gpu_node| records::current_revisions(&world.daemon_sets, node, Some(gpu_node), pods)),
     };
     if let Some(gpu_node) = gpu_node {
         let before = &gpu_node.spec;

@@ -114,12 +114,11 @@ fn decide_policy<'f>(
 ) -> PolicyDecision<'f> {
     let mut ledger = Ledger::of(policy, world, clock);
     let mut begin = |name, members: &'f Vec<Assessment<'f>>| {
-        let named = members.first().and_then(|assessed| assessed.member.pool.named);
-        let terms = Terms::of(policy, named, may_evict, clock);
-        PoolUpdates::begin(name, members, world, terms, &mut ledger)
+        let terms = Terms::of(members.first()?.member.pool.settings, may_evict, clock);
+        Some((name, PoolUpdates::begin(name, members, world, terms, &mut ledger)))
     };
     let mut updates: BTreeMap<&PoolName, PoolUpdates<'f>> =
-        pools.iter().map(|(name, members)| (name, begin(name, members))).collect();
+        pools.iter().filter_map(|(name, members)| begin(name, members)).collect();
     let mut budgets = Budgets::of(policy, pools, &ledger);
     let mut waiting: Vec<_> = updates.values_mut().flat_map(|pool| take(&mut pool.waiting)).collect();
     waiting.sort_by_cached_key(|member| (ledger.slot_of(member).is_none(), !member.node.cordoned));

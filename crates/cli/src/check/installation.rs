@@ -2,7 +2,7 @@
 
 use gpu_operator_crd::{GROUP, SchemaMismatch, VERSION, keys, schema_revision::crd_names};
 use gpu_operator_plan::{
-    assess::pod_failure::{DETECTOR_DAEMON_SET, PROBE_DAEMON_SET},
+    ground::{DETECTOR_DAEMON_SET, PROBE_DAEMON_SET},
     world::NodeFacts,
 };
 use k8s_openapi::{

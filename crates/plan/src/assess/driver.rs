@@ -22,9 +22,10 @@ use crate::{
         DriverChoice,
         choose::{GKE_DRIVER, installed_by_gke},
     },
+    ground::Ground,
     note::{Fault, Note},
     settings::{GRACE, ROOT_GRACE},
-    world::{ContainerState, PodFacts, World},
+    world::{ContainerState, PodFacts},
 };
 
 /// A loaded module without libraries may belong to an installer that is about to install them, so it counts as a fault only after
@@ -41,7 +42,7 @@ pub fn of_fault(member: &Member<'_>, fault: &Fault, clock: &Clock) -> Verdict {
 }
 
 /// Returns `None` for a driver that is proven to work.
-pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, clock: &Clock) -> Option<Verdict> {
+pub fn judge(member: &Member<'_>, evidence: Option<&Note>, ground: &Ground<'_>, clock: &Clock) -> Option<Verdict> {
     let phase = Phase::Driver;
     let report = member.report?;
     let loaded = report.driver.loaded.as_deref();
@@ -61,7 +62,7 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, clock:
         _ => verdict,
     };
     let Some(pod) = pod else {
-        return Some(or_evidence(no_pod(member, world, Stage::Driver, phase, clock)));
+        return Some(or_evidence(no_pod(member, ground, Stage::Driver, phase, clock)));
     };
     if let Some(verdict) = bound_gpus::of_pod(report, pod, clock) {
         return Some(verdict);
@@ -96,7 +97,7 @@ pub fn judge(member: &Member<'_>, evidence: Option<&Note>, world: &World, clock:
         (_, since) if since.is_some() || runs_init(pod, INSTALLER) => {
             Verdict::new(phase, Reason::DriverInstalling, format!("pod {} is installing {wanted}", pod.name))
         }
-        _ => or_evidence(starting(member, world, phase, pod, clock)),
+        _ => or_evidence(starting(member, ground, phase, pod, clock)),
     })
 }
 

@@ -10,8 +10,8 @@ use gpu_operator_crd::{
 
 use crate::{
     clock::Clock,
-    desired::effective_spec,
     note::Note,
+    pool_settings::int_or_percent,
     settings::REPORT_GRACE,
     world::{ObservedTime, PodFacts},
 };
@@ -128,10 +128,7 @@ fn line(gpu: &Gpu) -> String {
 
 /// Returns how many GPUs must not be unhealthy for a node to be ready.
 pub fn required(health: &Health, expected: u32) -> u32 {
-    health
-        .min_healthy_gpus
-        .as_ref()
-        .map_or(expected, |wanted| effective_spec::int_or_percent(wanted, expected).min(expected))
+    health.min_healthy_gpus.as_ref().map_or(expected, |wanted| int_or_percent(wanted, expected).min(expected))
 }
 
 fn count(gpus: &[Gpu], which: impl Fn(&Gpu) -> bool) -> u32 {

@@ -18,10 +18,7 @@ use crate::{
     assess::health::{self, NodeHealth},
     clock::Clock,
     container_names::GUARD,
-    desired::{
-        DesiredNode, driver::DriverChoice, effective_spec, expected_resources::ExpectedResources,
-        toolkit::ToolkitChoice, variant::Variant,
-    },
+    desired::{DesiredNode, driver::DriverChoice, expected_resources::ExpectedResources, toolkit::ToolkitChoice},
     inventory::{gpus, records},
     settings::{GRACE, GUARD_TIMEOUT, REPORT_GRACE},
     time::later,
@@ -69,10 +66,9 @@ impl<'w> Deref for Member<'w> {
 impl<'w> Member<'w> {
     /// `most` is the greatest number of GPUs that any node of the pool has had.
     pub fn of(desired: DesiredNode<'w>, world: &'w World, most: Option<u32>, clock: &Clock) -> Self {
-        let (policy, pool) = (desired.policy, desired.pool.named);
-        let promised = pool.and_then(|pool| pool.gpus_per_node);
+        let settings = desired.pool.settings;
+        let promised = settings.pool.and_then(|pool| pool.gpus_per_node);
         let most_in_pool = most.filter(|most| promised.is_some_and(|promised| promised > *most));
-        let tolerations = effective_spec::tolerations(policy, pool);
         let last = records::last_report(desired.gpu_node);
         let expected = match most_in_pool {
             Some(_) => desired.discovery.expected.in_pool(None),
@@ -86,8 +82,8 @@ impl<'w> Member<'w> {
         let expected = desired.expected;
         let name = &desired.node.name;
         Self {
-            untolerated: tolerations.and_then(|tolerations| desired.node.untolerated(&tolerations).next()),
-            health_policy: effective_spec::health(policy, pool),
+            untolerated: desired.node.untolerated(&settings.tolerations).next(),
+            health_policy: settings.health,
             expected_resources: expected
                 .map(|expected| ExpectedResources::of(expected, health.unhealthy, last, &desired.resource_layout)),
             health,
@@ -145,8 +141,8 @@ impl<'w> Member<'w> {
         Some(self.gpu_node?.spec.not_before.as_ref()?.0)
     }
 
-    pub fn want(&self) -> Option<StageRevisions> {
-        self.desired.target.variant().map(Variant::revisions)
+    pub fn want(&self) -> Option<&StageRevisions> {
+        self.desired.target.variant().map(|variant| &variant.revisions)
     }
 
     pub fn driver(&self) -> Option<&DriverChoice> {
@@ -334,7 +330,7 @@ impl<'w> Member<'w> {
         // While a node is being updated, its labels may name a revision to which it returns.
         let has_target = match self.rollout() {
             Some(rollout) => rollout.step == RolloutStep::Replace,
-            None => self.want().is_some_and(|want| want == self.have),
+            None => self.want() == Some(&self.have),
         };
         has_target
             && self.driver_proven()

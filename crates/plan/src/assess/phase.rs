@@ -20,10 +20,11 @@ use crate::{
     clock::Clock,
     container_names::INSTALL_TOOLKIT,
     desired::{Desired, driver::DriverChoice, expected_resources::ExpectedResources, toolkit::ToolkitChoice},
+    ground::Ground,
     note::Note,
     settings::{REPORT_GRACE, STAGE_GRACE},
     time::later,
-    world::{ContainerState, World},
+    world::ContainerState,
 };
 
 #[derive(Debug)]
@@ -37,7 +38,7 @@ pub struct Evidence<'a> {
     pub lacks_for_cuda: Option<Verdict>,
 }
 
-pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, clock: &Clock) -> Verdict {
+pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, ground: &Ground<'_>, clock: &Clock) -> Verdict {
     let Evidence { validation, host_driver, against_driver, broken_stage, lacks_for_cuda } = evidence;
     let node = member.node;
     if node.deleting {
@@ -67,7 +68,7 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, clock: 
     }
     match &member.target {
         Desired::Unknown if node.runtime_is_silent() => return silent_runtime(member, clock),
-        Desired::Unknown => return without_report(member, world, clock),
+        Desired::Unknown => return without_report(member, ground, clock),
         Desired::Unsatisfiable(fault) => return driver::of_fault(member, fault, clock),
         Desired::Variant(_) => {}
     }
@@ -83,13 +84,13 @@ pub fn judge(member: &Member<'_>, evidence: Evidence<'_>, world: &World, clock: 
         Some(lacks) if lacks.reason == Reason::ToolkitInstalling => (Some(lacks), None),
         lacks => (None, lacks),
     };
-    driver::judge(member, against_driver, world, clock)
+    driver::judge(member, against_driver, ground, clock)
         .or_else(|| by_claims(member))
         .or(lacks)
-        .or_else(|| toolkit(member, world, clock))
+        .or_else(|| toolkit(member, ground, clock))
         .or(by_toolkit)
-        .or_else(|| mps(member, world, clock))
-        .unwrap_or_else(|| device_plugin(member, world, clock))
+        .or_else(|| mps(member, ground, clock))
+        .unwrap_or_else(|| device_plugin(member, ground, clock))
 }
 
 /// A limitation of `injection: NRI`: NRI plugins cannot read the device plugin's response to kubelet. It annotates containers, but NVIDIA's
@@ -166,7 +167,7 @@ fn silent_runtime(member: &Member<'_>, clock: &Clock) -> Verdict {
     Verdict::new(last_phase(member), Reason::NodeNotReady, message)
 }
 
-fn without_report(member: &Member<'_>, world: &World, clock: &Clock) -> Verdict {
+fn without_report(member: &Member<'_>, ground: &Ground<'_>, clock: &Clock) -> Verdict {
     let failure = member.probe_pod().and_then(|pod| pod_failure(pod, clock));
     let (late, since) = if member.report_is_outdated() {
         let wait = Wait { passing: Reason::WaitingForReport, failure: Reason::ProbeMissing, grace: REPORT_GRACE };
@@ -178,19 +179,19 @@ fn without_report(member: &Member<'_>, world: &World, clock: &Clock) -> Verdict 
         let message = format!("the probe has not yet reported{since}");
         return Verdict::new(Phase::Discovery, Reason::WaitingForReport, message);
     }
-    let failure = failure.or_else(|| unmounted(world, member.probe_pod()?));
+    let failure = failure.or_else(|| unmounted(ground, member.probe_pod()?));
     Verdict::new(Phase::Discovery, Reason::ProbeMissing, silent_probe(member.probe_pod(), failure, since))
 }
 
 /// Returns `None` for a toolkit that is proven to work.
-fn toolkit(member: &Member<'_>, world: &World, clock: &Clock) -> Option<Verdict> {
+fn toolkit(member: &Member<'_>, ground: &Ground<'_>, clock: &Clock) -> Option<Verdict> {
     let phase = Phase::Toolkit;
     if member.want()?.toolkit.is_none() {
         // Some plugins need none, and some hosts have one.
         return handler_missing(member, phase);
     }
     let Some(pod) = member.pod(Stage::Toolkit) else {
-        return Some(no_pod(member, world, Stage::Toolkit, phase, clock));
+        return Some(no_pod(member, ground, Stage::Toolkit, phase, clock));
     };
     if pod.running() {
         return handler_missing(member, phase);
@@ -203,7 +204,7 @@ fn toolkit(member: &Member<'_>, world: &World, clock: &Clock) -> Option<Verdict>
     Some(if installing {
         Verdict::new(phase, Reason::ToolkitInstalling, format!("pod {} is installing the container toolkit", pod.name))
     } else {
-        starting(member, world, phase, pod, clock)
+        starting(member, ground, phase, pod, clock)
     })
 }
 
@@ -237,20 +238,20 @@ fn by_claims(member: &Member<'_>) -> Option<Verdict> {
     Some(Verdict::new(Phase::DevicePlugin, Reason::ForeignDraDriver, message))
 }
 
-fn mps(member: &Member<'_>, world: &World, clock: &Clock) -> Option<Verdict> {
+fn mps(member: &Member<'_>, ground: &Ground<'_>, clock: &Clock) -> Option<Verdict> {
     // Until its update begins, a node that has no daemon yet waits for its device plugin alone.
     member.have.mps.as_ref()?;
-    runs(member, world, Stage::Mps, clock).err()
+    runs(member, ground, Stage::Mps, clock).err()
 }
 
-fn device_plugin(member: &Member<'_>, world: &World, clock: &Clock) -> Verdict {
+fn device_plugin(member: &Member<'_>, ground: &Ground<'_>, clock: &Clock) -> Verdict {
     let phase = Phase::DevicePlugin;
     let waits_for = if member.want().is_some_and(|want| want.device_plugin.is_none()) {
         let awaited = member.external.awaited(Stage::DevicePlugin);
         awaited
             .unwrap_or_else(|| "waiting for the third-party device plugin (devicePlugin.flavor: External)".to_owned())
     } else {
-        match runs(member, world, Stage::DevicePlugin, clock) {
+        match runs(member, ground, Stage::DevicePlugin, clock) {
             Ok(pod) => format!("waiting for kubelet and pod {}", pod.name),
             Err(verdict) => return verdict,
         }
@@ -310,11 +311,11 @@ fn withheld(member: &Member<'_>, name: &str, there: u32) -> Option<String> {
 const NEEDED: [Stage; 2] = [Stage::Toolkit, Stage::Mps];
 
 /// Returns the verdict on the first broken stage. After a reboot that is not reported yet, nothing is known of the stages.
-pub fn broken_stage(member: &Member<'_>, world: &World, clock: &Clock) -> Option<Verdict> {
+pub fn broken_stage(member: &Member<'_>, ground: &Ground<'_>, clock: &Clock) -> Option<Verdict> {
     member.report?;
     let needed = || NEEDED.into_iter().filter(|stage| member.have.get(*stage).is_some());
     driver::replaced_on_host(member)
-        .or_else(|| needed().find_map(|stage| runs(member, world, stage, clock).err()))
+        .or_else(|| needed().find_map(|stage| runs(member, ground, stage, clock).err()))
         .or_else(|| too_many_gpus(member))
         .or_else(|| cuda::other_default(member))
 }

@@ -1,65 +1,21 @@
 //! Why a pod does not run or does not exist, from the error of the API server, the scheduler, kubelet, or the container itself.
 
-use std::{collections::HashSet, fmt};
-
 use gpu_operator_crd::{policy::Stage, reason::Reason};
 
 use crate::{
     assess::{
         error_line::error_line,
         installer_log::{Cause, cause},
-        pull_error::PullError,
     },
     clock::Clock,
     container_names::PREFLIGHT_DRIVER,
+    ground::{
+        Ground, PROBE_DAEMON_SET,
+        pull_error::{PullError, lacks_image, without_back_off},
+    },
     settings::GRACE,
-    world::{ContainerFacts, ContainerState, Exit, NodeFacts, PodFacts, Role, World},
+    world::{ContainerFacts, ContainerState, Exit, PodFacts, Role},
 };
-
-pub const PROBE_DAEMON_SET: &str = "nodestack-nvml-probe";
-pub const DETECTOR_DAEMON_SET: &str = "nodestack-gpu-detector";
-
-#[derive(Clone, Copy, Debug)]
-pub struct AgentRefusal<'w> {
-    set: &'static str,
-    error: &'w str,
-}
-
-impl fmt::Display for AgentRefusal<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { set, error } = self;
-        write!(f, "the API server rejects the pods of DaemonSet {set}: {error}")
-    }
-}
-
-/// Returns the API server's error for the chart's agents, if it rejects their pods and they are missing: the Event with the error outlives
-/// its cause by an hour.
-pub fn agent_refusal(world: &World) -> Option<AgentRefusal<'_>> {
-    if let Some(error) = probe_refusal(world) {
-        return Some(AgentRefusal { set: PROBE_DAEMON_SET, error });
-    }
-    // The operator does not watch the detector's pods. A GpuNode shows that they run.
-    let error = refusal(world, DETECTOR_DAEMON_SET, |_| false).filter(|_| world.gpu_nodes.is_empty())?;
-    Some(AgentRefusal { set: DETECTOR_DAEMON_SET, error })
-}
-
-fn probe_refusal(world: &World) -> Option<&str> {
-    let refusal = refusal(world, PROBE_DAEMON_SET, |pod| pod.role == Role::Probe)?;
-    let pods = world.pods.values().filter(|pod| pod.role == Role::Probe);
-    let have_one: HashSet<_> = pods.map(|pod| &pod.node).collect();
-    let is_missing = |node: &NodeFacts| node.is_labelled_present() && !have_one.contains(&node.name);
-    (have_one.is_empty() || world.nodes.values().any(|node| is_missing(node))).then_some(refusal)
-}
-
-/// Returns the API server's error for a DaemonSet with a missing pod, if no pod was accepted since: a rejection, or that of a webhook that
-/// does not answer. A quota accepts some pods and rejects others.
-pub fn refusal<'w>(world: &'w World, set: &str, is_of_set: impl Fn(&PodFacts) -> bool) -> Option<&'w str> {
-    let refusal = world.refusals.get(set)?;
-    let words = refusal.message.as_str();
-    let taken = world.pods.values().filter(|pod| is_of_set(pod)).filter_map(|pod| pod.created).max();
-    let taken_since = taken.is_some_and(|taken| refusal.at.is_some_and(|at| taken.reported() > at));
-    (words.contains("exceeded quota") || !taken_since).then_some(words)
-}
 
 /// Whether the API server has decided that, so that it answers the same next time.
 pub fn is_decided(refusal: &str) -> bool {
@@ -81,9 +37,9 @@ pub fn driver_failure(pod: &PodFacts, load_errors: &[String], clock: &Clock) -> 
 }
 
 /// Returns kubelet's error about the volumes of a pod whose sandbox does not exist: only an Event has it. Many such errors pass.
-pub fn unmounted(world: &World, pod: &PodFacts) -> Option<(Reason, String)> {
-    let refusal = world.refusals.get(&pod.name).filter(|_| pod.sandbox_since.is_none())?;
-    Some((Reason::ContainerCrashed, format!("pod {} cannot start: {}", pod.name, refusal.message)))
+pub fn unmounted(ground: &Ground<'_>, pod: &PodFacts) -> Option<(Reason, String)> {
+    let refusal = ground.refusals.get(pod.name.as_str()).filter(|_| pod.sandbox_since.is_none())?;
+    Some((Reason::ContainerCrashed, format!("pod {} cannot start: {refusal}", pod.name)))
 }
 
 /// Returns why a probe does not report. `since` is when it should have reported, such as ` since the node was booted`.
@@ -128,7 +84,7 @@ fn failure(
         }
         (ContainerState::Waiting { reason, message }, last) => match (reason.as_str(), last) {
             ("ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull", _) => {
-                let words = pull_error(message);
+                let words = without_back_off(message);
                 let is_driver = pod.role == Role::Operand(Stage::Driver) || container.name == PREFLIGHT_DRIVER;
                 Some(match PullError::of(words) {
                     PullError::Missing if is_driver => {
@@ -182,16 +138,6 @@ pub fn lacks_its_image(pod: &PodFacts) -> bool {
     pod.init.iter().chain(&pod.containers).any(lacks_image)
 }
 
-pub fn lacks_image(container: &ContainerFacts) -> bool {
-    match &container.state {
-        ContainerState::Waiting { reason, message } => {
-            ["ErrImagePull", "ImagePullBackOff"].contains(&reason.as_str())
-                && PullError::of(pull_error(message)) == PullError::Missing
-        }
-        _ => false,
-    }
-}
-
 /// Returns the reason at the beginning of this operator's own containers' messages, and the rest.
 pub fn named_reason(words: &str) -> Option<(Reason, &str)> {
     let (name, words) = words.split_once(": ")?;
@@ -204,10 +150,4 @@ pub fn named_reason(words: &str) -> Option<(Reason, &str)> {
         Reason::MigLayoutRefused,
     ];
     known.into_iter().find(|reason| reason.as_str() == name).map(|reason| (reason, words))
-}
-
-/// Kubelet reports each pull error with and without `Back-off pulling image …: ErrImagePull: `. Without it, both are the same message and
-/// thus one transition.
-fn pull_error(message: &str) -> &str {
-    message.split_once("ErrImagePull: ").map_or(message, |(_, error)| error)
 }

@@ -1,24 +1,20 @@
 //! Pods that pull the images of a revision on one node before any node moves to it, and missing images of precompiled drivers.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use gpu_operator_crd::{NodeName, gpunode::StageRevisions, keys, policy::Stage, reason::Reason};
 
 use crate::{
     assess::{
         member::Member,
-        pod_failure::{self, container_failure, lacks_image, unschedulable},
+        pod_failure::{self, container_failure, unschedulable},
     },
-    catalogue::Catalogue,
     clock::Clock,
-    container_names::PREFLIGHT_DRIVER,
-    desired::{
-        driver::{self, DriverChoice, Subject},
-        effective_spec,
-    },
+    desired::driver::{self, DriverChoice, Subject},
+    ground::{Ground, preflight_prefix},
     note::Note,
     revision,
-    world::{ContainerFacts, ContainerState, PodFacts, Role, World},
+    world::{ContainerFacts, ContainerState, PodFacts, Role},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,11 +34,7 @@ pub fn name(goal: &StageRevisions, node: &NodeName) -> String {
 }
 
 pub fn pod_on<'w>(member: &Member<'w>, prefix: &str) -> Option<&'w PodFacts> {
-    member.pods.iter().copied().find(|pod| pod.role == Role::Preflight && prefix_of(pod) == Some(prefix))
-}
-
-fn prefix_of(pod: &PodFacts) -> Option<&str> {
-    pod.name.rsplit_once('-').map(|(prefix, _)| prefix)
+    member.pods.iter().copied().find(|pod| pod.role == Role::Preflight && preflight_prefix(pod) == Some(prefix))
 }
 
 /// `limit` is how long it may take. The exit codes of the containers prove nothing: an image may not contain the command.
@@ -75,25 +67,13 @@ fn is_pulled(container: &ContainerFacts) -> bool {
     }
 }
 
-/// Returns the [`prefix`] of each revision whose driver image does not exist.
-pub fn without_driver_image(world: &World) -> BTreeSet<&str> {
-    let is_missing = |container: &ContainerFacts| container.name.as_str() == PREFLIGHT_DRIVER && lacks_image(container);
-    let pods = world.pods.values().filter(|pod| pod.role == Role::Preflight && pod.containers.iter().any(is_missing));
-    pods.filter_map(|pod| prefix_of(pod)).collect()
-}
-
 // A missing image of a precompiled driver is recorded in the GpuNode, and the driver is compiled on the node until a different image is
 // wanted. Without the record the node would alternate between the two.
 
-/// Returns the precompiled image that the policy selects, if it does not exist. `without_image` are the revisions whose image a node has
-/// tried to pull; see [`without_driver_image`].
-pub fn missing_precompiled(
-    catalogue: &Catalogue,
-    member: &Member<'_>,
-    without_image: &BTreeSet<&str>,
-) -> Option<String> {
+/// Returns the precompiled image that the policy selects, if it does not exist.
+pub fn missing_precompiled(ground: &Ground<'_>, member: &Member<'_>) -> Option<String> {
     // This is called for every node, and most policies select no precompiled driver.
-    let settings = effective_spec::driver(member.policy, member.pool.named);
+    let settings = member.pool.settings.driver;
     if !settings.container.precompiled.unwrap_or_default() {
         return None;
     }
@@ -103,7 +83,7 @@ pub fn missing_precompiled(
     }
     let (report, choice) = (member.report?, member.driver()?);
     let subject = Subject {
-        catalogue,
+        catalogue: ground.catalogue(),
         images: &member.policy.spec.images,
         node: member.node,
         has_driver: member.have.driver.is_some(),
@@ -115,9 +95,9 @@ pub fn missing_precompiled(
     let known = status.missing_image.as_ref() == Some(&image);
     let want = member.want();
     let now_seen = || {
-        let Some(want) = &want else { return false };
+        let Some(want) = want else { return false };
         want.driver == member.have.driver && member.pod(Stage::Driver).is_some_and(pod_failure::lacks_its_image)
-            || !without_image.is_empty() && without_image.contains(prefix(want).as_str())
+            || !ground.missing_images.is_empty() && ground.missing_images.contains(prefix(want).as_str())
     };
     (known || choice.is_precompiled() && now_seen()).then_some(image)
 }

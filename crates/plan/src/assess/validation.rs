@@ -49,7 +49,7 @@ pub fn of(member: &Member<'_>, log_tails: &LogTails, clock: &Clock) -> Validatio
     let steady = member.status().is_some_and(GpuNodeStatus::is_ready) && member.rollout().is_none();
     if steady {
         // A node that was ready before validation was enabled is not tested and stays ready.
-        let known = written.as_ref().is_some_and(is_of_this) || member.want().is_some_and(|want| want != member.have);
+        let known = written.as_ref().is_some_and(is_of_this) || member.want().is_some_and(|want| *want != member.have);
         let record = if known { written } else { Some(served_before(revision, clock)) };
         return ValidationState { record, ..ValidationState::default() };
     }

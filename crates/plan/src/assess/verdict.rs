@@ -9,10 +9,11 @@ use crate::{
     },
     clock::Clock,
     container_names::DEVICE_NODES,
+    ground::Ground,
     inventory::gpus,
     revision::daemon_set_name,
     settings::STAGE_GRACE,
-    world::{ContainerState, PodFacts, Role, World},
+    world::{ContainerState, PodFacts},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,13 +51,18 @@ pub fn stage_pod_failure(
     pod_failure(pod, clock).map(|(reason, message)| Verdict::new(phase, reason, message))
 }
 
-pub fn runs<'w>(member: &Member<'w>, world: &World, stage: Stage, clock: &Clock) -> Result<&'w PodFacts, Verdict> {
+pub fn runs<'w>(
+    member: &Member<'w>,
+    ground: &Ground<'_>,
+    stage: Stage,
+    clock: &Clock,
+) -> Result<&'w PodFacts, Verdict> {
     let phase = stage.phase();
-    let pod = member.pod(stage).ok_or_else(|| no_pod(member, world, stage, phase, clock))?;
+    let pod = member.pod(stage).ok_or_else(|| no_pod(member, ground, stage, phase, clock))?;
     if let Some(verdict) = stage_pod_failure(member, stage, pod, phase, clock) {
         return Err(verdict);
     }
-    if pod.running() { Ok(pod) } else { Err(starting(member, world, phase, pod, clock)) }
+    if pod.running() { Ok(pod) } else { Err(starting(member, ground, phase, pod, clock)) }
 }
 
 pub fn gpu_missing(member: &Member<'_>, phase: Phase) -> Option<Verdict> {
@@ -85,7 +91,7 @@ fn missing_advice(node: &NodeName, on_bus: u32) -> String {
 }
 
 /// The node has a taint that is not tolerated, the API server rejects the pod, or the pod is about to be created.
-pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase, clock: &Clock) -> Verdict {
+pub fn no_pod(member: &Member<'_>, ground: &Ground<'_>, stage: Stage, phase: Phase, clock: &Clock) -> Verdict {
     if let Some(taint) = member.untolerated {
         let message = format!(
             "taint {taint} of the node is not tolerated, so no operand is scheduled there; add a toleration for it to the tolerations of defaults or of its pool, or remove them to tolerate every taint"
@@ -93,15 +99,12 @@ pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase, cl
         return Verdict::new(phase, Reason::UntoleratedTaint, message);
     }
     let revision = member.have.get(stage);
-    let refusal = revision.and_then(|revision| {
-        let of_revision = |pod: &PodFacts| pod.role == Role::Operand(stage) && pod.revision.as_ref() == Some(revision);
-        pod_failure::refusal(world, &daemon_set_name(stage, revision), of_revision)
-    });
+    let refusal = revision.and_then(|revision| ground.refusals.get(daemon_set_name(stage, revision).as_str()));
     let waiting = format!("waiting for the pod of the {}", stage.title());
     // Another error may pass.
     let wait = Wait { passing: Reason::PodStarting, failure: Reason::PodsForbidden, grace: STAGE_GRACE };
     match refusal {
-        Some(words) if pod_failure::is_decided(words) || member.has_waited(phase, wait, clock) => {
+        Some(&words) if pod_failure::is_decided(words) || member.has_waited(phase, wait, clock) => {
             Verdict::new(phase, Reason::PodsForbidden, words)
         }
         Some(words) => Verdict::new(
@@ -114,8 +117,8 @@ pub fn no_pod(member: &Member<'_>, world: &World, stage: Stage, phase: Phase, cl
 }
 
 /// Names the current container, or after a while the volume that kubelet cannot mount.
-pub fn starting(member: &Member<'_>, world: &World, phase: Phase, pod: &PodFacts, clock: &Clock) -> Verdict {
-    if let Some((reason, message)) = unmounted(world, pod)
+pub fn starting(member: &Member<'_>, ground: &Ground<'_>, phase: Phase, pod: &PodFacts, clock: &Clock) -> Verdict {
+    if let Some((reason, message)) = unmounted(ground, pod)
         && member.has_waited(phase, Wait { passing: Reason::PodStarting, failure: reason, grace: STAGE_GRACE }, clock)
     {
         return Verdict::new(phase, reason, message);

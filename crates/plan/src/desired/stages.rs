@@ -1,27 +1,25 @@
 //! The stages of a variant that this operator installs: their images and the users' settings.
 
-use gpu_operator_crd::{
-    ClusterGpuPolicy,
-    policy::{DriverSource, Operand, Pool, Stage},
-};
+use gpu_operator_crd::policy::{DriverSource, Operand, Stage};
 
 use crate::desired::{
     device_plugin::PluginChoice,
     driver::{DriverChoice, precompiled_tag},
-    effective_spec, images,
+    images,
     key::{StageSpec, VariantKey},
     toolkit::{FOLDER, ToolkitChoice},
 };
+use crate::pool_settings::PoolSettings;
 
-pub fn driver_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
-    let driver = effective_spec::driver(policy, pool);
+pub fn driver_stage(pool: &PoolSettings<'_>, key: &VariantKey) -> Option<StageSpec> {
+    let driver = pool.driver;
     let mut operand = driver.operand.clone();
     let is_container = matches!(key.driver, DriverChoice::Container { .. });
     if driver.source.unwrap_or_default() == DriverSource::Auto && !is_container {
         // An image or arguments without a source are meant for the container.
         (operand.image, operand.args) = (None, Vec::new());
     }
-    let (from, custom) = (&policy.spec.images, operand.image.as_ref());
+    let (from, custom) = (&pool.policy.spec.images, operand.image.as_ref());
     let image = match &key.driver {
         DriverChoice::Container { version, os, kernel: None, .. } => {
             images::reference(from, custom, images::DRIVER, &format!("{version}-{os}"))
@@ -37,19 +35,17 @@ pub fn driver_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &Varian
     Some(StageSpec { stage: Stage::Driver, image, operand })
 }
 
-pub fn toolkit_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
+pub fn toolkit_stage(pool: &PoolSettings<'_>, key: &VariantKey) -> Option<StageSpec> {
     let operand = match key.toolkit {
         ToolkitChoice::None | ToolkitChoice::Host(_) => return None,
-        ToolkitChoice::Cdi | ToolkitChoice::Nri { .. } | ToolkitChoice::Runtime(_) => {
-            effective_spec::toolkit(policy, pool).operand.clone()
-        }
+        ToolkitChoice::Cdi | ToolkitChoice::Nri { .. } | ToolkitChoice::Runtime(_) => pool.toolkit.operand.clone(),
     };
     let (path, tag) = images::TOOLKIT;
-    let image = images::reference(&policy.spec.images, operand.image.as_ref(), path, tag);
+    let image = images::reference(&pool.policy.spec.images, operand.image.as_ref(), path, tag);
     Some(StageSpec { stage: Stage::Toolkit, image, operand })
 }
 
-pub fn plugin_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
+pub fn plugin_stage(pool: &PoolSettings<'_>, key: &VariantKey) -> Option<StageSpec> {
     let default = match key.plugin {
         PluginChoice::Nvidia { .. } => {
             images::Upstream { host: images::REGISTRY, path: images::DEVICE_PLUGIN.0, version: images::DEVICE_PLUGIN.1 }
@@ -57,15 +53,15 @@ pub fn plugin_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &Varian
         PluginChoice::Gke { .. } => images::GKE_DEVICE_PLUGIN,
         PluginChoice::External => return None,
     };
-    let operand = effective_spec::device_plugin(policy, pool).operand.clone();
-    let image = images::reference_of(&policy.spec.images, operand.image.as_ref(), default);
+    let operand = pool.device_plugin.operand.clone();
+    let image = images::reference_of(&pool.policy.spec.images, operand.image.as_ref(), default);
     Some(StageSpec { stage: Stage::DevicePlugin, image, operand })
 }
 
 /// MPS's control daemon has the plugin's image, but not the environment, arguments and resources that are set for the plugin.
-pub fn mps_stage(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: &VariantKey) -> Option<StageSpec> {
+pub fn mps_stage(pool: &PoolSettings<'_>, key: &VariantKey) -> Option<StageSpec> {
     key.plugin.mps()?;
-    let plugin = plugin_stage(policy, pool, key)?;
+    let plugin = plugin_stage(pool, key)?;
     let operand = Operand { image: plugin.operand.image, ..Operand::default() };
     Some(StageSpec { stage: Stage::Mps, image: plugin.image, operand })
 }

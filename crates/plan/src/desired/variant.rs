@@ -1,24 +1,15 @@
 //! Variants: the desired stages of a kind of node in a pool, and the names of their DaemonSets. Nodes with the same [`VariantKey`] share
 //! their DaemonSets: a node that joins or changes does not affect others.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
-use gpu_operator_crd::{
-    ClusterGpuPolicy, PolicyName, Revision,
-    gpunode::StageRevisions,
-    policy::{Pool, Stage},
-    report::HOST_ROOT,
-};
+use gpu_operator_crd::{Revision, gpunode::StageRevisions, policy::Stage, report::HOST_ROOT};
 
 use crate::{
     desired::{
         container_runtime,
         device_plugin::{self, PluginChoice},
         driver::{self, DriverChoice},
-        effective_spec,
         key::{HostTraits, StageSpec, VariantKey},
         mig_layout, stages,
         toolkit::{self, ToolkitChoice},
@@ -28,6 +19,7 @@ use crate::{
         membership::{GoverningPool, name_of},
     },
     note::Fault,
+    pool_settings::PoolSettings,
     revision,
 };
 
@@ -39,39 +31,29 @@ pub struct Variant {
     pub key: VariantKey,
     /// The stages that this operator installs, with the revision of each.
     pub stages: Vec<(Revision, StageSpec)>,
-}
-
-impl Variant {
-    pub fn revisions(&self) -> StageRevisions {
-        let mut revisions = StageRevisions::default();
-        for (revision, spec) in &self.stages {
-            *revisions.get_mut(spec.stage) = Some(revision.clone());
-        }
-        revisions
-    }
+    /// The revision of each stage.
+    pub revisions: StageRevisions,
 }
 
 pub fn choose(
-    policy: &ClusterGpuPolicy,
     pool: &GoverningPool<'_>,
     on: &driver::Subject<'_>,
     foreign: &ExternalStack,
     disables_cdi: bool,
 ) -> Result<VariantKey, Fault> {
-    let GoverningPool { ref name, named } = *pool;
+    let GoverningPool { name, settings } = pool;
     let driver = match foreign.third_party(Stage::Driver) {
         Some(_) => driver::choose::third_party(on.report),
-        None => driver::choose::choose(effective_spec::driver(policy, named), on)?,
+        None => driver::choose::choose(settings.driver, on)?,
     };
     let is_external = foreign.third_party(Stage::DevicePlugin).is_some();
     let loaded = on.report.driver.loaded.as_deref();
-    let wanted_plugin = effective_spec::device_plugin(policy, named);
-    let plugin = device_plugin::choose(wanted_plugin, &driver, loaded, is_external)?;
-    mig_layout::check(plugin.layout(), on.report, on.discovery.expected.in_pool(named))?;
+    let plugin = device_plugin::choose(settings.device_plugin, &driver, loaded, is_external)?;
+    mig_layout::check(plugin.layout(), on.report, on.discovery.expected.in_pool(settings.pool))?;
     // A third-party plugin on the node already has what it needs.
     let needs_toolkit = plugin.needs_toolkit(&driver) && !is_external && foreign.third_party(Stage::Toolkit).is_none();
     let (toolkit, toolkit_folder) = if needs_toolkit {
-        let wanted = effective_spec::toolkit(policy, named);
+        let wanted = settings.toolkit;
         // A runtime that is configured on the host looks for the driver in the host's root.
         let of_host = matches!(&driver, DriverChoice::Preinstalled { root } if root == HOST_ROOT);
         let host_runtimes = if of_host { foreign.runtimes() } else { &[] };
@@ -83,14 +65,14 @@ pub fn choose(
     } else {
         (ToolkitChoice::None, None)
     };
-    device_plugin::check_image(wanted_plugin, &plugin, &toolkit)?;
+    device_plugin::check_image(settings.device_plugin, &plugin, &toolkit)?;
     let host = HostTraits::of(on.report, &on.node.runtime, &driver);
     let looks_there = matches!(plugin, PluginChoice::Gke { .. });
-    let kubelet_root = toolkit::kubelet_root(effective_spec::toolkit(policy, named), on.node).filter(|_| looks_there);
+    let kubelet_root = toolkit::kubelet_root(settings.toolkit, on.node).filter(|_| looks_there);
     Ok(VariantKey {
-        policy: name_of(policy),
+        policy: name_of(settings.policy),
         pool: name.clone(),
-        named: named.is_some(),
+        named: settings.pool.is_some(),
         driver,
         toolkit,
         toolkit_folder,
@@ -101,15 +83,19 @@ pub fn choose(
     })
 }
 
-pub fn resolve(policy: &ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) -> Variant {
+pub fn resolve(pool: &PoolSettings<'_>, key: VariantKey) -> Variant {
     let specs = [
-        stages::driver_stage(policy, pool, &key),
-        stages::toolkit_stage(policy, pool, &key),
-        stages::mps_stage(policy, pool, &key),
-        stages::plugin_stage(policy, pool, &key),
+        stages::driver_stage(pool, &key),
+        stages::toolkit_stage(pool, &key),
+        stages::mps_stage(pool, &key),
+        stages::plugin_stage(pool, &key),
     ];
-    let stages = specs.into_iter().flatten().map(|spec| (revision_name(&key, &spec), spec)).collect();
-    Variant { key, stages }
+    let stages: Vec<_> = specs.into_iter().flatten().map(|spec| (revision_name(&key, &spec), spec)).collect();
+    let mut revisions = StageRevisions::default();
+    for (revision, spec) in &stages {
+        *revisions.get_mut(spec.stage) = Some(revision.clone());
+    }
+    Variant { key, stages, revisions }
 }
 
 /// Returns a readable prefix and a hash of the revision, the value of the node's label. A stage's revision covers only the stages before
@@ -142,30 +128,30 @@ fn revision_name(key: &VariantKey, spec: &StageSpec) -> Revision {
 }
 
 #[derive(Debug, Default)]
-pub struct Variants<'w> {
-    by_policy: HashMap<PolicyName, BTreeMap<VariantKey, Arc<Variant>>>,
-    policies: BTreeMap<PolicyName, &'w ClusterGpuPolicy>,
+pub struct Variants<'w>(BTreeMap<VariantKey, OfPool<'w>>);
+
+#[derive(Debug)]
+struct OfPool<'w> {
+    pool: &'w PoolSettings<'w>,
+    variant: Arc<Variant>,
 }
 
 impl<'w> Variants<'w> {
     /// Resolves each variant once for all nodes that share it.
-    pub fn resolve(&mut self, policy: &'w ClusterGpuPolicy, pool: Option<&Pool>, key: VariantKey) -> Arc<Variant> {
-        self.policies.insert(key.policy.clone(), policy);
-        let of_policy = self.by_policy.entry(key.policy.clone()).or_default();
-        Arc::clone(of_policy.entry(key).or_insert_with_key(|key| Arc::new(resolve(policy, pool, key.clone()))))
+    pub fn resolve(&mut self, pool: &'w PoolSettings<'w>, key: VariantKey) -> Arc<Variant> {
+        let of_pool =
+            self.0.entry(key).or_insert_with_key(|key| OfPool { pool, variant: Arc::new(resolve(pool, key.clone())) });
+        Arc::clone(&of_pool.variant)
     }
 
-    pub fn all(&self) -> impl Iterator<Item = (&'w ClusterGpuPolicy, &Variant)> {
-        self.by_policy
-            .iter()
-            .filter_map(|(policy, variants)| Some((*self.policies.get(policy)?, variants)))
-            .flat_map(|(policy, variants)| variants.values().map(move |variant| (policy, variant.as_ref())))
+    pub fn all(&self) -> impl Iterator<Item = (&PoolSettings<'w>, &Variant)> {
+        self.0.values().map(|OfPool { pool, variant }| (*pool, &**variant))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use gpu_operator_crd::ClusterGpuPolicySpec;
+    use gpu_operator_crd::{ClusterGpuPolicy, ClusterGpuPolicySpec};
 
     use super::*;
     use crate::{
@@ -196,8 +182,9 @@ mod tests {
 
     /// Returns each stage's revision, and its pod with the revision's name replaced.
     fn stages(settings: &Settings, policy: &ClusterGpuPolicy, key: VariantKey) -> Vec<(Stage, Revision, String)> {
-        let variant = resolve(policy, None, key);
-        let sets = daemon_sets(settings, policy, &variant);
+        let pool = PoolSettings::of(policy, None);
+        let variant = resolve(&pool, key);
+        let sets = daemon_sets(settings, &pool, &variant);
         assert_eq!(sets.len(), variant.stages.len());
         let stages = variant.stages.iter().zip(&sets);
         stages
@@ -280,7 +267,7 @@ mod tests {
             let revisions = |subscription| {
                 let plugin = choose_plugin("{sharing: {mps: {replicas: 2}}}", &driver);
                 let host = HostTraits { selinux, subscription };
-                resolve(&policy, None, key(&driver, &ToolkitChoice::Cdi, &plugin, host)).revisions()
+                resolve(&PoolSettings::of(&policy, None), key(&driver, &ToolkitChoice::Cdi, &plugin, host)).revisions
             };
             let (with, without) = (revisions(true), revisions(false));
             assert_ne!(with.driver, without.driver);

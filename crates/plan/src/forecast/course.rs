@@ -19,9 +19,10 @@ use crate::{
     assess::{self, AssessedFleet, Assessment, PolicyMembers, member::Member, verdict::Verdict},
     clock::Clock,
     desired,
+    ground::Ground,
     inventory::{
         self,
-        membership::{self, Unmanaged, name_of},
+        membership::{Unmanaged, name_of},
     },
     note::Note,
     output::gpu_node::member_spec,
@@ -92,10 +93,10 @@ pub fn follow(inputs: Inputs<'_>, world: World, policies: &[ClusterGpuPolicy]) -
 
 impl Course<'_> {
     fn round(&self) -> Round {
-        let models = membership::added_models(self.inputs.catalogue, &self.world);
-        let fleet = inventory::take(models.catalogue(), &self.world);
+        let ground = Ground::of(self.inputs.catalogue, &self.world, &self.inputs.settings.namespace);
+        let fleet = inventory::take(&ground, &self.world);
         let clock = Clock::at(self.now);
-        let (fleet, variants) = desired::resolve(fleet, &self.inputs.settings.namespace, &clock);
+        let (fleet, variants) = desired::resolve(fleet, &clock);
         let mut fleet = assess::assess(fleet, variants, &clock);
         let members = fleet.policies.values_mut().flat_map(|policy| policy.pools.values_mut().flatten());
         for assessed in members.filter(|assessed| self.arrived.contains(&assessed.member.node.name)) {
@@ -127,11 +128,10 @@ impl Course<'_> {
         round.events.extend(decision.ledger.clone().map(|content| Event::Ledger(name.clone(), content)));
         let mut ledger = Ledger::of(policy, &self.world, clock);
         for (pool_name, members) in &members.pools {
-            let Some(pool) = decision.pools.get(pool_name) else { continue };
-            let named = members.first().and_then(|assessed| assessed.member.pool.named);
+            let Some((pool, first)) = decision.pools.get(pool_name).zip(members.first()) else { continue };
             ledger.enter(pool_name, members);
             let goals = Goals::of(ledger.pool(pool_name), members);
-            let terms = Terms::of(policy, named, self.inputs.settings.evicts_pods, clock);
+            let terms = Terms::of(first.member.pool.settings, self.inputs.settings.evicts_pods, clock);
             round.events.extend(pool.preflight_pods.iter().map(|(name, pod)| Event::Pulled(name.clone(), pod.clone())));
             for assessed in members {
                 let member = &assessed.member;

@@ -13,7 +13,8 @@ use gpu_operator_crd::{
 
 use crate::{
     clock::Clock,
-    inventory::{KnownNode, foreign_stacks::ForeignStacks},
+    ground::foreign_stacks::ForeignStacks,
+    inventory::KnownNode,
     note::{Note, listed},
     settings::PLUGIN_GRACE,
     world::{ForeignPart, GPU_DRIVER, NodeFacts, Role},

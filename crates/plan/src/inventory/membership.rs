@@ -1,8 +1,6 @@
-//! Which policy governs a node, and which of its pools; the catalogue with the models of policies; pools that can have no node.
+//! Which policy governs a node, and which of its pools; pools that can have no node.
 
 use std::{
-    borrow::Cow,
-    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -13,12 +11,13 @@ use gpu_operator_crd::{
     policy::{Pool, Selector},
     reason::Reason,
 };
-use kube::ResourceExt;
 
 use crate::{
     catalogue::Catalogue,
+    ground::policies::{PolicyPools, by_precedence},
     inventory::{gpus::MIXED, node_labels::canonical},
     note::Note,
+    pool_settings::PoolSettings,
     world::{NodeFacts, NodeLabels, World},
 };
 
@@ -47,19 +46,6 @@ pub fn name_of(policy: &ClusterGpuPolicy) -> PolicyName {
     policy.metadata.name.as_deref().unwrap_or_default().into()
 }
 
-/// Returns the policies that are not being deleted: the first that selects a node governs it. A restored backup, or a policy that a `GitOps`
-/// engine creates again, changes the age of a policy but not its priority.
-pub fn by_precedence(world: &World) -> Vec<&ClusterGpuPolicy> {
-    let mut policies: Vec<_> = world
-        .policies
-        .values()
-        .map(Arc::as_ref)
-        .filter(|policy| policy.metadata.deletion_timestamp.is_none())
-        .collect();
-    policies.sort_by_key(|policy| (Reverse(policy.spec.priority), policy.creation_timestamp(), policy.name_any()));
-    policies
-}
-
 pub fn governs(policy: &ClusterGpuPolicy, node: &NodeFacts) -> bool {
     selects(policy.spec.node_selector.as_ref(), &node.labels)
 }
@@ -71,15 +57,16 @@ pub(super) const UNKNOWN_MODEL: &str = "unknown-model";
 pub struct GoverningPool<'p> {
     /// The named pool's name, or the model.
     pub name: PoolName,
-    /// `None` for the implicit pool of a model.
-    pub named: Option<&'p Pool>,
+    pub settings: &'p PoolSettings<'p>,
 }
 
 impl<'p> GoverningPool<'p> {
-    pub fn of(catalogue: &Catalogue, policy: &'p ClusterGpuPolicy, model: Option<&str>, labels: &NodeLabels) -> Self {
-        let named = named_pool(catalogue, policy, model, labels);
-        let name = named.map_or_else(|| model.unwrap_or(UNKNOWN_MODEL).into(), |pool| pool.name.clone());
-        Self { name, named }
+    /// Returns the first named pool that matches, or the implicit pool of the model.
+    pub fn of(catalogue: &Catalogue, of: &'p PolicyPools<'p>, model: Option<&str>, labels: &NodeLabels) -> Self {
+        let matches = |pool: &Pool| is_in_pool(catalogue, of.policy, pool, model, labels);
+        let settings = of.named.iter().find(|settings| settings.pool.is_some_and(matches)).unwrap_or(&of.implicit);
+        let name = settings.pool.map_or_else(|| model.unwrap_or(UNKNOWN_MODEL).into(), |pool| pool.name.clone());
+        Self { name, settings }
     }
 }
 
@@ -88,21 +75,20 @@ pub fn selects(selector: Option<&Selector>, labels: &NodeLabels) -> bool {
     selector.is_none_or(|selector| selector.matches(|key| labels.get(key).map(Interned::as_str)))
 }
 
-/// Returns the first named pool that matches. A pool may use any cloud's name of a model.
-fn named_pool<'p>(
+/// Whether a named pool matches. It may use any cloud's name of a model.
+fn is_in_pool(
     catalogue: &Catalogue,
-    policy: &'p ClusterGpuPolicy,
+    policy: &ClusterGpuPolicy,
+    pool: &Pool,
     model: Option<&str>,
     labels: &NodeLabels,
-) -> Option<&'p Pool> {
-    policy.spec.pools.iter().find(|pool| {
-        let matches = &pool.matches;
-        let of_model = |wanted: &String| Some(canonical(catalogue, wanted)).as_deref() == model;
-        (matches.models.is_empty() || matches.models.iter().any(of_model))
-            && matches.node_selector.as_ref().is_none_or(|selector| {
-                selector.matches(|key| labels.get(key).map(Interned::as_str).filter(|_| !publishes(policy, key)))
-            })
-    })
+) -> bool {
+    let matches = &pool.matches;
+    let of_model = |wanted: &String| Some(canonical(catalogue, wanted)).as_deref() == model;
+    (matches.models.is_empty() || matches.models.iter().any(of_model))
+        && matches.node_selector.as_ref().is_none_or(|selector| {
+            selector.matches(|key| labels.get(key).map(Interned::as_str).filter(|_| !publishes(policy, key)))
+        })
 }
 
 /// A reason and a message with the correction, by pool.
@@ -193,32 +179,6 @@ pub fn publishes(policy: &ClusterGpuPolicy, key: &str) -> bool {
     let published = policy.spec.labels_of(&policy.spec.pools).map(|label| label.key.as_str());
     published.chain(keys::NODE_LABELS).any(|named| named == key)
         || policy.spec.compatibility.wants_gfd() && keys::is_discovered(key)
-}
-
-#[derive(Debug)]
-pub struct AddedModels<'c> {
-    catalogue: Cow<'c, Catalogue>,
-    /// Why a policy's models cannot be added.
-    pub conflicts: BTreeMap<PolicyName, String>,
-}
-
-impl AddedModels<'_> {
-    pub fn catalogue(&self) -> &Catalogue {
-        &self.catalogue
-    }
-}
-
-/// Adds the models in the order of the policies' precedence.
-pub fn added_models<'c>(catalogue: &'c Catalogue, world: &World) -> AddedModels<'c> {
-    let mut added = AddedModels { catalogue: Cow::Borrowed(catalogue), conflicts: BTreeMap::new() };
-    for policy in by_precedence(world) {
-        for model in &policy.spec.models {
-            if let Err(conflict) = added.catalogue.to_mut().add(model) {
-                added.conflicts.entry(name_of(policy)).or_insert_with(|| conflict.to_string());
-            }
-        }
-    }
-    added
 }
 
 // Nodes whose GpuNode cannot be parsed are left unchanged, but their policy counts them. They may be in the middle of an update, so

@@ -1,6 +1,10 @@
 //! What GpuNodes and Nodes record: the probe's report, the revisions of a node's stages, and the taint of this operator.
 
-use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, NodeName, Report, Revision, gpunode::StageRevisions, keys, policy::Stage,
@@ -11,7 +15,7 @@ use kube::ResourceExt;
 
 use crate::{
     revision,
-    world::{NodeFacts, PodFacts, Role, World},
+    world::{DaemonSetFacts, NodeFacts, PodFacts, Role, World},
 };
 
 /// Returns `None` if the GpuNode is owned by an earlier Node of the same name.
@@ -60,7 +64,7 @@ fn is_of_boot(report: &Report, node: &NodeFacts) -> bool {
 /// record have not been written yet: the node has those in its labels. Without a record, as after a user deleted the GpuNode, labels count
 /// if this operator wrote them or they name a DaemonSet; where one is missing, the running pod counts.
 pub fn current_revisions(
-    world: &World,
+    daemon_sets: &BTreeMap<String, Arc<DaemonSetFacts>>,
     node: &NodeFacts,
     gpu_node: Option<&GpuNode>,
     pods: &[&PodFacts],
@@ -68,7 +72,7 @@ pub fn current_revisions(
     let mut labelled = revision::labelled_revisions(node);
     let recorded = gpu_node.and_then(|gpu_node| gpu_node.spec.current.as_ref());
     let exists =
-        |stage: Stage, revision: &Revision| world.daemon_sets.contains_key(&revision::daemon_set_name(stage, revision));
+        |stage: Stage, revision: &Revision| daemon_sets.contains_key(&revision::daemon_set_name(stage, revision));
     let counts = |stage: Stage, revision: &Revision| {
         let (owned, exists) = (node.owned_labels.contains(stage.key()), exists(stage, revision));
         if recorded.is_some() { owned && exists } else { owned || exists }

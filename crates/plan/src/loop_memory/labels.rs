@@ -15,10 +15,8 @@ use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{NodeName, gpunode::StageRevisions, keys, policy::Selector};
 
 use crate::{
-    inventory::{
-        membership::{by_precedence, governs},
-        node_labels,
-    },
+    ground::policies::by_precedence,
+    inventory::{membership::governs, node_labels},
     time::Uptime,
     world::{NodeFacts, World},
 };

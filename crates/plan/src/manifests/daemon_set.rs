@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, Revision, keys,
+    Revision, keys,
     policy::{PodMetadata, Proxy, Stage},
 };
 use k8s_openapi::{
@@ -21,18 +21,19 @@ use kube::Resource;
 
 use super::{device_plugin, driver, toolkit};
 use crate::{
-    desired::{effective_spec, variant::Variant},
-    manifests::pod::{HostNamespaces, Mode, PodInput, PodParts, env, mount, pull_secrets, tolerations},
+    desired::variant::Variant,
+    manifests::pod::{HostNamespaces, Mode, PodInput, PodParts, env, mount, pull_secrets},
+    pool_settings::PoolSettings,
     revision::daemon_set_name,
     settings::Settings,
 };
 
-pub fn daemon_sets(settings: &Settings, policy: &ClusterGpuPolicy, variant: &Variant) -> Vec<DaemonSet> {
+pub fn daemon_sets(settings: &Settings, pool: &PoolSettings<'_>, variant: &Variant) -> Vec<DaemonSet> {
     variant
         .stages
         .iter()
         .filter_map(|(revision, spec)| {
-            let input = PodInput { settings, policy, key: &variant.key, spec };
+            let input = PodInput { settings, pool, key: &variant.key, spec };
             let parts = match spec.stage {
                 Stage::Driver => driver::pod(&input)?,
                 Stage::Toolkit => toolkit::pod(&input)?,
@@ -52,8 +53,8 @@ fn daemon_set(input: &PodInput<'_>, revision: &Revision, parts: PodParts) -> Dae
     ]);
     let mut labels = selector.clone();
     labels.insert(keys::MANAGED_BY.to_owned(), keys::MANAGER.to_owned());
-    labels.insert(keys::POLICY.to_owned(), input.policy.meta().name.clone().unwrap_or_default());
-    let PodMetadata { labels: mut pod_labels, annotations } = input.policy.spec.pod_metadata.clone();
+    labels.insert(keys::POLICY.to_owned(), input.pool.policy.meta().name.clone().unwrap_or_default());
+    let PodMetadata { labels: mut pod_labels, annotations } = input.pool.policy.spec.pod_metadata.clone();
     pod_labels.extend(labels.clone());
     DaemonSet {
         metadata: ObjectMeta {
@@ -85,7 +86,7 @@ fn daemon_set(input: &PodInput<'_>, revision: &Revision, parts: PodParts) -> Dae
 }
 
 fn pod_spec(input: &PodInput<'_>, revision: &Revision, mut parts: PodParts) -> PodSpec {
-    let proxy_settings = &input.policy.spec.proxy;
+    let proxy_settings = &input.pool.policy.spec.proxy;
     let is_operand = |container: &&mut Container| container.image.as_ref() == Some(&input.spec.image);
     for container in parts.init.iter_mut().chain([&mut parts.main]).filter(is_operand) {
         add_proxy(proxy_settings, container);
@@ -95,13 +96,12 @@ fn pod_spec(input: &PodInput<'_>, revision: &Revision, mut parts: PodParts) -> P
         allow_host_files(&mut parts);
     }
     let stage = input.spec.stage;
-    let (policy, pool) = (input.policy, effective_spec::pool_of(input.policy, input.key));
     PodSpec {
         node_selector: Some(BTreeMap::from([(stage.key().to_owned(), revision.to_string())])),
         affinity: Some(one_per_host(stage)),
-        tolerations: Some(tolerations(policy, pool)),
-        priority_class_name: Some(effective_spec::priority_class(policy, pool).to_owned()),
-        image_pull_secrets: pull_secrets(input.settings, input.policy),
+        tolerations: Some(input.pool.tolerations.clone()),
+        priority_class_name: Some(input.pool.priority_class.to_owned()),
+        image_pull_secrets: pull_secrets(input.settings, input.pool.policy),
         // No operand uses the API server.
         automount_service_account_token: Some(false),
         host_pid: (parts.host != HostNamespaces::None).then_some(true),

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{ConfigMapVolumeSource, Container, KeyToPath, Se
 
 use crate::{
     container_names::{DEVICE_NODES, GUARD},
-    desired::{driver::DriverChoice, effective_spec},
+    desired::driver::DriverChoice,
     manifests::pod::{
         self, DRIVER_PID_FILE, HostNamespaces, Mode, PodInput, PodParts, env, host_path, mount, operand_container,
         own_container, root_with,
@@ -234,8 +234,7 @@ fn mellanox() -> (Volume, Vec<VolumeMount>) {
 /// Each file is mounted individually, because a volume over a folder hides the image's files in it: the bundle of public authorities, and
 /// the distribution's own repositories.
 fn config_maps(input: &PodInput<'_>, os: &str) -> Vec<(Volume, Vec<VolumeMount>)> {
-    let driver = effective_spec::driver(input.policy, effective_spec::pool_of(input.policy, input.key));
-    let maps = &driver.container.config_maps;
+    let maps = &input.pool.driver.container.config_maps;
     let folders = FOLDERS.iter().find(|(system, _, _)| os.starts_with(system));
     let (repositories, certificates) =
         folders.map_or(("", ""), |(_, repositories, certificates)| (repositories, certificates));

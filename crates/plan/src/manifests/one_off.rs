@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::{ClusterGpuPolicy, NodeName, keys, policy::Pool};
+use gpu_operator_crd::{NodeName, keys};
 use k8s_openapi::{
     api::core::v1::{
         Affinity, Container, EnvVar, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod,
@@ -23,6 +23,7 @@ use crate::{
         device_plugin::gke::DRIVER_IN_CONTAINER,
         pod::{self, env, unprivileged},
     },
+    pool_settings::PoolSettings,
     rollout::preflight::{NewImage, PreflightPod},
     settings::{Settings, VALIDATION_TIMEOUT},
 };
@@ -30,9 +31,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 struct OneOff<'a> {
     settings: &'a Settings,
-    policy: &'a ClusterGpuPolicy,
-    /// If it is a named one.
-    pool: Option<&'a Pool>,
+    pool: &'a PoolSettings<'a>,
     node: &'a NodeName,
     /// The value of [`keys::STAGE`].
     stage: &'a str,
@@ -40,10 +39,10 @@ struct OneOff<'a> {
 
 /// Returns a pod that ends by itself, on its node only. It never preempts.
 fn one_off_pod(of: OneOff<'_>, name: String, spec: PodSpec) -> Pod {
-    let OneOff { settings, policy, pool, node, stage } = of;
+    let OneOff { settings, pool, node, stage } = of;
     let labels = BTreeMap::from([
         (keys::STAGE.to_owned(), stage.to_owned()),
-        (keys::POLICY.to_owned(), policy.meta().name.clone().unwrap_or_default()),
+        (keys::POLICY.to_owned(), pool.policy.meta().name.clone().unwrap_or_default()),
         (keys::MANAGED_BY.to_owned(), keys::MANAGER.to_owned()),
     ]);
     Pod {
@@ -51,14 +50,14 @@ fn one_off_pod(of: OneOff<'_>, name: String, spec: PodSpec) -> Pod {
             name: Some(name),
             namespace: Some(settings.namespace.clone()),
             labels: Some(labels),
-            owner_references: policy.controller_owner_ref(&()).map(|owner| vec![owner]),
+            owner_references: pool.policy.controller_owner_ref(&()).map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {
             affinity: Some(only_on(node)),
-            tolerations: Some(tolerations(policy, pool)),
+            tolerations: Some(tolerations(pool)),
             priority_class_name: Some(keys::VALIDATION_PRIORITY.to_owned()),
-            image_pull_secrets: pod::pull_secrets(settings, policy),
+            image_pull_secrets: pod::pull_secrets(settings, pool.policy),
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
             restart_policy: Some("Never".to_owned()),
@@ -88,8 +87,8 @@ fn only_on(node: &NodeName) -> Affinity {
 }
 
 /// Includes a toleration of a cordon, like pods of the DaemonSet controller.
-fn tolerations(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Vec<Toleration> {
-    let mut tolerations = pod::tolerations(policy, pool);
+fn tolerations(pool: &PoolSettings<'_>) -> Vec<Toleration> {
+    let mut tolerations = pool.tolerations.clone();
     tolerations.push(Toleration {
         key: Some("node.kubernetes.io/unschedulable".to_owned()),
         operator: Some("Exists".to_owned()),
@@ -100,14 +99,8 @@ fn tolerations(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Vec<Toleration
 }
 
 /// The containers do nothing: what counts is that kubelet has pulled their images.
-pub fn preflight_pod(
-    settings: &Settings,
-    policy: &ClusterGpuPolicy,
-    pool: Option<&Pool>,
-    name: String,
-    wanted: &PreflightPod,
-) -> Pod {
-    let of = OneOff { settings, policy, pool, node: &wanted.node, stage: keys::PREFLIGHT };
+pub fn preflight_pod(settings: &Settings, pool: &PoolSettings<'_>, name: String, wanted: &PreflightPod) -> Pod {
+    let of = OneOff { settings, pool, node: &wanted.node, stage: keys::PREFLIGHT };
     let containers = wanted.images.iter().map(pulling_container).collect();
     one_off_pod(of, name, PodSpec { containers, ..PodSpec::default() })
 }
@@ -131,11 +124,10 @@ const LONGEST_DEADLINE: i64 = i32::MAX as i64;
 
 /// The scheduler places the pod, so it gets a GPU only if one is free.
 pub fn validation_pod(settings: &Settings, member: &Member<'_>, name: String) -> Pod {
-    let policy = member.policy;
-    let validation = &policy.spec.readiness.validation;
+    let validation = &member.policy.spec.readiness.validation;
     let timeout = validation.timeout.map_or(VALIDATION_TIMEOUT, Into::into);
     let (node, stage) = (&member.node.name, keys::VALIDATION);
-    let of = OneOff { settings, policy, pool: member.pool.named, node, stage };
+    let of = OneOff { settings, pool: member.pool.settings, node, stage };
     let spec = PodSpec {
         runtime_class_name: runtime_class(member),
         active_deadline_seconds: Some(

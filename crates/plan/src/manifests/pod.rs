@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_crd::{ClusterGpuPolicy, policy::Pool, report::CONTAINER_ROOT};
+use gpu_operator_crd::{ClusterGpuPolicy, report::CONTAINER_ROOT};
 use k8s_openapi::{
     api::core::v1::{
         Capabilities, Container, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource, LocalObjectReference,
-        ResourceRequirements, SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
+        ResourceRequirements, SeccompProfile, SecurityContext, Volume, VolumeMount,
     },
     apimachinery::pkg::api::resource::Quantity,
 };
@@ -14,9 +14,9 @@ use k8s_openapi::{
 use crate::{
     desired::{
         driver::DriverChoice,
-        effective_spec,
         key::{StageSpec, VariantKey},
     },
+    pool_settings::PoolSettings,
     settings::Settings,
 };
 
@@ -43,7 +43,7 @@ pub struct PodParts {
 
 pub struct PodInput<'a> {
     pub settings: &'a Settings,
-    pub policy: &'a ClusterGpuPolicy,
+    pub pool: &'a PoolSettings<'a>,
     pub key: &'a VariantKey,
     pub spec: &'a StageSpec,
 }
@@ -57,15 +57,6 @@ pub fn pull_secrets(settings: &Settings, policy: &ClusterGpuPolicy) -> Option<Ve
     (!names.is_empty()).then(|| names.into_iter().map(|name| LocalObjectReference { name }).collect())
 }
 
-pub fn tolerations(policy: &ClusterGpuPolicy, pool: Option<&Pool>) -> Vec<Toleration> {
-    effective_spec::tolerations(policy, pool).unwrap_or_else(every_taint)
-}
-
-/// Operands run on every GPU node.
-fn every_taint() -> Vec<Toleration> {
-    vec![Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() }]
-}
-
 /// The main or installing container of an operand. The user's environment overrides this operator's by name.
 pub fn operand_container(input: &PodInput<'_>, name: &str, env: Vec<EnvVar>, args: Vec<String>) -> Container {
     let operand = &input.spec.operand;
@@ -76,7 +67,7 @@ pub fn operand_container(input: &PodInput<'_>, name: &str, env: Vec<EnvVar>, arg
     Container {
         name: name.to_owned(),
         image: Some(input.spec.image.clone()),
-        image_pull_policy: Some(input.policy.spec.images.pull_policy.unwrap_or_default().as_str().to_owned()),
+        image_pull_policy: Some(input.pool.policy.spec.images.pull_policy.unwrap_or_default().as_str().to_owned()),
         env: (!env.is_empty()).then_some(env),
         args: (!args.is_empty()).then_some(args),
         resources: operand.resources.clone(),

@@ -25,8 +25,8 @@ use crate::{
 pub fn add(plan: &mut Plan, settings: &Settings, fleet: &AssessedFleet<'_>) {
     let world = fleet.world;
     let mut needed: BTreeSet<String> = BTreeSet::new();
-    for (policy, variant) in fleet.variants.all() {
-        for mut set in daemon_set::daemon_sets(settings, policy, variant) {
+    for (pool, variant) in fleet.variants.all() {
+        for mut set in daemon_set::daemon_sets(settings, pool, variant) {
             let name = set.name_any();
             needed.insert(name.clone());
             let hash = revision::short(&set, 16);

@@ -106,7 +106,7 @@ pub fn member_spec(member: &Member<'_>, decision: &Decision) -> GpuNodeSpec {
     GpuNodeSpec {
         policy: Some(name_of(member.policy)),
         pool: Some(member.pool.name.clone()),
-        wanted: member.want().unwrap_or_else(|| before().wanted),
+        wanted: member.want().cloned().unwrap_or_else(|| before().wanted),
         current: Some(decision.labels.clone()),
         rollout: decision.rollout.clone(),
         updates_begun: decision.updates_begun,
@@ -205,7 +205,7 @@ fn restarts(member: &Member<'_>, before: &GpuNodeStatus, verdict: &Verdict) -> b
     let failed = before.reason().filter(|reason| reason.is_failure() && *reason != Reason::ProgressDeadlineExceeded);
     let cured = failed.is_some() && !verdict.reason.is_failure();
     let known = member.gpu_node.map(|gpu_node| &gpu_node.spec.wanted);
-    cured || member.want().is_some_and(|want| known != Some(&want))
+    cured || member.want().is_some_and(|want| known != Some(want))
 }
 
 /// Without the generation that the status describes.

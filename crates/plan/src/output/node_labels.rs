@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, PoolName,
+    PoolName,
     gpunode::StageRevisions,
     keys,
-    policy::{Labels, NodeLabel, Pool, Stage},
+    policy::{Labels, NodeLabel, Stage},
 };
 
 use super::body::LabelWrite;
-use crate::{assess::member::Member, output::gfd, revision, world::NodeFacts};
+use crate::{assess::member::Member, output::gfd, pool_settings::PoolSettings, revision, world::NodeFacts};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeLabels {
@@ -110,14 +110,14 @@ pub fn published_labels(member: &Member<'_>) -> Labels {
     let mut labels =
         if member.policy.spec.compatibility.wants_gfd() { discovered_labels(member) } else { Labels::new() };
     // The user's keys take precedence.
-    labels.extend(named_labels(member.policy, member.pool.named, member.model()));
+    labels.extend(named_labels(member.pool.settings, member.model()));
     labels
 }
 
 /// A label with the model as value is omitted until the model is known.
-fn named_labels(policy: &ClusterGpuPolicy, pool: Option<&Pool>, model: Option<&str>) -> Labels {
+fn named_labels(pool: &PoolSettings<'_>, model: Option<&str>) -> Labels {
     let value = |label: &NodeLabel| Some(label.value.as_deref().or(model)?.to_owned());
-    policy.spec.labels_of(pool).filter_map(|label| Some((label.key.clone(), value(label)?))).collect()
+    pool.policy.spec.labels_of(pool.pool).filter_map(|label| Some((label.key.clone(), value(label)?))).collect()
 }
 
 /// Returns the labels of GPU feature discovery by the last report that includes them; without one the present labels are kept.

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, Phase,
+    Phase,
     gpunode::{self, RolloutStep},
-    policy::Pool,
     reason::Reason,
 };
 
@@ -13,6 +12,7 @@ use crate::{
     assess::{AssessedFleet, Assessment, member::Member, verdict::Verdict},
     manifests::one_off,
     output::{body::Body, write::Write},
+    pool_settings::PoolSettings,
     rollout::{Rollout, decision::PoolDecision},
     settings::Settings,
     world::{PodFacts, Role, World},
@@ -20,13 +20,12 @@ use crate::{
 
 pub fn preflight_pods_to_create(
     settings: &Settings,
-    policy: &ClusterGpuPolicy,
-    pool: Option<&Pool>,
+    pool: &PoolSettings<'_>,
     decision: &PoolDecision,
     world: &World,
 ) -> Vec<Write> {
     let missing = decision.preflight_pods.iter().filter(|(name, _)| !world.pods.contains_key(*name));
-    let pod = |name: &String, wanted| Box::new(one_off::preflight_pod(settings, policy, pool, name.clone(), wanted));
+    let pod = |name: &String, wanted| Box::new(one_off::preflight_pod(settings, pool, name.clone(), wanted));
     missing.map(|(name, wanted)| Write::new(name, Body::Pod(pod(name, wanted)))).collect()
 }
 

@@ -10,12 +10,12 @@ use gpu_operator_crd::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::{
-    assess::pod_failure::AgentRefusal,
     clock::Clock,
-    desired::effective_spec,
+    ground::AgentRefusal,
     inventory::membership::PoolProblems,
     note::{Note, shown},
     output::counted::{Counted, by_state},
+    pool_settings::int_or_percent,
     world::HeldWrite,
 };
 
@@ -287,8 +287,8 @@ fn required(policy: &ClusterGpuPolicy, serving: u32) -> u32 {
     let wanted = policy.spec.readiness.min_ready_nodes.as_ref();
     match wanted {
         // Of no nodes every percentage is zero, which does not mean that none is required.
-        Some(wanted) if effective_spec::int_or_percent(wanted, 100) == 0 => 0,
-        Some(wanted) => effective_spec::int_or_percent(wanted, serving).max(1),
+        Some(wanted) if int_or_percent(wanted, 100) == 0 => 0,
+        Some(wanted) => int_or_percent(wanted, serving).max(1),
         None => serving.max(1),
     }
 }

@@ -1,14 +1,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicyStatus, NodeName, PolicyName, policy_status::RolloutStatus, reason::Reason,
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, NodeName, policy_status::RolloutStatus, reason::Reason,
 };
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 
 use super::policy_conditions;
 use crate::{
-    assess::{AssessedFleet, Assessment, PolicyMembers, pod_failure},
+    assess::{AssessedFleet, Assessment, PolicyMembers},
     clock::Clock,
     inventory::{
         UnmanagedNode,
@@ -40,8 +40,6 @@ pub struct Context<'f> {
     pub settings: &'f Settings,
     pub fleet: &'f AssessedFleet<'f>,
     pub rollout: &'f Rollout<'f>,
-    /// Why models of policies cannot be added.
-    pub model_conflicts: &'f BTreeMap<PolicyName, String>,
     /// The models of nodes, including those that the catalogue lacks.
     pub models: BTreeSet<String>,
     pub leavers: Leavers,
@@ -71,7 +69,8 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     let (mut halted, mut failed) = (BTreeMap::new(), 0);
     let (mut not_drained, mut unmet) = (Vec::new(), PoolProblems::new());
     for (pool, members) in &members.pools {
-        let Some(decision) = rollout.and_then(|rollout| rollout.pools.get(pool)) else { continue };
+        let decision = rollout.and_then(|rollout| rollout.pools.get(pool));
+        let Some((decision, first)) = decision.zip(members.first()) else { continue };
         failed += decision.failed;
         plan.questions.gpu_pods.extend(decision.questions.iter().cloned());
         let recreated = decision.delete_pods.iter().filter_map(|name| world.pods.get(name));
@@ -83,8 +82,8 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
             halted.insert(pool.clone(), why.clone());
         }
         plan.writes.extend(one_off_pods::validation_pods_to_create(settings, members, decision));
-        let named = members.first().and_then(|assessed| assessed.member.pool.named);
-        plan.writes.extend(one_off_pods::preflight_pods_to_create(settings, policy, named, decision, world));
+        let of_pool = first.member.pool.settings;
+        plan.writes.extend(one_off_pods::preflight_pods_to_create(settings, of_pool, decision, world));
         plan.questions.log_tails.extend(members.iter().filter_map(|assessed| assessed.validation.log_of.clone()));
         unmet.extend(unmet_promise(members).map(|problem| (pool.clone(), problem)));
         let drained = Drained::of(members);
@@ -100,8 +99,8 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     }
     let mut pool_problems = unmet;
     pool_problems.extend(window::pool_problems(policy));
-    pool_problems.extend(membership::pool_problems(fleet.catalogue, policy, &context.models));
-    let conflict = context.model_conflicts.get(&name).cloned();
+    pool_problems.extend(membership::pool_problems(fleet.ground.catalogue(), policy, &context.models));
+    let conflict = fleet.ground.models.conflicts.get(&name).cloned();
     let invalid = conflict.or_else(|| window::problem(&policy.spec.rollout.windows));
     let finalizer = finalizer(policy, world, &context.leavers);
     plan.writes.extend(finalizer.map(|present| write::finalizer(policy, present)));
@@ -113,7 +112,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
         invalid: invalid.as_deref(),
         held_write: context.held_writes().find(|held| held.concerns.is_of(&name, is_member)),
         jetson: if counted.is_empty() { first_jetson(policy, &fleet.unmanaged) } else { None },
-        agent_refusal: pod_failure::agent_refusal(world),
+        agent_refusal: fleet.ground.agent_refusal,
         not_drained: &not_drained,
     };
     let others = policy::Others {
@@ -140,7 +139,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
 /// For a pool whose number of GPUs no node has ever had: all of its nodes would lack some.
 fn unmet_promise(members: &[Assessment<'_>]) -> Option<(Reason, String)> {
     let member = &members.iter().find(|assessed| assessed.member.most_in_pool.is_some())?.member;
-    let (promised, most) = (member.pool.named?.gpus_per_node?, member.most_in_pool?);
+    let (promised, most) = (member.pool.settings.pool?.gpus_per_node?, member.most_in_pool?);
     let message = format!(
         "gpusPerNode: {promised}, but no node of this pool has ever had more than {most} on its PCI bus; write gpusPerNode: {most}, or remove it"
     );

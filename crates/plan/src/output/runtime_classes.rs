@@ -3,13 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, PolicyName, keys};
+use gpu_operator_crd::{GpuNode, PolicyName, keys};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::{ResourceExt, core::ObjectMeta};
 
 use crate::{
-    desired::{toolkit::ToolkitChoice, variant::Variant},
-    inventory::membership::name_of,
+    desired::{key::VariantKey, toolkit::ToolkitChoice, variant::Variant},
     output::{
         body::{Body, Kind},
         write::{Plan, Write},
@@ -22,7 +21,7 @@ const MAX_HOST_CLASSES: usize = 8;
 
 /// Adds missing and changed RuntimeClasses, and deletes those whose policies are gone. A policy that has needed one keeps it, because pods
 /// may use it.
-pub fn add<'w>(plan: &mut Plan, world: &World, variants: impl Iterator<Item = (&'w ClusterGpuPolicy, &'w Variant)>) {
+pub fn add<'v>(plan: &mut Plan, world: &World, variants: impl Iterator<Item = &'v Variant>) {
     let apply = |name: &str, policies: &BTreeSet<PolicyName>| {
         Write::new(name, Body::RuntimeClass(Box::new(runtime_class(name, policies))))
     };
@@ -43,19 +42,15 @@ pub fn add<'w>(plan: &mut Plan, world: &World, variants: impl Iterator<Item = (&
 }
 
 /// Those for runtimes of hosts are bounded; the ones that a policy already has stay.
-fn wanted<'w>(
-    world: &World,
-    variants: impl Iterator<Item = (&'w ClusterGpuPolicy, &'w Variant)>,
-) -> BTreeMap<&'w str, BTreeSet<PolicyName>> {
+fn wanted<'v>(world: &World, variants: impl Iterator<Item = &'v Variant>) -> BTreeMap<&'v str, BTreeSet<PolicyName>> {
     let mut wanted: BTreeMap<&str, BTreeSet<PolicyName>> = BTreeMap::new();
     let mut of_hosts: BTreeMap<PolicyName, BTreeSet<&str>> = BTreeMap::new();
-    for (policy, variant) in variants {
-        let toolkit = &variant.key.toolkit;
+    for VariantKey { policy, toolkit, .. } in variants.map(|variant| &variant.key) {
         let Some(class) = toolkit.class() else { continue };
         if matches!(toolkit, ToolkitChoice::Host(_)) {
-            of_hosts.entry(name_of(policy)).or_default().insert(class);
+            of_hosts.entry(policy.clone()).or_default().insert(class);
         } else {
-            wanted.entry(class).or_default().insert(name_of(policy));
+            wanted.entry(class).or_default().insert(policy.clone());
         }
     }
     for (policy, classes) in of_hosts {

@@ -140,7 +140,7 @@ fn probe_blocks_driver(member: &Member<'_>, clock: &Clock) -> bool {
     let Some(loaded) = member.report.and_then(|report| report.driver.loaded.as_deref()) else {
         return false;
     };
-    let want = member.want().unwrap_or_default();
+    let want = member.want().cloned().unwrap_or_default();
     let leaving =
         |pod: &PodFacts| [&want.driver, &member.have.driver].into_iter().all(|revision| pod.revision != *revision);
     let Some(choice) = member.driver().filter(|choice| choice.is_managed()) else {

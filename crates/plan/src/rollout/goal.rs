@@ -14,7 +14,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use crate::{
     assess::{Assessment, member::Member},
     clock::Clock,
-    desired::effective_spec,
+    pool_settings::int_or_percent,
     revision::short,
     time::later,
 };
@@ -29,7 +29,7 @@ pub fn target(want: &StageRevisions) -> String {
 
 /// Returns the hash of what a node should get, if that is known.
 pub fn target_of(member: &Member<'_>) -> Option<String> {
-    member.want().as_ref().map(target)
+    member.want().map(target)
 }
 
 /// Some revisions may be missing: the node never had them, or a user removed a label. Restoring a label disrupts nothing, because a revision's
@@ -61,7 +61,7 @@ impl Goals {
             goals.targets.clone_from(&pool.targets);
         }
         // Nothing that a settled pool has had matters, and it may have thousands of nodes.
-        let is_settled = |member: &Member<'_>| member.want().is_none_or(|want| want == member.have);
+        let is_settled = |member: &Member<'_>| member.want().is_none_or(|want| *want == member.have);
         if pool.is_some() || !members.iter().all(|assessed| is_settled(&assessed.member)) {
             for assessed in members {
                 goals.learn(&assessed.member);
@@ -96,8 +96,8 @@ impl Goals {
     /// Returns the last update of a node, if it was to what the node should get now, and the node was not given back what it had.
     pub fn update_to_want<'w>(&self, member: &Member<'w>) -> Option<&'w LastUpdate> {
         let want = member.want()?;
-        let lasts = member.rollout().is_some() || has_nothing_else(&member.have, &want);
-        self.last_update(member).filter(|last_update| last_update.revision == target(&want) && lasts)
+        let lasts = member.rollout().is_some() || has_nothing_else(&member.have, want);
+        self.last_update(member).filter(|last_update| last_update.revision == target(want) && lasts)
     }
 
     /// Returns what a node had when the rollout began.
@@ -114,12 +114,9 @@ impl Goals {
     }
 
     /// Returns what a node with this wanted revision moves to.
-    pub fn of_member(&self, member: &Member<'_>, want: StageRevisions) -> StageRevisions {
-        if !self.rolled_back {
-            return want;
-        }
-        let before = self.before(member).or_else(|| self.proven(&want));
-        before.cloned().unwrap_or(want)
+    pub fn of_member(&self, member: &Member<'_>, want: &StageRevisions) -> StageRevisions {
+        let before = || self.before(member).or_else(|| self.proven(want));
+        self.rolled_back.then(before).flatten().unwrap_or(want).clone()
     }
 
     /// Returns until when a failure of a node counts against its update: as long as it is to work at least.
@@ -179,7 +176,7 @@ impl Waves {
         };
         let ended = canaries.iter().filter_map(|(_, last_update)| Some(last_update.at.as_ref()?.0)).max();
         Self {
-            missing: effective_spec::int_or_percent(&canary.nodes, all).max(1).saturating_sub(begun),
+            missing: int_or_percent(&canary.nodes, all).max(1).saturating_sub(begun),
             is_underway: !canaries.iter().all(is_done),
             soaks_until: ended.map(|ended| later(ended, soak)).filter(|until| !clock.reached(*until)),
         }

@@ -150,7 +150,7 @@ impl<'f> PoolUpdates<'f> {
             (Some(goal), None) if has_nothing_else(&member.have, &goal) => {
                 let installed = self.first_installation(member, ledger);
                 let decision = self.restart_in_turn(settle(member, goal.clone(), self.terms.clock), member);
-                let is_back = member.want().as_ref() != Some(&goal);
+                let is_back = member.want() != Some(&goal);
                 let back = is_back.then(|| Note::new(Reason::RolloutPending, ROLLED_BACK));
                 Decision { note: decision.note.or(back), last_update: installed, ..decision }
             }

@@ -46,7 +46,7 @@ pub fn pods_with_broken_driver_files<'w>(
 /// Whether a driver's pod is of the node's revision, and not of one that a changed label names.
 fn is_of_its_node(world: &World, driver: &PodFacts) -> bool {
     world.nodes.get(&driver.node).is_some_and(|node| {
-        let have = records::current_revisions(world, node, records::gpu_node_of(world, node), &[driver]);
+        let have = records::current_revisions(&world.daemon_sets, node, records::gpu_node_of(world, node), &[driver]);
         have.driver.is_some() && have.driver == driver.revision
     })
 }
@@ -113,7 +113,7 @@ pub fn restore_mig_layouts(members: &[Assessment<'_>], clock: &Clock, pool: &mut
     for Assessment { member, .. } in members {
         let name = &member.node.name;
         let Some(decision) = pool.nodes.get_mut(name).filter(|decision| decision.note.is_none()) else { continue };
-        if member.want().is_none_or(|want| want != member.have) {
+        if member.want().is_none_or(|want| *want != member.have) {
             continue;
         }
         let Some(differs) = mig::differs(member) else { continue };

@@ -8,7 +8,7 @@ use std::{
 use gpu_operator_crd::{
     ClusterGpuPolicy, NodeName, PoolName,
     gpunode::{DisruptionScope, Rollout, RolloutStep, StageRevisions},
-    policy::{GpuPodsMode, Pool, RolloutStrategy},
+    policy::{GpuPodsMode, RolloutStrategy},
 };
 use k8s_openapi::apimachinery::pkg::{apis::meta::v1::Time, util::intstr::IntOrString};
 
@@ -16,7 +16,7 @@ use super::window::Windows;
 use crate::{
     assess::{Assessment, member::Member},
     clock::Clock,
-    desired::effective_spec,
+    pool_settings::{PoolSettings, int_or_percent},
     rollout::ledger::Ledger,
     settings::PROGRESS_DEADLINE,
     time::later,
@@ -40,8 +40,8 @@ pub struct Terms<'c> {
 }
 
 impl<'c> Terms<'c> {
-    pub fn of(policy: &ClusterGpuPolicy, pool: Option<&Pool>, may_evict: bool, clock: &'c Clock) -> Self {
-        let strategy = effective_spec::rollout(policy, pool).clone();
+    pub fn of(pool: &PoolSettings<'_>, may_evict: bool, clock: &'c Clock) -> Self {
+        let (policy, strategy) = (pool.policy, pool.rollout.clone());
         Self {
             is_paused: [strategy.paused, policy.spec.rollout.paused].contains(&Some(true)),
             may_evict,
@@ -112,13 +112,13 @@ const MAX_PARALLEL: u32 = 1;
 const MAX_UNAVAILABLE: &str = "25%";
 
 /// Returns how many of the nodes of a pool may be unavailable, by the pool's or the policy's value.
-pub fn max_unavailable(policy: &ClusterGpuPolicy, pool: Option<&Pool>, nodes: usize) -> usize {
-    let own = pool.and_then(|pool| pool.rollout.as_ref()?.max_unavailable.as_ref());
+pub fn max_unavailable(pool: &PoolSettings<'_>, nodes: usize) -> usize {
+    let own = pool.rollout.max_unavailable.as_ref();
     let most = own
-        .or(policy.spec.rollout.max_unavailable.as_ref())
+        .or(pool.policy.spec.rollout.max_unavailable.as_ref())
         .cloned()
         .unwrap_or_else(|| IntOrString::String(MAX_UNAVAILABLE.into()));
-    let most = effective_spec::int_or_percent(&most, u32::try_from(nodes).unwrap_or(u32::MAX));
+    let most = int_or_percent(&most, u32::try_from(nodes).unwrap_or(u32::MAX));
     usize::try_from(most.max(1)).unwrap_or(usize::MAX)
 }
 
@@ -141,8 +141,7 @@ struct Budget {
 impl Budget {
     fn of(strategy: &RolloutStrategy, nodes: usize) -> Self {
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
-        let max_unavailable =
-            strategy.max_unavailable.as_ref().map(|most| effective_spec::int_or_percent(most, nodes).max(1));
+        let max_unavailable = strategy.max_unavailable.as_ref().map(|most| int_or_percent(most, nodes).max(1));
         Self { max_parallel: strategy.max_parallel, max_unavailable, ..Self::default() }
     }
 
@@ -169,8 +168,8 @@ impl<'f> Budgets<'f> {
             ..RolloutStrategy::default()
         };
         let of_pool = |(name, members): (&'f PoolName, &'f Vec<Assessment<'_>>)| {
-            let named = members.first().and_then(|assessed| assessed.member.pool.named);
-            let own = named.and_then(|pool| pool.rollout.as_ref());
+            let pool = members.first().and_then(|assessed| assessed.member.pool.settings.pool);
+            let own = pool.and_then(|pool| pool.rollout.as_ref());
             (name, own.map(|own| Budget::of(own, members.len())).unwrap_or_default())
         };
         let mut budgets = Self {

@@ -43,7 +43,7 @@ pub fn joins(member: &Member<'_>) -> bool {
 }
 
 pub fn is_outdated(member: &Member<'_>) -> bool {
-    member.want().is_some_and(|want| !has_nothing_else(&member.have, &want))
+    member.want().is_some_and(|want| !has_nothing_else(&member.have, want))
 }
 
 /// Restores labels that were given up for an update that cannot continue. While the wanted revisions are unknown, as after a reboot, an update

@@ -32,6 +32,8 @@ const ORDERS: [(&str, &[&str]); 4] = [
             "catalogue",
             "world",
             "revision",
+            "pool_settings",
+            "ground",
             "inventory",
             "desired",
             "assess",

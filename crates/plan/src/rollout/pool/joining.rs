@@ -34,9 +34,9 @@ impl<'f> PoolUpdates<'f> {
     /// Gives a node what the nodes of the pool had before, if they had something for its system.
     pub(super) fn proven(&mut self, member: &Member<'_>) -> Option<Decision> {
         let want = member.want()?;
-        let proven = self.goals.proven(&want).filter(|proven| daemon_sets_exist(proven, self.world))?.clone();
+        let proven = self.goals.proven(want).filter(|proven| daemon_sets_exist(proven, self.world))?.clone();
         let why = if self.goals.rolled_back { ROLLED_BACK } else { JOINED };
-        let note = (proven != want).then(|| Note::new(Reason::RolloutPending, why));
+        let note = (proven != *want).then(|| Note::new(Reason::RolloutPending, why));
         let decision = self.restart_in_turn(settle(member, proven, self.terms.clock), member);
         Some(Decision { note: decision.note.or(note), ..decision })
     }

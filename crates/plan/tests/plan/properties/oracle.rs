@@ -6,7 +6,7 @@ use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNodeStatus, NodeName, Revision, keys, policy::Stage, report::NvmlState};
 use gpu_operator_plan::{
     Plan,
-    desired::effective_spec,
+    pool_settings::PoolSettings,
     world::{NodeFacts, PodFacts},
 };
 use kube::ResourceExt;
@@ -299,7 +299,7 @@ fn shares_by_mps(sim: &Sim, node: &NodeFacts, policy: &ClusterGpuPolicy) -> bool
     }
     let name = node.labels.get(keys::POOL).map(Interned::as_str);
     let pool = policy.spec.pools.iter().find(|pool| name == Some(pool.name.as_str()));
-    effective_spec::device_plugin(policy, pool).sharing.mps.is_some()
+    PoolSettings::of(policy, pool).device_plugin.sharing.mps.is_some()
 }
 
 /// Once the fleet has settled, a node has the labels of GPU feature discovery that its policy requests and its driver

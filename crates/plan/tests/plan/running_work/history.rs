@@ -11,8 +11,8 @@ use gpu_operator_crd::{
     policy_status::PoolRollout,
 };
 use gpu_operator_plan::{
-    desired::effective_spec,
     output::{body::Body, write::Write},
+    pool_settings::PoolSettings,
     world::{NodeFacts, PodFacts},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -361,7 +361,7 @@ impl<'h> NewDriver<'h> {
 
 /// Returns the version that the policy wants for a pool.
 pub fn wanted<'s>(sim: &'s Sim, policy: &'s ClusterGpuPolicy, pool: &str) -> Option<&'s str> {
-    let version = effective_spec::driver(policy, named(policy, pool)).version.as_deref();
+    let version = PoolSettings::of(policy, named(policy, pool)).driver.version.as_deref();
     version.or_else(|| recommended(sim))
 }
 

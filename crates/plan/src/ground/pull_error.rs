@@ -1,5 +1,7 @@
 //! Why a container runtime cannot pull an image, from its error.
 
+use crate::world::{ContainerFacts, ContainerState};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullError {
     /// The registry has no such image.
@@ -47,6 +49,23 @@ impl PullError {
             _ => Self::Other,
         }
     }
+}
+
+/// Whether a container waits for an image that does not exist.
+pub fn lacks_image(container: &ContainerFacts) -> bool {
+    match &container.state {
+        ContainerState::Waiting { reason, message } => {
+            ["ErrImagePull", "ImagePullBackOff"].contains(&reason.as_str())
+                && PullError::of(without_back_off(message)) == PullError::Missing
+        }
+        _ => false,
+    }
+}
+
+/// Kubelet reports each pull error with and without `Back-off pulling image …: ErrImagePull: `. Without it, both are the same message and
+/// thus one transition.
+pub fn without_back_off(message: &str) -> &str {
+    message.split_once("ErrImagePull: ").map_or(message, |(_, error)| error)
 }
 
 #[cfg(test)]
