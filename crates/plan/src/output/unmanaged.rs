@@ -44,13 +44,14 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
             plan.questions.gpu_pods.insert(node.name.clone());
         }
         let presence = Presence::of(unmanaged, is_clean);
+        let brings_probe = unmanaged.why == Unmanaged::Unreported && !presence.writes.is_empty();
         plan.writes.extend(presence.writes);
         if presence.is_deleted {
             continue;
         }
         let awaited_until = report_due(unmanaged).filter(|due| now < *due);
         plan.check(awaited_until);
-        let described = unmanaged.gpu_node.filter(|_| awaited_until.is_none());
+        let described = unmanaged.gpu_node.filter(|_| awaited_until.is_none() && !brings_probe);
         let status = described.map(|_| gpu_node::unmanaged_status(world, unmanaged, leaving, now));
         if !is_clean {
             leavers.add(unmanaged, status.as_ref());
@@ -82,7 +83,8 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, no
 /// Until then no status is written: it would be written again.
 fn report_due(unmanaged: &UnmanagedNode<'_>) -> Option<Timestamp> {
     let created = unmanaged.gpu_node?.creation_timestamp().filter(|_| unmanaged.why == Unmanaged::Unreported)?;
-    Some(later(created.0, REPORT_GRACE))
+    let since = unmanaged.probe_expected_since().into_iter().chain([created.0]).max()?;
+    Some(later(since, REPORT_GRACE))
 }
 
 /// Returns the revisions that a node keeps for now, and when that changes: a toolkit whose removal is pending, and a driver until no other pod
