@@ -46,6 +46,11 @@ impl Clock {
         !self.reached(add(last, SignedDuration::from_nanos(1)))
     }
 
+    /// Returns how long it is until a time, or has been since.
+    pub fn distance(&self, at: Timestamp) -> Duration {
+        at.duration_since(self.now).unsigned_abs()
+    }
+
     /// Returns the time when a duration that begins now has passed.
     pub fn later(&self, by: Duration) -> Timestamp {
         later(self.now, by)

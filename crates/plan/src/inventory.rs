@@ -10,11 +10,12 @@ use std::{collections::HashMap, ops::Deref};
 
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, Report, gpunode::StageRevisions};
 use gpus::Discovery;
+use k8s_openapi::jiff::Timestamp;
 use membership::{GoverningPool, Unmanaged, governs, name_of, opted_out};
 
 use crate::{
     ground::Ground,
-    world::{NodeFacts, PodFacts, Role, World},
+    world::{NodeFacts, ObservedTime, PodFacts, Role, World},
 };
 
 /// The fleet at one step of the plan: the nodes that are known well enough to be planned for, sorted by name.
@@ -43,6 +44,12 @@ impl<'w> KnownNode<'w> {
     pub fn probe_pod(&self) -> Option<&'w PodFacts> {
         let of_probe = self.pods.iter().copied().filter(|pod| pod.role == Role::Probe);
         of_probe.min_by_key(|pod| pod.is_leaving())
+    }
+
+    /// The node, its label and its probe all exist since then.
+    pub fn probe_expected_since(&self) -> Option<Timestamp> {
+        let probe = self.probe_pod().and_then(|pod| pod.created);
+        [self.node.created, self.node.labelled_present, probe].into_iter().flatten().map(ObservedTime::local).max()
     }
 }
 

@@ -98,7 +98,7 @@ impl Fact for NodeFacts {
     }
 
     fn times(&mut self) -> Vec<&mut ObservedTime> {
-        self.created.iter_mut().collect()
+        self.created.iter_mut().chain(&mut self.labelled_present).collect()
     }
 }
 

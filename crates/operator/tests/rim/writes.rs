@@ -19,7 +19,7 @@ use gpu_operator_plan::{
     output::{
         body::{Body, Kind, Part},
         events::{Subject, Transition},
-        write::Write,
+        write::{Urgency, Write},
     },
     pass::Pass,
     revision,
@@ -80,7 +80,10 @@ pub async fn carry_out(driver: &Driver, plan: &Plan, carry: &mut LoopState) -> V
 
 async fn carry_out_as(driver: &Driver, plan: &Plan, carry: &mut LoopState, leadership: &Leadership) -> Vec<Written> {
     let (now, world) = (Timestamp::UNIX_EPOCH, World::default());
-    let (mut pass, requests) = Pass::carry_out(plan.clone(), &world, now, &mut driver.around(carry));
+    let mut plan = plan.clone();
+    // No status waits here.
+    plan.writes.iter_mut().for_each(|write| write.urgency = Urgency::Immediate);
+    let (mut pass, requests) = Pass::carry_out(plan, &world, now, &mut driver.around(carry));
     driver.drive(&mut pass, requests, carry, leadership).await
 }
 

@@ -159,9 +159,8 @@ impl<'w> Member<'w> {
 
     /// The node, its policy and its probe all exist since then.
     pub fn report_awaited_since(&self) -> Option<Timestamp> {
-        let probe = self.probe_pod().and_then(|pod| pod.created);
-        let created = [self.node.created, probe].into_iter().flatten().map(ObservedTime::local);
-        created.chain(self.policy.creation_timestamp().map(|time| time.0)).max()
+        let created = self.policy.creation_timestamp().map(|time| time.0);
+        self.probe_expected_since().into_iter().chain(created).max()
     }
 
     /// From then on a missing report is a failure.

@@ -1,7 +1,6 @@
-//! A minimum interval between the writes of each status: what changes in between is written together. Counts of a policy, which wake all
-//! watchers, wait for [`PROMPT`] at first; the interval doubles with each write up to [`MAX_POLICY_PROGRESS`], until nothing has been
-//! written for [`QUIET`]. Transient phases of a node wait for [`NODE_PROGRESS`] or, if that is longer, [`PER_NODE`] for each node being
-//! installed, at most [`MAX_INTERVAL`]: one write per second, however many nodes are installed.
+//! How long the change of a status waits: what changes meanwhile is written together. Counts of a policy, which wake all watchers, wait for
+//! [`PROMPT`] at first; the interval doubles with each write up to [`MAX_POLICY_PROGRESS`], until nothing has been written for [`QUIET`].
+//! What a node passes through is shown once it has lasted for [`PASSING`], so a node that is ready before then needs one status.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -17,22 +16,19 @@ use crate::{
 const PROMPT: Duration = Duration::from_secs(1);
 /// The longest interval of counts in the status of a policy.
 const MAX_POLICY_PROGRESS: Duration = Duration::from_secs(30);
-/// Without a write for this time, a status is quiet: a node whose status was written within it is being installed.
+/// Without a write for this time, the status of a policy is quiet.
 const QUIET: Duration = Duration::from_mins(1);
-/// The shortest interval of transient phases: an installation of a few seconds needs two writes.
-const NODE_PROGRESS: Duration = Duration::from_secs(10);
-/// The share of each installing node in the interval of transient phases.
-const PER_NODE: Duration = Duration::from_secs(1);
-/// The longest interval of transient phases.
-const MAX_INTERVAL: Duration = Duration::from_mins(10);
+/// How long something else than what its status shows has to be true of a node.
+const PASSING: Duration = Duration::from_secs(10);
 /// How soon a plan looks again at changes that are written with the next one.
 const NEXT_LOOK: Duration = Duration::from_hours(1);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Throttle {
+    /// The statuses of policies.
     written: BTreeMap<Target, Written>,
-    /// Nodes whose status was written recently, or is in the current plan because of a transient phase.
-    installing: u32,
+    /// Since when something else than what its status shows has been true of a node, or its record or labels have been written.
+    passing: BTreeMap<String, Uptime>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -41,47 +37,45 @@ struct Written {
     gap: Duration,
 }
 
-impl Written {
-    fn is_recent(&self, now: Uptime) -> bool {
-        now.saturating_sub(self.at) < QUIET
-    }
-}
-
 impl Throttle {
     pub fn begin(&mut self, writes: &[Write], now: Uptime) {
-        self.written.retain(|_, last| now.saturating_sub(last.at) < MAX_INTERVAL);
-        let recent =
-            self.written.iter().filter(|(target, last)| target.kind == Kind::GpuNode && last.is_recent(now)).count();
-        let is_transient = |write: &&Write| write.target.kind == Kind::GpuNode && write.urgency == Urgency::Progress;
-        let is_other = |write: &&Write| !self.written.get(&write.target).is_some_and(|last| last.is_recent(now));
-        let others = writes.iter().filter(is_transient).filter(is_other).count();
-        self.installing = u32::try_from(recent + others).unwrap_or(u32::MAX);
+        self.written.retain(|_, last| now.saturating_sub(last.at) < QUIET);
+        let passing = writes.iter().filter(|write| write.urgency == Urgency::Progress && is_of_node(write));
+        let since = |name: &String| self.passing.get(name).copied().unwrap_or(now);
+        self.passing = passing.map(|write| (write.target.name.clone(), since(&write.target.name))).collect();
     }
 
     /// Returns `None` if the write may be made now.
     pub fn wait(&self, write: &Write, now: Uptime) -> Option<Duration> {
-        if write.urgency == Urgency::Detail {
-            return Some(NEXT_LOOK);
-        }
-        let last = self.written.get(&write.target)?;
-        let interval = match (write.urgency, write.target.kind) {
-            (Urgency::Prompt, Kind::ClusterGpuPolicy) => PROMPT,
-            (Urgency::Progress, Kind::ClusterGpuPolicy) => last.gap,
+        let (since, interval) = match (write.urgency, write.target.kind) {
+            (Urgency::Detail, _) => return Some(NEXT_LOOK),
+            (Urgency::Prompt, Kind::ClusterGpuPolicy) => (self.written.get(&write.target)?.at, PROMPT),
+            (Urgency::Progress, Kind::ClusterGpuPolicy) => {
+                let last = self.written.get(&write.target)?;
+                (last.at, last.gap)
+            }
+            (Urgency::Progress, _) => (*self.passing.get(&write.target.name)?, PASSING),
             // The status of its policy, which summarizes it, must not be ahead of a node's.
-            (Urgency::Immediate | Urgency::Detail | Urgency::Prompt, _) => return None,
-            (Urgency::Progress, _) => PER_NODE.saturating_mul(self.installing).clamp(NODE_PROGRESS, MAX_INTERVAL),
+            (Urgency::Immediate | Urgency::Prompt, _) => return None,
         };
-        interval.checked_sub(now.saturating_sub(last.at)).filter(|wait| !wait.is_zero())
+        interval.checked_sub(now.saturating_sub(since)).filter(|wait| !wait.is_zero())
     }
 
     pub fn written(&mut self, write: &Write, now: Uptime) {
-        if write.urgency == Urgency::Immediate {
-            return;
+        if is_of_node(write) {
+            if let Some(since) = self.passing.get_mut(&write.target.name) {
+                *since = now;
+            }
+        } else if write.urgency != Urgency::Immediate {
+            let last = self.written.get(&write.target);
+            let gap = last.map_or(PROMPT, |last| (last.gap * 2).min(MAX_POLICY_PROGRESS));
+            self.written.insert(write.target.clone(), Written { at: now, gap });
         }
-        let last = self.written.get(&write.target).filter(|last| last.is_recent(now));
-        let gap = last.map_or(PROMPT, |last| (last.gap * 2).min(MAX_POLICY_PROGRESS));
-        self.written.insert(write.target.clone(), Written { at: now, gap });
     }
+}
+
+fn is_of_node(write: &Write) -> bool {
+    matches!(write.target.kind, Kind::GpuNode | Kind::Node)
 }
 
 // Policy statuses are the last writes of a pass, and a pass ends after some seconds: while a large fleet is installed, no pass would write
@@ -154,9 +148,9 @@ mod tests {
             (&policy, Urgency::Progress, vec![0, 1, 3, 7]),
             (&policy, Urgency::Detail, vec![]),
             (&node, Urgency::Prompt, vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
-            (&node, Urgency::Progress, vec![0, 10]),
+            (&node, Urgency::Progress, vec![10]),
             (&condition, Urgency::Prompt, vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
-            (&condition, Urgency::Progress, vec![0, 10]),
+            (&condition, Urgency::Progress, vec![10]),
         ] {
             assert_eq!(writes(&mut Throttle::default(), body, urgency, 12), expected, "{urgency:?}");
         }
@@ -169,53 +163,34 @@ mod tests {
         assert_eq!(made, [0, 1, 3, 7, 15, 31, 61, 91]);
         let write = Write { urgency: Urgency::Progress, ..Write::new("a", counts) };
         let after = |seconds| Uptime::from_secs(91) + Duration::from_secs(seconds);
+        throttle.begin(&[], after(59));
         throttle.written(&write, after(59));
         assert_eq!(throttle.wait(&write, after(60)), Some(Duration::from_secs(29)), "it was not quiet for a minute");
+        throttle.begin(&[], after(59 + 60));
         throttle.written(&write, after(59 + 60));
         assert_eq!(throttle.wait(&write, after(59 + 61)), None, "it was");
     }
 
-    fn phase(node: u32) -> Write {
-        Write { urgency: Urgency::Progress, ..Write::new(node, Body::Status(Box::default())) }
-    }
-
-    #[test]
-    fn a_phase_that_soon_ends_is_not_written() {
+    /// Returns in which second a change that lasts is written, if each of these seconds ends with one of these writes.
+    fn shown_beside(others: &[(u64, &Write)], lasts: impl Fn(u64) -> bool) -> Option<u64> {
+        let status = Write { urgency: Urgency::Progress, ..Write::new("a", Body::Status(Box::default())) };
         let mut throttle = Throttle::default();
-        let ready = |node| Write { urgency: Urgency::Prompt, ..phase(node) };
-        let begun: Vec<_> = (0..400).map(phase).collect();
-        throttle.begin(&begun, Uptime::ZERO);
-        for write in &begun {
-            throttle.written(write, Uptime::ZERO);
-        }
-        // In each second, ten nodes become ready, and the next ten enter another phase.
-        for second in 0..39 {
-            let now = Uptime::from_secs(second.into());
-            let (done, next) = (second * 10..second * 10 + 10, second * 10 + 10..second * 10 + 20);
-            let planned: Vec<_> = done.clone().map(ready).chain(next.map(phase)).collect();
-            throttle.begin(&planned, now);
-            let (made, held): (Vec<_>, Vec<_>) = planned.iter().partition(|write| throttle.wait(write, now).is_none());
-            assert_eq!((made.len(), held.len()), (10, 10), "second {second}");
-            for write in made {
-                throttle.written(write, now);
-            }
-        }
+        (0..60).find(|second| {
+            let now = Uptime::from_secs(*second);
+            let planned = lasts(*second).then(|| status.clone());
+            throttle.begin(planned.as_slice(), now);
+            let is_shown = planned.is_some_and(|write| throttle.wait(&write, now).is_none());
+            others.iter().filter(|(at, _)| at == second).for_each(|(_, other)| throttle.written(other, now));
+            is_shown
+        })
     }
 
     #[test]
-    fn phases_of_many_nodes_are_written_at_most_once_a_second() {
-        let (mut throttle, mut made) = (Throttle::default(), 0);
-        let planned: Vec<_> = (0..400).map(phase).collect();
-        for second in 0..600 {
-            let now = Uptime::from_secs(second);
-            throttle.begin(&planned, now);
-            for write in &planned {
-                if throttle.wait(write, now).is_none() {
-                    throttle.written(write, now);
-                    made += u32::from(second > 0);
-                }
-            }
-        }
-        assert!((200..=600).contains(&made), "{made}");
+    fn a_passing_state_is_shown_once_it_has_lasted() {
+        let label = |node: &str| Write::new(node, Body::Presence(true));
+        assert_eq!(shown_beside(&[], |_| true), Some(10));
+        assert_eq!(shown_beside(&[], |second| second % 10 != 9), None);
+        assert_eq!(shown_beside(&[(0, &label("a")), (6, &label("a"))], |_| true), Some(16), "counted from its labels");
+        assert_eq!(shown_beside(&[(6, &label("b"))], |_| true), Some(10));
     }
 }

@@ -67,10 +67,11 @@ pub fn owner(node: &NodeFacts) -> OwnerReference {
     }
 }
 
-/// Returns `None` if spec and owner are as desired.
+/// Returns `None` if spec and owner are as desired. A bare GpuNode gets its owner together with its first spec.
 pub fn spec_write(gpu_node: Option<&GpuNode>, node: &NodeFacts, spec: GpuNodeSpec) -> Option<SpecWrite> {
+    let is_bare = spec == GpuNodeSpec::default();
     let there = gpu_node.is_some_and(|gpu_node| {
-        gpu_node.spec == spec && gpu_node.owner_references().iter().any(|present| present.uid == node.uid)
+        gpu_node.spec == spec && (is_bare || gpu_node.owner_references().iter().any(|present| present.uid == node.uid))
     });
     (!there).then(|| {
         let before = gpu_node.map(|gpu_node| &gpu_node.spec);

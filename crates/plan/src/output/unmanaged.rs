@@ -45,12 +45,13 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, cl
             plan.questions.gpu_pods.insert(node.name.clone());
         }
         let presence = Presence::of(unmanaged, is_clean);
+        let brings_probe = unmanaged.why == Unmanaged::Unreported && !presence.writes.is_empty();
         plan.writes.extend(presence.writes);
         if presence.is_deleted {
             continue;
         }
         let is_awaited = report_due(unmanaged).is_some_and(|due| !clock.reached(due));
-        let described = unmanaged.gpu_node.filter(|_| !is_awaited);
+        let described = unmanaged.gpu_node.filter(|_| !is_awaited && !brings_probe);
         let status = described.map(|_| gpu_node::unmanaged_status(world, unmanaged, leaving, clock));
         if !is_clean {
             leavers.add(unmanaged, status.as_ref());
@@ -80,7 +81,8 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, cl
 /// Until then no status is written: it would be written again.
 fn report_due(unmanaged: &UnmanagedNode<'_>) -> Option<Timestamp> {
     let created = unmanaged.gpu_node?.creation_timestamp().filter(|_| unmanaged.why == Unmanaged::Unreported)?;
-    Some(later(created.0, REPORT_GRACE))
+    let since = unmanaged.probe_expected_since().into_iter().chain([created.0]).max()?;
+    Some(later(since, REPORT_GRACE))
 }
 
 /// Returns the revisions that a node keeps for now: a toolkit whose removal is pending, and a driver until no other pod

@@ -38,17 +38,22 @@ fn figures(status: &ClusterGpuPolicyStatus) -> impl PartialEq {
     (status.nodes.clone(), status.gpus.clone(), status.rollout.clone(), status.overlaps.clone(), pools, needy)
 }
 
-/// An installation of a few seconds needs two writes, and one that takes minutes shows its progress.
+/// What a node passes through is shown once it has lasted: an installation of a few seconds needs one write.
 pub fn of_node(before: &GpuNodeStatus, after: &GpuNodeStatus) -> Urgency {
     let problems = |status: &GpuNodeStatus| (status.gpus.unhealthy, status.gpus.degraded);
-    let transient = |status: &GpuNodeStatus| status.reason().is_some_and(|reason| is_transient(status.phase, reason));
-    let both_transient = transient(before) && transient(after);
-    if !both_transient || problems(before) != problems(after) || !stores_the_same(before, after) {
+    let both_pass = passes(before) && passes(after);
+    if !both_pass || problems(before) != problems(after) || !stores_the_same(before, after) {
         return Urgency::Prompt;
     }
     let state = |status: &GpuNodeStatus| (status.phase, status.reason(), status.gpus.allocatable);
     // Otherwise only messages differ, for example by the current container of a pod.
     if state(before) == state(after) { Urgency::Detail } else { Urgency::Progress }
+}
+
+/// Whether it is in progress without a problem: also a node that has no status yet, or no policy.
+fn passes(status: &GpuNodeStatus) -> bool {
+    let is_passing = |reason| reason == Reason::NoPolicy || is_transient(status.phase, reason);
+    status.reason.is_none() || status.reason().is_some_and(is_passing)
 }
 
 pub fn of_condition(before: Option<&OwnCondition>, after: Option<&OwnCondition>) -> Urgency {
@@ -74,6 +79,7 @@ fn is_underway(reason: Reason) -> bool {
 }
 
 /// Facts that are stored nowhere else and that later plans depend on are written soon, and so is a deadline that the policy has changed.
+/// The first count of GPUs is that of the report beside it.
 fn stores_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
     let seen = |gpus: &GpuCounts| (gpus.most_seen, gpus.seen_device_ids.clone(), gpus.seen_on.clone());
     let since = |status: &GpuNodeStatus| status.progressing_since.clone();
@@ -84,8 +90,7 @@ fn stores_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
         && one.host_runtime == other.host_runtime
         && one.cdi_disabled == other.cdi_disabled
         && one.past_resource_names == other.past_resource_names
-        && one.published_labels == other.published_labels
-        && seen(&one.gpus) == seen(&other.gpus)
+        && (one.gpus.most_seen.is_none() || seen(&one.gpus) == seen(&other.gpus))
 }
 
 #[cfg(test)]

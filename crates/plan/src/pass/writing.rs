@@ -95,6 +95,14 @@ impl Writing {
         removed(&mut self.outstanding) || removed(&mut self.slow)
     }
 
+    /// Whether another write of the object is not answered yet: the API server may reject the later one as outdated.
+    fn is_busy(&self, write: &Write) -> bool {
+        let of = |other: &Write| {
+            (other.target.kind, other.target.name.as_str()) == (write.target.kind, write.target.name.as_str())
+        };
+        self.slow.iter().any(|slow| of(slow))
+    }
+
     /// Returns the writes of the next step once those of the last have ended.
     fn next(&mut self, carry: &LoopState, uptime: Uptime) -> Vec<Request> {
         while self.outstanding.is_empty() && uptime < self.begins_until {
@@ -102,7 +110,7 @@ impl Writing {
             let lacks = |write: &Arc<Write>| {
                 !self.missing.is_empty() && write.requires().iter().any(|required| self.missing.contains(required))
             };
-            let held = |write: &Arc<Write>| lacks(write) || carry.holds(write, uptime);
+            let held = |write: &Arc<Write>| lacks(write) || self.is_busy(write) || carry.holds(write, uptime);
             let (held, ready): (Vec<_>, Vec<_>) = step.into_iter().partition(held);
             self.missing.extend(held.iter().flat_map(|write| write.provides()));
             self.outstanding = ready;

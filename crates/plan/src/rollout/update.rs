@@ -262,8 +262,7 @@ fn await_idle(
     };
     let deadline = rollout.deadline.as_ref().map_or_else(|| later(rollout.since.0, terms.timeout), |time| time.0);
     let closing = terms.windows.closing().filter(|_| !rollout.evicting);
-    let remaining = deadline.duration_since(clock.now()).unsigned_abs();
-    let latest = closing.filter(|closing| !clock.ends_by(remaining, *closing)).unwrap_or(deadline);
+    let latest = closing.filter(|closing| !clock.ends_by(clock.distance(deadline), *closing)).unwrap_or(deadline);
     let blocked = |note: Note, pool: &mut PoolDecision| {
         pool.ask_again = true;
         if !terms.cordon() {

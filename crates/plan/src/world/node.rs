@@ -4,7 +4,10 @@ use gpu_operator_common::interned::Interned;
 use gpu_operator_crd::{NodeName, keys};
 use k8s_openapi::{
     api::core::v1::{Node, NodeCondition, NodeRuntimeHandler, Taint, Toleration},
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
+    apimachinery::pkg::{
+        api::resource::Quantity,
+        apis::meta::v1::{ManagedFieldsEntry, Time},
+    },
     jiff::Timestamp,
 };
 use kube::{Resource, ResourceExt};
@@ -88,6 +91,8 @@ pub struct NodeFacts {
     pub own_cordon: bool,
     pub deleting: bool,
     pub created: Option<ObservedTime>,
+    /// When this operator set the label [`keys::PRESENT`], which brings the probe.
+    pub labelled_present: Option<ObservedTime>,
     /// Its taints, except Kubernetes' own, which follow conditions and which DaemonSet pods tolerate.
     pub taints: Vec<TaintFact>,
     /// The taint of this operator, according to the annotation [`keys::OWN_TAINT`]. Kubelet can write it too, so it counts only if a policy
@@ -160,6 +165,7 @@ impl NodeFacts {
             name: node.name_any().into(),
             uid: node.uid().unwrap_or_default(),
             created: node.creation_timestamp().map(|time| time.0.into()),
+            labelled_present: labelled_present(node),
             taints: taint::lasting(&node.spec.taints).collect(),
             own_taint: taint::recorded(node.annotations()),
             own_conditions: own(conditions),
@@ -219,6 +225,11 @@ fn owned_labels(node: &TrimmedNode) -> impl Iterator<Item = &str> {
         .flat_map(|labels| labels.keys().filter_map(|key| key.strip_prefix("f:")))
 }
 
+fn labelled_present(node: &TrimmedNode) -> Option<ObservedTime> {
+    let is_label = |entry: &&ManagedFieldsEntry| entry.manager.as_deref() == Some(keys::PRESENCE_MANAGER);
+    node.managed_fields().iter().find(is_label)?.time.as_ref().map(|time| time.0.into())
+}
+
 /// The conditions of a Node that this operator sets, by type.
 pub type OwnConditions = BTreeMap<&'static str, OwnCondition>;
 
@@ -267,7 +278,7 @@ mod tests {
     #[test]
     fn facts_of_the_machine_are_those_that_kubelet_reports() {
         let node = serde_yaml::from_str(
-            "{metadata: {name: a}, status: {nodeInfo: {architecture: amd64, bootID: b-1, containerRuntimeVersion: docker://1, kernelVersion: k, kubeletVersion: v1}}}",
+            "{metadata: {name: a, managedFields: [{manager: gpu-operator/presence, time: '2026-01-02T03:04:05Z'}]}, status: {nodeInfo: {architecture: amd64, bootID: b-1, containerRuntimeVersion: docker://1, kernelVersion: k, kubeletVersion: v1}}}",
         );
         let facts = NodeFacts::of(&node.unwrap());
         let NodeFacts { boot_id, arch, runtime, kernel, kubelet, .. } = &facts;
@@ -275,5 +286,6 @@ mod tests {
             (&**boot_id, [arch, runtime, kernel, kubelet].map(Interned::as_str)),
             ("b-1", ["amd64", "docker://1", "k", "v1"])
         );
+        assert_eq!(facts.labelled_present.unwrap().reported().to_string(), "2026-01-02T03:04:05Z");
     }
 }

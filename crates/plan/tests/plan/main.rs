@@ -35,6 +35,7 @@ mod messages;
 mod mig;
 mod mixed;
 mod models;
+mod node_writes;
 mod other_installation;
 mod pace;
 mod passes;

@@ -22,6 +22,7 @@ impl Sim {
         let node = self.nodes.get_mut(name).ok_or_else(|| missing(name))?;
         let value = Interned::from(if is_present { "true" } else { "false" });
         let before = node.labels.insert(keys::PRESENT.into(), value.clone());
+        node.labelled_present = Some(self.now.into());
         Ok(before != Some(value))
     }
 

@@ -27,6 +27,7 @@ const ORDERS: [(&str, &[&str]); 4] = [
         &[
             "time",
             "settings",
+            "clock",
             "note",
             "container_names",
             "catalogue",
@@ -110,6 +111,27 @@ fn no_module_uses_one_of_a_later_step() {
         let missing: Vec<_> = listed.iter().filter(|entry| !modules.contains(entry)).collect();
         assert!(missing.is_empty(), "{name} has no {missing:?}");
     }
+}
+
+/// What compares a time with the present. Only the clock of a plan does that, because it has to know when the result changes.
+const COMPARISONS: [&str; 6] =
+    ["clock.now() <", "clock.now() >", "< clock.now()", "> clock.now()", "= clock.now()", "duration_since("];
+
+#[test]
+fn only_the_clock_compares_times_with_the_present() {
+    let plan = sources("crates/plan");
+    let rooms = ["inventory", "desired", "assess", "rollout", "output"];
+    let is_of = |file: &Path, room: &str| {
+        file.strip_prefix(&plan).is_ok_and(|file| file.starts_with(room) || file == Path::new(&format!("{room}.rs")))
+    };
+    let files = modules::files(&plan, false).into_iter().filter(|file| rooms.iter().any(|room| is_of(file, room)));
+    let found = files.flat_map(|file| {
+        let text = fs::read_to_string(&file).expect("a readable file");
+        let body = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let compares = |line: &&str| COMPARISONS.iter().any(|comparison| line.contains(comparison));
+        body.lines().filter(compares).map(|line| format!("{}: {line}", file.display())).collect::<Vec<_>>()
+    });
+    none("ask the clock", found);
 }
 
 #[test]
