@@ -314,6 +314,7 @@ fn end(sim: &Sim) -> String {
     let has_policy = |name: &NodeName| sim.gpu_nodes.get(name).is_some_and(|gpu_node| gpu_node.spec.policy.is_some());
     for mut node in sim.nodes.values().cloned() {
         node.own_conditions.values_mut().for_each(|condition| condition.since = None);
+        node.labelled_present = None;
         // Kubelet lists what a device plugin has offered earlier, with amount zero.
         for amounts in [&mut node.allocatable, &mut node.withheld] {
             *amounts = amounts.without(&Resources::default());
@@ -329,6 +330,7 @@ fn end(sim: &Sim) -> String {
         (status.since, status.deadline, status.progressing_since) = (None, None, None);
         if gpu_node.spec.policy.is_none() {
             *status = GpuNodeStatus::default();
+            gpu_node.metadata.owner_references = None;
         }
         let epoch = || Time(Timestamp::UNIX_EPOCH);
         gpu_node.spec.rollout.iter_mut().for_each(|rollout| (rollout.since, rollout.deadline) = (epoch(), None));
