@@ -131,8 +131,7 @@ pub struct GpuNodeStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 700))]
     pub missing_image: Option<String>,
-    /// The node's progress. Short phases may be skipped; if many nodes start at the same time, phases of a few minutes
-    /// may be skipped too.
+    /// The node's progress. Phases of less than ten seconds may be skipped.
     #[serde(default, deserialize_with = "open::or_default")]
     pub phase: Phase,
     /// A one-word reason for the node's state.
