@@ -323,7 +323,6 @@ impl<'w> Member<'w> {
     }
 
     /// Whether every stage of the target revision runs. During an update, allocatable units may be those of the old revision.
-    /// those of the old revision.
     pub fn stack_proven(&self) -> bool {
         let runs = |stage| self.pod(stage).is_some_and(PodFacts::running);
         // While a node is being updated, its labels may name a revision to which it returns.
