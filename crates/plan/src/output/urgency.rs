@@ -79,7 +79,7 @@ fn is_underway(reason: Reason) -> bool {
 }
 
 /// Facts that are stored nowhere else and that later plans depend on are written soon, and so is a deadline that the policy has changed.
-/// The first count of GPUs is that of the report beside it.
+/// The first model and the first count of GPUs are those of the report beside it.
 fn stores_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
     let seen = |gpus: &GpuCounts| (gpus.most_seen, gpus.seen_device_ids.clone(), gpus.seen_on.clone());
     let since = |status: &GpuNodeStatus| status.progressing_since.clone();
@@ -90,6 +90,7 @@ fn stores_the_same(one: &GpuNodeStatus, other: &GpuNodeStatus) -> bool {
         && one.host_runtime == other.host_runtime
         && one.cdi_disabled == other.cdi_disabled
         && one.past_resource_names == other.past_resource_names
+        && (one.model.is_none() || one.model == other.model)
         && (one.gpus.most_seen.is_none() || seen(&one.gpus) == seen(&other.gpus))
 }
 
@@ -143,6 +144,11 @@ mod tests {
         assert_eq!(then(&status(Phase::Driver, Reason::DriverInUse, 0)), Urgency::Prompt);
         assert_eq!(then(&status(Phase::Driver, Reason::DriverInstalling, 1)), Urgency::Prompt);
         assert_eq!(then(&GpuNodeStatus { message: "other".into(), ..installing.clone() }), Urgency::Detail);
+        let of_model = |model: &str| GpuNodeStatus {
+            model: Some(model.into()),
+            ..status(Phase::Unmanaged, Reason::NoPolicy, 0)
+        };
+        assert_eq!(of_node(&of_model("a"), &of_model("b")), Urgency::Prompt);
     }
     #[test]
     fn a_condition_is_as_urgent_as_the_status_of_a_node() {
