@@ -144,10 +144,8 @@ mod tests {
         assert_eq!(then(&status(Phase::Driver, Reason::DriverInUse, 0)), Urgency::Prompt);
         assert_eq!(then(&status(Phase::Driver, Reason::DriverInstalling, 1)), Urgency::Prompt);
         assert_eq!(then(&GpuNodeStatus { message: "other".into(), ..installing.clone() }), Urgency::Detail);
-        let of_model = |model: &str| GpuNodeStatus {
-            model: Some(model.into()),
-            ..status(Phase::Unmanaged, Reason::NoPolicy, 0)
-        };
+        let of_model =
+            |model: &str| GpuNodeStatus { model: Some(model.into()), ..status(Phase::Unmanaged, Reason::NoPolicy, 0) };
         assert_eq!(of_node(&of_model("a"), &of_model("b")), Urgency::Prompt);
     }
     #[test]
