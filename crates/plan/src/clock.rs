@@ -46,9 +46,9 @@ impl Clock {
         !self.reached(add(last, SignedDuration::from_nanos(1)))
     }
 
-    /// Returns how long it is until a time, or has been since.
-    pub fn distance(&self, at: Timestamp) -> Duration {
-        at.duration_since(self.now).unsigned_abs()
+    /// Returns how long it is until a time; zero if it has passed.
+    pub fn until(&self, at: Timestamp) -> Duration {
+        Duration::try_from(at.duration_since(self.now)).unwrap_or_default()
     }
 
     /// Returns the time when a duration that begins now has passed.
@@ -86,5 +86,12 @@ mod tests {
         assert_eq!(clock.next(), Some(at(120)));
         clock.ask_again();
         assert_eq!(clock.next(), Some(at(120).min(clock.later(ASK_AGAIN))));
+    }
+
+    #[test]
+    fn a_time_that_has_passed_is_not_ahead() {
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        let clock = Clock::at(at(100));
+        assert_eq!([90, 100, 130].map(|second| clock.until(at(second)).as_secs()), [0, 0, 30]);
     }
 }

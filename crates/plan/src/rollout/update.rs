@@ -262,7 +262,7 @@ fn await_idle(
     };
     let deadline = rollout.deadline.as_ref().map_or_else(|| later(rollout.since.0, terms.timeout), |time| time.0);
     let closing = terms.windows.closing().filter(|_| !rollout.evicting);
-    let latest = closing.filter(|closing| !clock.ends_by(clock.distance(deadline), *closing)).unwrap_or(deadline);
+    let latest = closing.filter(|closing| !clock.ends_by(clock.until(deadline), *closing)).unwrap_or(deadline);
     let blocked = |note: Note, pool: &mut PoolDecision| {
         pool.ask_again = true;
         if !terms.cordon() {
