@@ -43,9 +43,10 @@ impl<'w> Ground<'w> {
     /// `namespace` is that of this operator.
     pub fn of(catalogue: &'w Catalogue, world: &'w World, namespace: &str) -> Self {
         let refusals = refusals(world);
+        let policies = policies::by_precedence(world);
         Self {
-            models: AddedModels::of(catalogue, world),
-            policies: policies::by_precedence(world).into_iter().map(PolicyPools::of).collect(),
+            models: AddedModels::of(catalogue, &policies),
+            policies: policies.into_iter().map(PolicyPools::of).collect(),
             daemon_sets: &world.daemon_sets,
             third_party: ForeignStacks::of(world, namespace),
             missing_images: missing_images(world),

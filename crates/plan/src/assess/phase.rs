@@ -342,7 +342,7 @@ fn too_many_gpus(member: &Member<'_>) -> Option<Verdict> {
 
 /// Returns when a broken stage, which may only be restarting, counts against Ready. It is recorded in the stage's condition, so the time is
 /// measured by this operator's clock alone.
-pub fn broken_stage_counts_from(broken: &Verdict, status: &GpuNodeStatus) -> Option<Timestamp> {
+fn broken_stage_counts_from(broken: &Verdict, status: &GpuNodeStatus) -> Option<Timestamp> {
     let kind = match broken.phase {
         Phase::Driver => NodeConditionType::DriverReady,
         Phase::Toolkit => NodeConditionType::ToolkitReady,

@@ -77,8 +77,8 @@ fn failure(
 ) -> Option<(Reason, String)> {
     let named = |message: &str| format!("pod {}, container {}: {message}", pod.name, container.name);
     let crashed = |exit| crashed(pod, container, exit, load_errors);
-    match (&container.state, container.last_failure.as_ref().filter(|exit| !exit.is_by_shutdown())) {
-        (ContainerState::Ended(exit), _) if exit.code != 0 && !exit.is_by_shutdown() => Some(crashed(exit)),
+    match (&container.state, container.last_failure.as_ref().filter(|exit| exit.is_failure())) {
+        (ContainerState::Ended(exit), _) if exit.is_failure() => Some(crashed(exit)),
         (ContainerState::Running(Some(since)), Some(exit)) if !clock.passed(since.local(), GRACE) => {
             Some(crashed(exit))
         }

@@ -45,10 +45,10 @@ pub struct AddedModels<'c> {
 }
 
 impl<'c> AddedModels<'c> {
-    /// Adds the models in the order of the policies' precedence.
-    pub fn of(catalogue: &'c Catalogue, world: &World) -> Self {
+    /// Adds the models in the order of the policies, which is their precedence.
+    pub fn of(catalogue: &'c Catalogue, policies: &[&ClusterGpuPolicy]) -> Self {
         let mut added = Self { catalogue: Cow::Borrowed(catalogue), conflicts: BTreeMap::new() };
-        for policy in by_precedence(world) {
+        for policy in policies {
             for model in &policy.spec.models {
                 if let Err(conflict) = added.catalogue.to_mut().add(model) {
                     let name = policy.name_any().as_str().into();

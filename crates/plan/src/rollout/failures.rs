@@ -11,7 +11,6 @@ use gpu_operator_crd::{
     policy_status::PoolRollout,
     reason::Reason,
 };
-use k8s_openapi::jiff::Timestamp;
 
 use super::{
     goal::{Goals, has_nothing_else},
@@ -20,9 +19,9 @@ use super::{
 };
 use crate::{
     assess::{Assessment, member::Member, verdict::Verdict},
+    clock::Clock,
     note::listed,
     settings::STAGE_GRACE,
-    time::later,
     world::{ContainerState, Exit, PodFacts},
 };
 
@@ -66,16 +65,11 @@ pub fn of(
         {
             ledger.reboot(member);
         }
-        let (why, counts_from) = match failure(assessed, &turn) {
-            Some(Failed { why, counts_from }) => (why, counts_from),
-            None => match got_worse(member, goals).filter(|_| turn == Turn::Soak) {
-                Some(why) => (why, terms.clock.now()),
-                None => continue,
-            },
+        let why = match failure(assessed, &turn, terms.clock) {
+            Some(Failed { why, counts }) => counts.then_some(why),
+            None => got_worse(member, goals).filter(|_| turn == Turn::Soak),
         };
-        if !terms.clock.reached(counts_from) {
-            continue;
-        }
+        let Some(why) = why else { continue };
         // A node that is given back before its deadline is not updated again.
         let is_releasing = member.rollout().is_some_and(|rollout| rollout.step == RolloutStep::Release);
         if turn == Turn::Soak || is_releasing {
@@ -130,11 +124,11 @@ impl Turn {
 
 struct Failed {
     why: String,
-    counts_from: Timestamp,
+    counts: bool,
 }
 
 /// A failure counts once it has lasted, or once the same container has failed again.
-fn failure(assessed: &Assessment<'_>, turn: &Turn) -> Option<Failed> {
+fn failure(assessed: &Assessment<'_>, turn: &Turn, clock: &Clock) -> Option<Failed> {
     let Assessment { member, verdict, .. } = assessed;
     let status = member.status();
     let overdue = member.overdue();
@@ -146,13 +140,11 @@ fn failure(assessed: &Assessment<'_>, turn: &Turn) -> Option<Failed> {
     }
     let why = format!("node {}: {}: {}", member.node.name, verdict.reason, verdict.message);
     let fails_again = || stages.iter().flat_map(|stage| member.pods_of(*stage)).any(fails_again);
-    if overdue.is_some() || fails_again() {
-        return Some(Failed { why, counts_from: Timestamp::MIN });
-    }
     // Until the failure has been written, it is not known since when it lasts.
     let known = status.filter(|status| status.phase == verdict.phase && status.reason() == Some(verdict.reason));
     let since = known.and_then(GpuNodeStatus::since);
-    Some(Failed { why, counts_from: since.map_or(Timestamp::MAX, |since| later(since, STAGE_GRACE)) })
+    let lasts = || since.is_some_and(|since| clock.passed(since, STAGE_GRACE));
+    Some(Failed { why, counts: overdue.is_some() || fails_again() || lasts() })
 }
 
 /// Taints and probes are not the update's, and a webhook that does not answer has not judged the update's pods.
@@ -183,14 +175,13 @@ fn changed_stages(member: &Member<'_>, phase: Phase, turn: &Turn) -> Vec<Stage> 
 
 /// Kubelet delays the second restart of a container, which may be too short to be seen, and forgets its failures when the machine is rebooted.
 fn fails_again(pod: &PodFacts) -> bool {
-    let failed = |exit: &Exit| exit.code != 0 && !exit.is_by_shutdown();
     pod.init.iter().chain(&pod.containers).any(|container| {
         let fails = match &container.state {
             ContainerState::Waiting { reason, .. } => reason == "CrashLoopBackOff",
-            ContainerState::Ended(exit) => failed(exit),
+            ContainerState::Ended(exit) => exit.is_failure(),
             ContainerState::Running(_) => false,
         };
-        fails && container.last_failure.as_ref().is_some_and(failed)
+        fails && container.last_failure.as_ref().is_some_and(Exit::is_failure)
     })
 }
 

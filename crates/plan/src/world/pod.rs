@@ -266,6 +266,10 @@ fn is_unknown(ended: &ContainerStateTerminated) -> bool {
 }
 
 impl Exit {
+    pub fn is_failure(&self) -> bool {
+        self.code != 0 && !self.is_by_shutdown()
+    }
+
     /// Whether the container ran when the machine went down, which is no failure.
     pub fn is_by_shutdown(&self) -> bool {
         self.code == 255 && self.message == UNKNOWN
