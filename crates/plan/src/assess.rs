@@ -17,10 +17,10 @@ pub mod preflight;
 pub mod validation;
 pub mod verdict;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, rc::Rc, sync::Arc};
 
 use driver_version::Ceilings;
-use gpu_operator_crd::{PolicyName, PoolName, policy_status::Overlap, reason::Reason};
+use gpu_operator_crd::{NodeName, PolicyName, PoolName, policy_status::Overlap, reason::Reason};
 use member::Member;
 use validation::ValidationState;
 use verdict::Verdict;
@@ -31,10 +31,12 @@ use crate::{
     ground::Ground,
     inventory::{
         Fleet, UnmanagedNode, gpus,
-        membership::{name_of, overlap_note},
+        membership::{GoverningPool, name_of, overlap_note},
         records,
     },
     note::Note,
+    pool_settings::PoolSettings,
+    summary::{Settled, SettledMember},
     world::World,
 };
 
@@ -55,15 +57,10 @@ pub struct Assessment<'w> {
 }
 
 impl<'w> Assessment<'w> {
-    fn of(
-        desired: DesiredNode<'w>,
-        ground: &Ground<'_>,
-        world: &'w World,
-        most_gpus: &MostGpus,
-        clock: &Clock,
-    ) -> Self {
+    fn of(desired: DesiredNode<'w>, ground: &Ground<'_>, world: &'w World, most_gpus: &MostGpus) -> Self {
         let catalogue = ground.catalogue();
         let pool = (name_of(desired.policy), desired.pool.name.clone());
+        let clock = &*Rc::clone(&desired.clock);
         let member = Member::of(desired, world, most_gpus.get(&pool).copied(), clock);
         let missing_image = preflight::missing_precompiled(ground, &member);
         let validation = validation::of(&member, &world.log_tails, clock);
@@ -84,19 +81,27 @@ impl<'w> Assessment<'w> {
     }
 }
 
-/// The most GPUs that the bus of a node has ever shown, by policy and pool, of the nodes that have reported.
-type MostGpus = BTreeMap<(PolicyName, PoolName), u32>;
+/// The most GPUs that the bus of a node has ever shown, by policy and pool, of the nodes that have reported. Only for pools that name a
+/// number of GPUs.
+pub type MostGpus = BTreeMap<(PolicyName, PoolName), u32>;
 
-fn most_gpus(governed: &[DesiredNode<'_>]) -> MostGpus {
+pub fn most_gpus<'n>(governed: &[DesiredNode<'_>], settled: impl Iterator<Item = &'n SettledMember>) -> MostGpus {
+    let of_governed = |node: &DesiredNode<'_>| Some((name_of(node.policy), node.pool.name.clone(), most_seen(node)?));
+    let of_settled = |node: &SettledMember| Some((node.policy.clone(), node.summary.pool.clone(), node.most_gpus?));
     let mut most_gpus = MostGpus::new();
-    // A pool's number is not that of a node with an annotation.
-    for node in governed.iter().filter(|node| node.discovery.expected.annotated.is_none()) {
-        if let Some(report) = records::last_report(node.gpu_node) {
-            let most = most_gpus.entry((name_of(node.policy), node.pool.name.clone())).or_default();
-            *most = node.discovery.seen.with_passed_through(Some(report)).max(*most);
-        }
+    for (policy, pool, seen) in governed.iter().filter_map(of_governed).chain(settled.filter_map(of_settled)) {
+        let most = most_gpus.entry((policy, pool)).or_default();
+        *most = seen.max(*most);
     }
     most_gpus
+}
+
+/// Returns the most GPUs that a node's bus has ever shown, if its pool names a number. A pool's number is not that of a node with an
+/// annotation.
+pub fn most_seen(node: &DesiredNode<'_>) -> Option<u32> {
+    let counts = node.discovery.expected.annotated.is_none() && node.pool.settings.promised_gpus().is_some();
+    let report = records::last_report(node.gpu_node).filter(|_| counts)?;
+    Some(node.discovery.seen.with_passed_through(Some(report)))
 }
 
 fn notes(member: &Member<'_>, missing_image: Option<&str>) -> Vec<Note> {
@@ -112,23 +117,47 @@ fn notes(member: &Member<'_>, missing_image: Option<&str>) -> Vec<Note> {
 pub struct AssessedFleet<'w> {
     pub world: &'w World,
     pub ground: &'w Ground<'w>,
-    /// The policies that have members, or that select nodes that are opted out.
     pub policies: BTreeMap<PolicyName, PolicyMembers<'w>>,
     pub unmanaged: Vec<UnmanagedNode<'w>>,
     pub variants: Variants<'w>,
+    /// In the order of their names.
+    settled: Vec<NodeName>,
 }
 
 #[derive(Debug, Default)]
 pub struct PolicyMembers<'w> {
-    /// By pool, in the order of their names.
-    pub pools: BTreeMap<PoolName, Vec<Assessment<'w>>>,
+    pub pools: BTreeMap<PoolName, PoolMembers<'w>>,
     /// The number of selected nodes that their label opts out.
     pub opted_out: u32,
     /// Policies that select nodes of this policy, or whose nodes this policy selects.
     pub overlaps: BTreeMap<PolicyName, Overlap>,
 }
 
-impl PolicyMembers<'_> {
+#[derive(Debug)]
+pub struct PoolMembers<'w> {
+    pub settings: &'w PoolSettings<'w>,
+    /// In the order of their names.
+    pub assessed: Vec<Assessment<'w>>,
+    /// The others, for which nothing is written while the pool rests. In the order of their names.
+    pub settled: Vec<Arc<SettledMember>>,
+}
+
+impl PoolMembers<'_> {
+    pub fn len(&self) -> usize {
+        self.assessed.len() + self.settled.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<'w> PolicyMembers<'w> {
+    fn pool(&mut self, name: &PoolName, settings: &'w PoolSettings<'w>) -> &mut PoolMembers<'w> {
+        let new = || PoolMembers { settings, assessed: Vec::new(), settled: Vec::new() };
+        self.pools.entry(name.clone()).or_insert_with(new)
+    }
+
     fn overlap(&mut self, other: &PolicyName, governed_by: &PolicyName) {
         let overlap = self.overlaps.entry(other.clone()).or_insert_with(|| Overlap {
             policy: other.clone(),
@@ -141,27 +170,70 @@ impl PolicyMembers<'_> {
 
 impl AssessedFleet<'_> {
     pub fn members(&self) -> impl Iterator<Item = &Assessment<'_>> {
-        self.policies.values().flat_map(|policy| policy.pools.values().flatten())
+        self.pools().flat_map(|pool| &pool.assessed)
+    }
+
+    /// Returns the objects of nodes on which something may have to be done, or that no policy governs.
+    pub fn unsettled<'o, T>(
+        &self,
+        objects: &'o BTreeMap<NodeName, T>,
+    ) -> impl Iterator<Item = (&'o NodeName, &'o T)> + use<'o, '_, T> {
+        let mut settled = self.settled.iter().peekable();
+        objects.iter().filter(move |(name, _)| {
+            while settled.next_if(|settled| settled < name).is_some() {}
+            settled.next_if_eq(name).is_none()
+        })
+    }
+
+    pub fn is_settled(&self, node: &NodeName) -> bool {
+        self.settled.binary_search(node).is_ok()
+    }
+
+    pub fn pools(&self) -> impl Iterator<Item = &PoolMembers<'_>> {
+        self.policies.values().flat_map(|policy| policy.pools.values())
     }
 }
 
-/// `variants` are those that nodes need.
-pub fn assess<'w>(fleet: Fleet<'w, DesiredNode<'w>>, variants: Variants<'w>, clock: &Clock) -> AssessedFleet<'w> {
+/// `variants` are those that nodes need, the settled ones included.
+pub fn assess<'w>(
+    fleet: Fleet<'w, DesiredNode<'w>>,
+    settled: &[Settled],
+    variants: Variants<'w>,
+    clock: &Clock,
+) -> AssessedFleet<'w> {
     let Fleet { world, ground, governed, unmanaged } = fleet;
-    let mut policies: BTreeMap<PolicyName, PolicyMembers<'_>> = BTreeMap::new();
-    for policy in unmanaged.iter().filter_map(|node| node.selected_by) {
-        policies.entry(name_of(policy)).or_default().opted_out += 1;
+    let all = world.policies.keys().map(|policy| (policy.clone(), PolicyMembers::default()));
+    let mut policies: BTreeMap<PolicyName, PolicyMembers<'_>> = all.collect();
+    let opted_out = unmanaged.iter().filter_map(|node| node.selected_by).map(name_of);
+    for policy in opted_out.chain(settled.iter().filter_map(|node| node.selected_by().cloned())) {
+        policies.entry(policy).or_default().opted_out += 1;
     }
-    let most_gpus = most_gpus(&governed);
+    let overlap =
+        |policies: &mut BTreeMap<PolicyName, PolicyMembers<'w>>, policy: &PolicyName, others: &[PolicyName]| {
+            for other in others {
+                policies.entry(policy.clone()).or_default().overlap(other, policy);
+                policies.entry(other.clone()).or_default().overlap(policy, policy);
+            }
+        };
+    let most_gpus = most_gpus(&governed, settled.iter().filter_map(Settled::member).map(Arc::as_ref));
     for node in governed {
-        let assessment = Assessment::of(node, ground, world, &most_gpus, clock);
+        let assessment = Assessment::of(node, ground, world, &most_gpus);
+        clock.join(assessment.member.clock.next());
         let policy = name_of(assessment.member.policy);
-        for other in &assessment.member.others {
-            policies.entry(policy.clone()).or_default().overlap(other, &policy);
-            policies.entry(other.clone()).or_default().overlap(&policy, &policy);
-        }
-        let pools = &mut policies.entry(policy).or_default().pools;
-        pools.entry(assessment.member.pool.name.clone()).or_default().push(assessment);
+        overlap(&mut policies, &policy, &assessment.member.others);
+        let GoverningPool { name, settings } = &assessment.member.pool;
+        policies.entry(policy).or_default().pool(&name.clone(), settings).assessed.push(assessment);
     }
-    AssessedFleet { world, ground, policies, unmanaged, variants }
+    let names = settled.iter().map(|node| node.node().clone()).collect();
+    for node in settled.iter().filter_map(Settled::member) {
+        overlap(&mut policies, &node.policy, &node.others);
+        let Some(settings) = ground.settings_of(&node.policy, &node.summary.pool) else { continue };
+        policies
+            .entry(node.policy.clone())
+            .or_default()
+            .pool(&node.summary.pool, settings)
+            .settled
+            .push(Arc::clone(node));
+    }
+    AssessedFleet { world, ground, policies, unmanaged, variants, settled: names }
 }

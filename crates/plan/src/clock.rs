@@ -14,11 +14,13 @@ pub struct Clock {
     now: Timestamp,
     /// The first time at which a comparison would turn out differently.
     next: Cell<Option<Timestamp>>,
+    /// Whether something that no watch reports is awaited.
+    asks_again: Cell<bool>,
 }
 
 impl Clock {
     pub fn at(now: Timestamp) -> Self {
-        Self { now, next: Cell::new(None) }
+        Self { now, next: Cell::new(None), asks_again: Cell::new(false) }
     }
 
     /// For records of the present. What depends on the time asks [`Self::reached`] or [`Self::passed`].
@@ -58,7 +60,19 @@ impl Clock {
 
     /// Something that no watch reports is awaited.
     pub fn ask_again(&self) {
+        self.asks_again.set(true);
         self.plan_again(self.later(ASK_AGAIN));
+    }
+
+    pub fn asks_again(&self) -> bool {
+        self.asks_again.get()
+    }
+
+    /// A part of the plan, which had a clock of its own or is still valid, has to be made again at this time.
+    pub fn join(&self, next: Option<Timestamp>) {
+        if let Some(next) = next {
+            self.plan_again(next);
+        }
     }
 
     /// Returns when the plan has to be made again even if nothing changes.

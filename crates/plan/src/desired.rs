@@ -11,9 +11,10 @@ pub mod stages;
 pub mod toolkit;
 pub mod variant;
 
-use std::{ops::Deref, sync::Arc};
+use std::{ops::Deref, rc::Rc, sync::Arc};
 
 use gpu_operator_crd::{gpunode::StageRevisions, policy::Stage};
+use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     clock::Clock,
@@ -29,12 +30,23 @@ use crate::{
     world::ResourceLayout,
 };
 
-pub fn resolve<'w>(fleet: Fleet<'w, GovernedNode<'w>>, clock: &Clock) -> (Fleet<'w, DesiredNode<'w>>, Variants<'w>) {
+pub fn resolve<'w>(
+    fleet: Fleet<'w, GovernedNode<'w>>,
+    variants: &mut Variants<'w>,
+    now: Timestamp,
+) -> Fleet<'w, DesiredNode<'w>> {
     let Fleet { world, ground, governed, unmanaged } = fleet;
-    let mut variants = Variants::default();
-    let resolve = |node| resolve_node(node, ground, &mut variants, clock);
+    let resolve = |node| resolve_node(node, ground, variants, Clock::at(now));
     let governed = governed.into_iter().map(resolve).collect();
-    (Fleet { world, ground, governed, unmanaged }, variants)
+    Fleet { world, ground, governed, unmanaged }
+}
+
+impl<'w> Fleet<'w, DesiredNode<'w>> {
+    /// Adds the governed nodes of another part of the fleet.
+    pub fn add(&mut self, other: Self) {
+        self.governed.extend(other.governed);
+        self.governed.sort_by(|one, other| one.node.name.cmp(&other.node.name));
+    }
 }
 
 /// What a policy wants of a node's driver, toolkit and device plugin.
@@ -50,6 +62,13 @@ impl Desired {
     pub fn variant(&self) -> Option<&Variant> {
         match self {
             Self::Variant(variant) => Some(variant),
+            Self::Unknown | Self::Unsatisfiable(_) => None,
+        }
+    }
+
+    pub fn shared_variant(&self) -> Option<Arc<Variant>> {
+        match self {
+            Self::Variant(variant) => Some(Arc::clone(variant)),
             Self::Unknown | Self::Unsatisfiable(_) => None,
         }
     }
@@ -77,6 +96,24 @@ pub struct DesiredNode<'w> {
     pub disables_cdi: bool,
     /// The resources that its device plugin makes of each GPU.
     pub resource_layout: ResourceLayout,
+    /// The node's own: it knows when the node has to be planned again.
+    pub clock: Rc<Clock>,
+}
+
+impl DesiredNode<'_> {
+    /// Whether the node has other revisions than the wanted ones, not just fewer.
+    pub fn is_outdated(&self) -> bool {
+        self.target.variant().is_some_and(|variant| !has_nothing_else(&self.have, &variant.revisions))
+    }
+}
+
+/// Some revisions may be missing: the node never had them, or a user removed a label. Restoring a label disrupts nothing, because a revision's
+/// name includes its driver.
+pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
+    Stage::ALL.into_iter().all(|stage| {
+        let had = have.get(stage);
+        had.is_none() || had == want.get(stage)
+    })
 }
 
 impl<'w> Deref for DesiredNode<'w> {
@@ -91,13 +128,13 @@ fn resolve_node<'w>(
     governed: GovernedNode<'w>,
     ground: &Ground<'_>,
     variants: &mut Variants<'w>,
-    clock: &Clock,
+    clock: Clock,
 ) -> DesiredNode<'w> {
     let GovernedNode { policy, ref pool, ref discovery, .. } = governed;
     let KnownNode { node, gpu_node, report, ref have, .. } = *governed;
     let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
     let foreign_policy = (pool.settings.foreign_stack, pool.settings.device_plugin.flavor);
-    let external = ExternalStack::of(&ground.third_party, &governed, foreign_policy, clock);
+    let external = ExternalStack::of(&ground.third_party, &governed, foreign_policy, &clock);
     let disables_cdi = container_runtime::disables_cdi(node, have, report, status);
     // The desired state depends on the container runtime, whose version is unknown while it is down.
     let known = status.zip(report).filter(|_| !node.runtime_is_silent());
@@ -118,7 +155,7 @@ fn resolve_node<'w>(
     });
     let expected = discovery.expected.in_pool(pool.settings.pool);
     let resource_layout = resource_layout(ground, pool.settings, have);
-    DesiredNode { governed, external, target, expected, disables_cdi, resource_layout }
+    DesiredNode { governed, external, target, expected, disables_cdi, resource_layout, clock: Rc::new(clock) }
 }
 
 /// While a new revision is pending, the resources of the current device plugin count.

@@ -73,7 +73,7 @@ fn first(inputs: Inputs<'_>, before: &World, after: &World) -> First {
 fn governed(inputs: Inputs<'_>, world: &World) -> BTreeMap<PolicyName, BTreeSet<NodeName>> {
     let ground = Ground::of(inputs.catalogue, world, &inputs.settings.namespace);
     let mut nodes: BTreeMap<PolicyName, BTreeSet<NodeName>> = BTreeMap::new();
-    for node in inventory::take(&ground, world).governed {
+    for node in inventory::take(&ground, world, |_| true).governed {
         nodes.entry(name_of(node.policy)).or_default().insert(node.node.name.clone());
     }
     nodes

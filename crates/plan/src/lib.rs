@@ -11,8 +11,8 @@
 //!
 //! [`forecast`] reports what would happen if a policy were applied: the steps above, computed repeatedly.
 //!
-//! The loop around the plan is as pure: a [`pass`] requests what to read and what to write, and [`carry`] is what one pass leaves for
-//! the next.
+//! The loop around the plan is as pure: a [`pass`] requests what to read and what to write, and [`loop_memory`] is what
+//! one pass leaves for the next.
 
 pub mod assess;
 pub mod catalogue;
@@ -25,6 +25,7 @@ pub mod image_list;
 pub mod inventory;
 pub mod loop_memory;
 pub mod manifests;
+pub mod memo;
 pub mod note;
 pub mod output;
 pub mod pass;
@@ -34,6 +35,7 @@ pub mod quiet;
 pub mod revision;
 pub mod rollout;
 pub mod settings;
+pub mod summary;
 pub mod time;
 pub mod world;
 

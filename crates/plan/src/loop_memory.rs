@@ -23,6 +23,7 @@ use throttle::Overdue;
 use throttle::Throttle;
 
 use crate::{
+    memo::Memo,
     output::write::{Plan, Steps, Write},
     time::Uptime,
     world::{GpuPods, LogTails, World},
@@ -37,6 +38,8 @@ use crate::{
 pub struct LoopState {
     busy: Busy,
     labels: Settling,
+    /// What the last plan leaves for the next.
+    pub memo: Memo,
     overdue: Overdue,
     retry: Retry,
     throttle: Throttle,

@@ -1,7 +1,6 @@
 //! The writes of a plan: labels, DaemonSets, GpuNodes, policies' statuses and Events.
 
 pub mod body;
-pub mod counted;
 pub mod daemon_sets;
 pub mod events;
 pub mod gfd;
@@ -18,9 +17,13 @@ pub mod policy_conditions;
 pub mod policy_nodes;
 pub mod presence;
 pub mod runtime_classes;
+pub mod settled;
+pub mod summaries;
 pub mod unmanaged;
 pub mod urgency;
 pub mod write;
+
+use std::collections::BTreeSet;
 
 use gpu_operator_crd::reason::Reason;
 
@@ -33,36 +36,43 @@ use crate::{
     clock::Clock,
     rollout::{Rollout, recreate_pods},
     settings::Settings,
+    summary::Settled,
     world::{Concern, HeldWrite},
 };
 
+/// Also returns the settled nodes.
 pub fn assemble<'f>(
     settings: &'f Settings,
     fleet: &'f AssessedFleet<'f>,
     rollout: &'f Rollout<'f>,
     clock: &Clock,
-) -> Plan {
+) -> (Plan, Vec<Settled>) {
     let world = fleet.world;
-    let models = fleet.members().filter_map(|assessed| assessed.member.model().map(str::to_owned)).collect();
+    let assessed = fleet.members().filter_map(|assessed| assessed.member.model());
+    let of_settled =
+        fleet.pools().flat_map(|pool| &pool.settled).filter_map(|settled| settled.summary.model.as_deref());
+    let models: BTreeSet<&str> = assessed.chain(of_settled).collect();
     let mut plan = Plan::default();
-    let leavers = unmanaged::add(&mut plan, fleet, rollout, clock);
+    let (leavers, mut settled) = unmanaged::add(&mut plan, fleet, rollout, clock);
     let conflict = world.other_installation(&settings.namespace).map(|set| conflict(set, &settings.namespace));
     let context = Context { settings, fleet, rollout, models, leavers, conflict, clock };
     for policy in world.policies.values() {
-        policy_nodes::add(&mut plan, &context, policy);
+        settled.extend(policy_nodes::add(&mut plan, &context, policy));
     }
     daemon_sets::add(&mut plan, settings, fleet);
-    presence::remove_stale(&mut plan, world, clock);
+    presence::remove_stale(&mut plan, fleet, clock);
     runtime_classes::add(&mut plan, world, fleet.variants.all().map(|(_, variant)| variant));
     plan.writes.extend(one_off_pods::validation_pods_to_delete(fleet));
     plan.writes.extend(one_off_pods::preflight_pods_to_delete(rollout, world));
-    plan.writes.extend(recreate_pods::pods_to_recreate(world, clock).map(Write::delete_pod));
+    for (_, pods) in fleet.ground.pods_by_node().filter(|(node, _)| !fleet.is_settled(node)) {
+        plan.writes.extend(recreate_pods::pods_to_recreate(world, &pods, clock).map(Write::delete_pod));
+    }
     // Both would place pods on the same nodes by the same labels.
     if context.conflict.is_some() {
         plan.writes.retain(Write::only_reports);
     }
     plan.sort();
-    plan
+    (plan, settled)
 }
 
 fn conflict(set: &str, own: &str) -> HeldWrite {

@@ -23,6 +23,11 @@ pub struct PoolSettings<'p> {
 }
 
 impl<'p> PoolSettings<'p> {
+    /// Returns how many GPUs the pool promises of each node.
+    pub fn promised_gpus(&self) -> Option<u32> {
+        self.pool?.gpus_per_node
+    }
+
     pub fn of(policy: &'p ClusterGpuPolicy, pool: Option<&'p Pool>) -> Self {
         let (spec, defaults) = (&policy.spec, &policy.spec.defaults);
         let priority_class = pool.and_then(|pool| pool.priority_class_name.as_deref());

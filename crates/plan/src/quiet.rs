@@ -14,7 +14,8 @@ use gpu_operator_crd::{
 
 use crate::{
     clock::Clock,
-    inventory::{membership::name_of, pods_by_node, records},
+    ground::pods_by_node,
+    inventory::{membership::name_of, records},
     output::{
         body::Body,
         gpu_node,
@@ -45,9 +46,9 @@ pub fn plan(world: &World, clock: &Clock) -> Plan {
         }
         plan.statuses.insert(name_of(policy), status);
     }
-    let mut pods = pods_by_node(world);
+    let pods = pods_by_node(world);
     for (name, node) in &world.nodes {
-        let pods = pods.remove(name).unwrap_or_default();
+        let pods: Vec<_> = pods.get(name).into_iter().flatten().map(|pod| &***pod).collect();
         let updates_begun = unused.get(name).copied().unwrap_or_default();
         plan.writes.extend(writes_of_node(world, node, &pods, updates_begun));
     }

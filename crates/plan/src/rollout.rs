@@ -53,12 +53,12 @@ pub mod toolkit_restart;
 pub mod update;
 pub mod window;
 
-use std::{collections::BTreeMap, mem::take, sync::LazyLock};
+use std::{collections::BTreeMap, mem::take};
 
 use gpu_operator_crd::{ClusterGpuPolicy, NodeName, PolicyName, PoolName, policy_status::Slot};
 
 use crate::{
-    assess::{AssessedFleet, Assessment, PolicyMembers},
+    assess::{AssessedFleet, Assessment, PolicyMembers, PoolMembers},
     clock::Clock,
     rollout::{
         decision::PolicyDecision,
@@ -66,7 +66,7 @@ use crate::{
         pool::PoolUpdates,
         terms::{Budgets, Terms},
     },
-    world::World,
+    world::{NodeFacts, World},
 };
 
 #[derive(Debug, Default)]
@@ -79,11 +79,11 @@ pub struct Rollout<'f> {
 
 /// `may_evict` is whether the operator has the right to evict pods.
 pub fn decide<'f>(fleet: &'f AssessedFleet<'f>, may_evict: bool, clock: &'f Clock) -> Rollout<'f> {
-    static NO_MEMBERS: LazyLock<PolicyMembers<'static>> = LazyLock::new(PolicyMembers::default);
     let mut rollout = Rollout::default();
+    let others: Vec<_> = fleet.unsettled(&fleet.world.nodes).map(|(_, node)| node.as_ref()).collect();
     for (name, policy) in &fleet.world.policies {
-        let members = fleet.policies.get(name).map_or(&NO_MEMBERS.pools, |members| &members.pools);
-        let decision = decide_policy(policy, members, fleet.world, may_evict, clock);
+        let Some(PolicyMembers { pools, .. }) = fleet.policies.get(name) else { continue };
+        let decision = decide_policy(policy, pools, &others, fleet.world, may_evict, clock);
         for (node, update) in &decision.strays {
             let known = rollout.strays.entry(node.clone()).or_default();
             *known = (*known).max(*update);
@@ -107,18 +107,19 @@ pub fn decide<'f>(fleet: &'f AssessedFleet<'f>, may_evict: bool, clock: &'f Cloc
 
 fn decide_policy<'f>(
     policy: &'f ClusterGpuPolicy,
-    pools: &'f BTreeMap<PoolName, Vec<Assessment<'f>>>,
+    pools: &'f BTreeMap<PoolName, PoolMembers<'f>>,
+    others: &[&NodeFacts],
     world: &'f World,
     may_evict: bool,
     clock: &'f Clock,
 ) -> PolicyDecision<'f> {
     let mut ledger = Ledger::of(policy, world, clock);
-    let mut begin = |name, members: &'f Vec<Assessment<'f>>| {
-        let terms = Terms::of(members.first()?.member.pool.settings, may_evict, clock);
-        Some((name, PoolUpdates::begin(name, members, world, terms, &mut ledger)))
+    let mut begin = |name, members: &'f PoolMembers<'f>| {
+        let terms = Terms::of(members.settings, may_evict, clock);
+        (name, PoolUpdates::begin(name, members, others, world, terms, &mut ledger))
     };
     let mut updates: BTreeMap<&PoolName, PoolUpdates<'f>> =
-        pools.iter().filter_map(|(name, members)| begin(name, members)).collect();
+        pools.iter().map(|(name, members)| begin(name, members)).collect();
     let mut budgets = Budgets::of(policy, pools, &ledger);
     let mut waiting: Vec<_> = updates.values_mut().flat_map(|pool| take(&mut pool.waiting)).collect();
     waiting.sort_by_cached_key(|member| (ledger.slot_of(member).is_none(), !member.node.cordoned));
@@ -140,14 +141,15 @@ fn decide_policy<'f>(
 }
 
 /// Returns why an update that others wait for does not go on.
-fn obstacle(ledger: &Ledger<'_>, pools: &BTreeMap<PoolName, Vec<Assessment<'_>>>, world: &World) -> Option<String> {
+fn obstacle(ledger: &Ledger<'_>, pools: &BTreeMap<PoolName, PoolMembers<'_>>, world: &World) -> Option<String> {
     ledger.slots().find_map(|Slot { node, pool, .. }| {
         if world.unreadable_gpu_nodes.contains(node) {
             return Some(format!(
                 "GpuNode {node} cannot be parsed, so its node may be in the middle of an update; upgrade the operator to the version that wrote it"
             ));
         }
-        let member = pools.get(pool).and_then(|members| members.iter().find(|assessed| assessed.member.node.name == *node));
+        let members = pools.get(pool).map(|members| members.assessed.as_slice()).unwrap_or_default();
+        let member = members.iter().find(|assessed| assessed.member.node.name == *node);
         let Some(Assessment { verdict, .. }) = member else {
             return Some(format!("node {node} has left pool {pool} in the middle of an update"));
         };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Settings from the command line.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Namespace of the operator and of all objects that it creates.
     pub namespace: String,

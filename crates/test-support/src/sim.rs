@@ -17,6 +17,7 @@ pub mod pod_json;
 mod service;
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -29,6 +30,7 @@ use gpu_operator_crd::{
 use gpu_operator_plan::{
     Plan,
     catalogue::Catalogue,
+    memo::Memo,
     output::write::Write,
     settings::Settings,
     world::{
@@ -117,6 +119,8 @@ pub struct Sim {
     pub writes: BTreeMap<String, u32>,
     /// All plans that were carried out, newest last.
     pub plans: Vec<Plan>,
+    /// What plans leave for the next ones.
+    memo: RefCell<Memo>,
     /// The number of policies that have been created.
     created: u32,
     /// Since when the probes of nodes have been mute.
@@ -176,6 +180,7 @@ impl Sim {
             law: None,
             writes: BTreeMap::new(),
             plans: vec![],
+            memo: RefCell::default(),
             created: 0,
             mute_since: BTreeMap::new(),
             served_on: BTreeSet::new(),

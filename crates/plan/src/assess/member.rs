@@ -67,8 +67,7 @@ impl<'w> Member<'w> {
     /// `most` is the greatest number of GPUs that any node of the pool has had.
     pub fn of(desired: DesiredNode<'w>, world: &'w World, most: Option<u32>, clock: &Clock) -> Self {
         let settings = desired.pool.settings;
-        let promised = settings.pool.and_then(|pool| pool.gpus_per_node);
-        let most_in_pool = most.filter(|most| promised.is_some_and(|promised| promised > *most));
+        let most_in_pool = most.filter(|most| settings.promised_gpus().is_some_and(|promised| promised > *most));
         let last = records::last_report(desired.gpu_node);
         let expected = match most_in_pool {
             Some(_) => desired.discovery.expected.in_pool(None),

@@ -127,8 +127,13 @@ fn revision_name(key: &VariantKey, spec: &StageSpec) -> Revision {
     format!("{}-{digest}", slug.trim_matches('-')).into()
 }
 
+/// The variants that nodes need.
 #[derive(Debug, Default)]
-pub struct Variants<'w>(BTreeMap<VariantKey, OfPool<'w>>);
+pub struct Variants<'w> {
+    needed: BTreeMap<VariantKey, OfPool<'w>>,
+    /// Those of an earlier plan with the same ground.
+    remembered: BTreeMap<VariantKey, Arc<Variant>>,
+}
 
 #[derive(Debug)]
 struct OfPool<'w> {
@@ -137,15 +142,32 @@ struct OfPool<'w> {
 }
 
 impl<'w> Variants<'w> {
+    pub fn remembering(remembered: BTreeMap<VariantKey, Arc<Variant>>) -> Self {
+        Self { needed: BTreeMap::new(), remembered }
+    }
+
     /// Resolves each variant once for all nodes that share it.
     pub fn resolve(&mut self, pool: &'w PoolSettings<'w>, key: VariantKey) -> Arc<Variant> {
-        let of_pool =
-            self.0.entry(key).or_insert_with_key(|key| OfPool { pool, variant: Arc::new(resolve(pool, key.clone())) });
-        Arc::clone(&of_pool.variant)
+        let new = |key: &VariantKey| {
+            let known = self.remembered.get(key).cloned();
+            OfPool { pool, variant: known.unwrap_or_else(|| Arc::new(resolve(pool, key.clone()))) }
+        };
+        Arc::clone(&self.needed.entry(key).or_insert_with_key(new).variant)
+    }
+
+    /// For a node that has it.
+    pub fn need(&mut self, pool: &'w PoolSettings<'w>, variant: &Arc<Variant>) {
+        let new = || OfPool { pool, variant: Arc::clone(variant) };
+        self.needed.entry(variant.key.clone()).or_insert_with(new);
     }
 
     pub fn all(&self) -> impl Iterator<Item = (&PoolSettings<'w>, &Variant)> {
-        self.0.values().map(|OfPool { pool, variant }| (*pool, &**variant))
+        self.needed.values().map(|OfPool { pool, variant }| (*pool, &**variant))
+    }
+
+    /// Returns them for the next plan.
+    pub fn to_remember(self) -> BTreeMap<VariantKey, Arc<Variant>> {
+        self.needed.into_iter().map(|(key, of_pool)| (key, of_pool.variant)).collect()
     }
 }
 

@@ -16,9 +16,9 @@ use super::{
     result::{Forecast, Outcome, PodOutcome, StageChange, Update, Waiting},
 };
 use crate::{
-    assess::{self, AssessedFleet, Assessment, PolicyMembers, member::Member, verdict::Verdict},
+    assess::{self, AssessedFleet, Assessment, PolicyMembers, PoolMembers, member::Member, verdict::Verdict},
     clock::Clock,
-    desired,
+    desired::{self, variant::Variants},
     ground::Ground,
     inventory::{
         self,
@@ -94,12 +94,15 @@ pub fn follow(inputs: Inputs<'_>, world: World, policies: &[ClusterGpuPolicy]) -
 impl Course<'_> {
     fn round(&self) -> Round {
         let ground = Ground::of(self.inputs.catalogue, &self.world, &self.inputs.settings.namespace);
-        let fleet = inventory::take(&ground, &self.world);
-        let clock = Clock::at(self.now);
-        let (fleet, variants) = desired::resolve(fleet, &clock);
-        let mut fleet = assess::assess(fleet, variants, &clock);
-        let members = fleet.policies.values_mut().flat_map(|policy| policy.pools.values_mut().flatten());
-        for assessed in members.filter(|assessed| self.arrived.contains(&assessed.member.node.name)) {
+        let fleet = inventory::take(&ground, &self.world, |_| true);
+        let mut variants = Variants::default();
+        let fleet = desired::resolve(fleet, &mut variants, self.now);
+        let mut fleet = assess::assess(fleet, &[], variants, &Clock::at(self.now));
+        let pools = fleet.policies.values_mut().flat_map(|policy| policy.pools.values_mut());
+        for assessed in pools
+            .flat_map(|pool| &mut pool.assessed)
+            .filter(|assessed| self.arrived.contains(&assessed.member.node.name))
+        {
             assessed.verdict = Verdict::new(Phase::Ready, Reason::AllGpusAllocatable, "");
         }
         // Nodes do not change with time alone here, only decisions do.
@@ -124,16 +127,17 @@ impl Course<'_> {
         round: &mut Round,
     ) {
         let name = name_of(policy);
-        round.nodes.insert(name.clone(), members.pools.values().map(Vec::len).sum());
+        round.nodes.insert(name.clone(), members.pools.values().map(PoolMembers::len).sum());
         round.events.extend(decision.ledger.clone().map(|content| Event::Ledger(name.clone(), content)));
         let mut ledger = Ledger::of(policy, &self.world, clock);
         for (pool_name, members) in &members.pools {
-            let Some((pool, first)) = decision.pools.get(pool_name).zip(members.first()) else { continue };
-            ledger.enter(pool_name, members);
-            let goals = Goals::of(ledger.pool(pool_name), members);
-            let terms = Terms::of(first.member.pool.settings, self.inputs.settings.evicts_pods, clock);
+            let Some(pool) = decision.pools.get(pool_name) else { continue };
+            let PoolMembers { settings, assessed, .. } = members;
+            ledger.enter(pool_name, assessed);
+            let goals = Goals::of(ledger.pool(pool_name), assessed);
+            let terms = Terms::of(settings, self.inputs.settings.evicts_pods, clock);
             round.events.extend(pool.preflight_pods.iter().map(|(name, pod)| Event::Pulled(name.clone(), pod.clone())));
-            for assessed in members {
+            for assessed in assessed {
                 let member = &assessed.member;
                 let goal = member.want().map(|want| goals.of_member(member, want));
                 if let Some(decision) = pool.nodes.get(&member.node.name) {

@@ -3,7 +3,10 @@
 //! directory of the host or, for device plugins and DRA drivers, a mount of kubelet's sockets. Pod Security rejects both in tenants'
 //! namespaces. The pod need not run: it will once its image is pulled.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use gpu_operator_crd::{NodeName, policy::Stage};
 
@@ -55,7 +58,7 @@ impl<'w> ForeignStacks<'w> {
 
     /// Returns the first driver pod on a node that belongs to no DaemonSet.
     pub fn driver_pod(&self, node: &NodeName) -> Option<&'w ForeignPod> {
-        self.pods_on(node).find(|pod| pod.set.is_none())
+        self.pods_on(node).map(Arc::as_ref).find(|pod| pod.set.is_none())
     }
 
     /// Whether a DRA driver allocates a node's GPUs.
@@ -69,9 +72,10 @@ impl<'w> ForeignStacks<'w> {
         plugins.filter_map(|pod| Some(format!("{}/{}", pod.namespace, pod.set.as_ref()?))).collect()
     }
 
-    fn pods_on(&self, node: &NodeName) -> impl Iterator<Item = &'w ForeignPod> + use<'w> {
+    /// Returns the third-party pods on a node that are evidence of a GPU stack.
+    pub fn pods_on(&self, node: &NodeName) -> impl Iterator<Item = &'w Arc<ForeignPod>> + use<'w> {
         let prefix = ForeignPod::prefix(node);
         let from = self.world.foreign_pods.range(prefix.clone()..);
-        from.take_while(move |(key, _)| key.starts_with(&prefix)).map(|(_, pod)| pod.as_ref())
+        from.take_while(move |(key, _)| key.starts_with(&prefix)).map(|(_, pod)| pod)
     }
 }

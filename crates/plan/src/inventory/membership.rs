@@ -95,7 +95,7 @@ fn is_in_pool(
 pub type PoolProblems = BTreeMap<PoolName, (Reason, String)>;
 
 /// `on_nodes` are the models of nodes, which may be missing in the catalogue.
-pub fn pool_problems(catalogue: &Catalogue, policy: &ClusterGpuPolicy, on_nodes: &BTreeSet<String>) -> PoolProblems {
+pub fn pool_problems(catalogue: &Catalogue, policy: &ClusterGpuPolicy, on_nodes: &BTreeSet<&str>) -> PoolProblems {
     let claims: Vec<Claim<'_>> = policy.spec.pools.iter().map(|pool| Claim::of(catalogue, pool)).collect();
     let problem = |(index, claim): (usize, &Claim<'_>)| {
         let unknown = || Some((Reason::UnknownModel, claim.unknown_model(catalogue, on_nodes)?));
@@ -123,9 +123,10 @@ impl<'p> Claim<'p> {
     }
 
     /// For a model that is neither in the catalogue nor on any node.
-    fn unknown_model(&self, catalogue: &Catalogue, on_nodes: &BTreeSet<String>) -> Option<String> {
-        let unknown =
-            |model: &&String| catalogue.model(model).is_none() && !on_nodes.contains(*model) && model.as_str() != MIXED;
+    fn unknown_model(&self, catalogue: &Catalogue, on_nodes: &BTreeSet<&str>) -> Option<String> {
+        let unknown = |model: &&String| {
+            catalogue.model(model).is_none() && !on_nodes.contains(model.as_str()) && model.as_str() != MIXED
+        };
         let model = self.models.iter().find(unknown)?;
         let near = catalogue
             .models()

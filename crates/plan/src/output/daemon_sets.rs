@@ -46,7 +46,8 @@ pub fn add(plan: &mut Plan, settings: &Settings, fleet: &AssessedFleet<'_>) {
         }
     }
     let mut named: BTreeSet<(Stage, &str)> = BTreeSet::new();
-    for node in world.nodes.values() {
+    // The settled nodes have what their variants need.
+    for (_, node) in fleet.unsettled(&world.nodes) {
         named.extend(revisions(|stage| Some(node.labels.get(stage.key())?.as_str())));
     }
     let labels = plan.writes.iter().filter_map(|write| match &write.body {
@@ -57,7 +58,7 @@ pub fn add(plan: &mut Plan, settings: &Settings, fleet: &AssessedFleet<'_>) {
         named.extend(revisions(|stage| Some(labels.get(stage.key())?.as_str())));
     }
     // Labels that other users changed are restored, and a node that may have to be rolled back also needs its previous DaemonSets.
-    for gpu_node in world.gpu_nodes.values() {
+    for (_, gpu_node) in fleet.unsettled(&world.gpu_nodes) {
         let from = gpu_node.spec.rollout.as_ref().map(|rollout| &rollout.from);
         let last_update = gpu_node
             .spec

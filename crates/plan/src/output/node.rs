@@ -1,5 +1,7 @@
 //! The writes for a node that a policy governs.
 
+use std::sync::Arc;
+
 use gpu_operator_crd::{Phase, gpunode::RolloutStep, keys, reason::Reason};
 use k8s_openapi::jiff::SignedDuration;
 
@@ -8,32 +10,30 @@ use crate::{
         Assessment,
         verdict::{self, Verdict},
     },
-    clock::Clock,
     note::Note,
     output::{
         body::Body,
-        counted::Counted,
         events::{Subject, Transition, about, node_transitions},
         gpu_node::{self, Published},
         node_conditions, node_labels,
         node_taints::{self, Drained},
-        presence,
+        presence, summaries,
         write::{Plan, Write},
     },
     rollout::{decision::Decision, eviction::Eviction, recreate_pods},
+    summary::NodeSummary,
 };
 
 /// Returns how the policy counts the node.
-pub fn add<'m>(
+pub fn add(
     plan: &mut Plan,
-    assessment: &'m Assessment<'_>,
+    assessment: &Assessment<'_>,
     decision: &Decision,
     drained: &Drained<'_>,
     deadline: SignedDuration,
-    clock: &Clock,
-) -> Counted<'m> {
+) -> Arc<NodeSummary> {
     let member = &assessment.member;
-    let name = &member.node.name;
+    let (name, clock) = (&member.node.name, &*member.clock);
     let wanted_labels = node_labels::published_labels(member);
     let cuda = assessment.cuda.of(member, &decision.labels);
     let of_label = assessment.cuda.label(member, &decision.labels);
@@ -84,7 +84,7 @@ pub fn add<'m>(
     // While the report is pending, labels are written only if they include the model.
     let write = labels.write.filter(|_| !awaited || member.model().is_some());
     plan.writes.extend(write.map(|write| Write::new(name, Body::Labels(write))));
-    Counted::of(member, status)
+    summaries::of(member, status)
 }
 
 /// Merges further notes into the verdict, unless the verdict itself is more urgent.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use gpu_operator_crd::{GpuNodeStatus, NodeName, PoolName, Reason, health::HealthState, policy::StartupTaint};
 
 use crate::{
-    assess::{Assessment, member::Member},
+    assess::{PoolMembers, member::Member},
     inventory::records,
     output::{body::Body, write::Write},
     rollout::terms,
@@ -37,12 +37,14 @@ pub struct Drained<'m> {
 
 impl<'m> Drained<'m> {
     /// Nodes that have the taint come first, so that no pod is evicted for the sake of another node.
-    pub fn of(members: &'m [Assessment<'_>]) -> Self {
-        let members = || members.iter().map(|assessed| &assessed.member);
+    ///
+    /// Settled nodes are neither drained nor unhealthy.
+    pub fn of(pool: &'m PoolMembers<'_>) -> Self {
+        let members = || pool.assessed.iter().map(|assessed| &assessed.member);
         let Some(first) = members().find(|member| drains(wanted_of_policy(member).as_ref())) else {
             return Self::default();
         };
-        let mut most = terms::max_unavailable(first.pool.settings, members().count());
+        let mut most = terms::max_unavailable(first.pool.settings, pool.len());
         let mut wanting = Vec::new();
         for member in members() {
             let is_drained = is_drained(member.node);
@@ -128,7 +130,8 @@ fn wanted_of_policy(member: &Member<'_>) -> Option<TaintFact> {
     member.health_policy.on_unhealthy.taint.as_ref().map(TaintFact::from)
 }
 
-fn wanted(member: &Member<'_>) -> Option<TaintFact> {
+/// Returns the taint of unhealthy GPUs, if the node should have it.
+pub fn wanted(member: &Member<'_>) -> Option<TaintFact> {
     let wanted = wanted_of_policy(member)?;
     let taints = &member.node.taints;
     let applies = match member.health.state {

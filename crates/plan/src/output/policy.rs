@@ -1,6 +1,6 @@
 //! A policy's status: counts, conditions and the nodes that need attention.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicyStatus, PoolName, keys,
@@ -18,10 +18,10 @@ use crate::{
     clock::Clock,
     note::shown,
     output::{
-        counted::{Counted, DriverVersion, count},
         headline::{self, Headline},
         policy_conditions::Verdicts,
     },
+    summary::{DriverVersion, NodeSummary, count},
 };
 
 /// Nodes that a policy selects but does not govern.
@@ -41,12 +41,12 @@ pub struct Others<'a> {
 
 pub fn status(
     policy: &ClusterGpuPolicy,
-    nodes: &[Counted<'_>],
+    nodes: &[Arc<NodeSummary>],
     others: Others<'_>,
     trouble: Trouble<'_>,
     clock: &Clock,
 ) -> ClusterGpuPolicyStatus {
-    let (counts, gpus) = count(nodes.iter());
+    let (counts, gpus) = count(nodes.iter().map(Arc::as_ref));
     let leaving = u32::try_from(others.leaving.len()).unwrap_or(u32::MAX);
     let counts = NodeCounts { opted_out: others.opted_out, leaving, ..counts };
     let overlaps: Vec<Overlap> = others.overlaps.into_iter().take(MAX_OVERLAPS).collect();
@@ -80,8 +80,8 @@ pub fn status(
 }
 
 /// Not shown while there is no rollout.
-fn rollout(nodes: &[Counted<'_>], failed: u32) -> RolloutStatus {
-    let count = |is: &dyn Fn(&Counted<'_>) -> bool| {
+fn rollout(nodes: &[Arc<NodeSummary>], failed: u32) -> RolloutStatus {
+    let count = |is: &dyn Fn(&NodeSummary) -> bool| {
         u32::try_from(nodes.iter().filter(|node| is(node)).count()).unwrap_or(u32::MAX)
     };
     let in_progress = count(&|node| node.in_turn);
@@ -114,10 +114,10 @@ fn summary(conditions: &[Condition], counts: &NodeCounts, gpus: &GpuTotals) -> S
     }
 }
 
-fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>) -> Vec<PoolStatus> {
-    let mut by_pool: BTreeMap<&PoolName, Vec<&Counted<'_>>> = BTreeMap::new();
+fn pools(policy: &ClusterGpuPolicy, nodes: &[Arc<NodeSummary>], trouble: Trouble<'_>) -> Vec<PoolStatus> {
+    let mut by_pool: BTreeMap<&PoolName, Vec<&NodeSummary>> = BTreeMap::new();
     for node in nodes {
-        by_pool.entry(node.pool).or_default().push(node);
+        by_pool.entry(&node.pool).or_default().push(node);
     }
     // Named pools in the policy's order, including those without nodes, then the implicit ones.
     let named: Vec<&PoolName> = policy.spec.pools.iter().map(|pool| &pool.name).collect();
@@ -128,9 +128,9 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>)
         .map(|name| {
             let members = by_pool.get(name).map(Vec::as_slice).unwrap_or_default();
             let (counts, gpus) = count(members.iter().copied());
-            let fault = members
-                .iter()
-                .find_map(|node| node.fault.map(|fault| (fault.reason, format!("{} {}", label(node), fault.message))));
+            let fault = members.iter().find_map(|node| {
+                node.fault.as_ref().map(|fault| (fault.reason, format!("{} {}", label(node), fault.message)))
+            });
             let halted = trouble.halted.get(name).map(|why| (why.reason, why.message.clone()));
             let problem = trouble.pool_problems.get(name).cloned();
             // Errors in the policy come first, because `Accepted` depends on them. One reason, but all messages.
@@ -149,29 +149,30 @@ fn pools(policy: &ClusterGpuPolicy, nodes: &[Counted<'_>], trouble: Trouble<'_>)
 }
 
 /// While the version is unknown for all nodes, as after a reboot, the previous one stays.
-fn driver_version(policy: &ClusterGpuPolicy, pool: &PoolName, members: &[&Counted<'_>]) -> Option<String> {
+fn driver_version(policy: &ClusterGpuPolicy, pool: &PoolName, members: &[&NodeSummary]) -> Option<String> {
     let had = || policy.status.as_ref()?.pools.iter().find(|found| found.name == *pool)?.driver_version.clone();
-    let version = |node: &Counted<'_>| match node.driver_version {
-        DriverVersion::Is(version) => Some(version.to_owned()),
+    let version = |node: &NodeSummary| match &node.driver_version {
+        DriverVersion::Is(version) => Some(version.clone()),
         DriverVersion::Unknown | DriverVersion::Other => None,
     };
     let any_known = members.is_empty() || members.iter().any(|node| node.driver_version != DriverVersion::Unknown);
     members.iter().find_map(|node| version(node)).or_else(|| if any_known { None } else { had() })
 }
 
-fn label(node: &Counted<'_>) -> String {
-    format!("node {} ({}):", node.node, node.model.unwrap_or("model unknown"))
+fn label(node: &NodeSummary) -> String {
+    format!("node {} ({}):", node.node, node.model.as_deref().unwrap_or("model unknown"))
 }
 
 /// Failures first, then nodes that wait longest, then those that work but have a problem, then those that are leaving.
-fn attention(nodes: &[Counted<'_>], leaving: &[Attention]) -> Vec<Attention> {
-    let mut needy: Vec<&Counted<'_>> = nodes
+fn attention(nodes: &[Arc<NodeSummary>], leaving: &[Attention]) -> Vec<Attention> {
+    let mut needy: Vec<&NodeSummary> = nodes
         .iter()
+        .map(Arc::as_ref)
         .filter(|node| !node.ready || node.reason.is_note())
         // That GPUs are offered other than by a device plugin is intended.
         .filter(|node| !node.reason.counts_apart() || node.gpus.unhealthy + node.gpus.degraded > 0)
         .collect();
-    needy.sort_by_key(|node| (node.ready, !node.failed(), node.since.as_ref().map(|since| since.0), node.node));
+    needy.sort_by_key(|node| (node.ready, !node.failed(), node.since.as_ref().map(|since| since.0), &node.node));
     needy.truncate(MAX_ATTENTION);
     let needy = needy.into_iter().map(|node| Attention {
         node: node.node.clone(),

@@ -1,6 +1,6 @@
 //! The conditions of a policy, compatible with kstatus.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, ConditionType, NodeName, PoolName, keys,
@@ -14,8 +14,8 @@ use crate::{
     ground::AgentRefusal,
     inventory::membership::PoolProblems,
     note::{Note, shown},
-    output::counted::{Counted, by_state},
     pool_settings::int_or_percent,
+    summary::{NodeSummary, by_state},
     world::HeldWrite,
 };
 
@@ -45,7 +45,7 @@ pub struct Trouble<'a> {
 
 pub struct Verdicts<'a> {
     pub policy: &'a ClusterGpuPolicy,
-    pub nodes: &'a [Counted<'a>],
+    pub nodes: &'a [Arc<NodeSummary>],
     pub counts: &'a NodeCounts,
     pub gpus: &'a GpuTotals,
     pub pools: &'a [PoolStatus],

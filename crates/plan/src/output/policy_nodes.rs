@@ -1,7 +1,10 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, ClusterGpuPolicyStatus, NodeName, policy_status::RolloutStatus, reason::Reason,
+    ClusterGpuPolicy, ClusterGpuPolicyStatus, NodeName, PoolName, policy_status::RolloutStatus, reason::Reason,
 };
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
@@ -15,13 +18,13 @@ use crate::{
         membership::{self, PoolProblems, name_of},
         records,
     },
+    note::Note,
     output::{
         body::{Body, LedgerWrite},
-        counted::Counted,
         events::policy_transitions,
         node,
         node_taints::Drained,
-        one_off_pods, policy, runtime_classes,
+        one_off_pods, policy, runtime_classes, settled, summaries,
         unmanaged::Leavers,
         urgency,
         write::{self, Plan, Write},
@@ -32,6 +35,7 @@ use crate::{
         window,
     },
     settings::{PROGRESS_DEADLINE, Settings},
+    summary::{NodeSummary, Settled},
     world::{HeldWrite, World},
 };
 
@@ -41,7 +45,7 @@ pub struct Context<'f> {
     pub fleet: &'f AssessedFleet<'f>,
     pub rollout: &'f Rollout<'f>,
     /// The models of nodes, including those that the catalogue lacks.
-    pub models: BTreeSet<String>,
+    pub models: BTreeSet<&'f str>,
     pub leavers: Leavers,
     /// With another installation of this operator.
     pub conflict: Option<HeldWrite>,
@@ -54,46 +58,15 @@ impl Context<'_> {
     }
 }
 
-pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
-    let Context { settings, fleet, clock, .. } = *context;
+/// Returns the settled nodes.
+pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) -> Vec<Settled> {
+    let Context { fleet, clock, .. } = *context;
     let world = fleet.world;
     let name = name_of(policy);
-    let deadline = policy.spec.readiness.progress_deadline.map_or(PROGRESS_DEADLINE, Into::into);
-    let deadline = SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX);
     let no_members = PolicyMembers::default();
     let members = fleet.policies.get(&name).unwrap_or(&no_members);
     let rollout = context.rollout.policies.get(&name);
-    let unreadable = membership::unreadable_nodes(world);
-    let governed = unreadable.iter().filter(|found| found.policy.as_ref() == Some(&name));
-    let mut counted: Vec<_> = governed.map(Counted::unreadable).collect();
-    let (mut halted, mut failed) = (BTreeMap::new(), 0);
-    let (mut not_drained, mut unmet) = (Vec::new(), PoolProblems::new());
-    for (pool, members) in &members.pools {
-        let decision = rollout.and_then(|rollout| rollout.pools.get(pool));
-        let Some((decision, first)) = decision.zip(members.first()) else { continue };
-        failed += decision.failed;
-        plan.questions.gpu_pods.extend(decision.questions.iter().cloned());
-        let recreated = decision.delete_pods.iter().filter_map(|name| world.pods.get(name));
-        plan.writes.extend(recreated.map(|pod| Write::delete_pod(pod)));
-        if decision.ask_again {
-            clock.ask_again();
-        }
-        if let Some(why) = &decision.halted {
-            halted.insert(pool.clone(), why.clone());
-        }
-        plan.writes.extend(one_off_pods::validation_pods_to_create(settings, members, decision));
-        let of_pool = first.member.pool.settings;
-        plan.writes.extend(one_off_pods::preflight_pods_to_create(settings, of_pool, decision, world));
-        plan.questions.log_tails.extend(members.iter().filter_map(|assessed| assessed.validation.log_of.clone()));
-        unmet.extend(unmet_promise(members).map(|problem| (pool.clone(), problem)));
-        let drained = Drained::of(members);
-        not_drained.extend(drained.message(pool));
-        for assessed in members {
-            if let Some(decision) = decision.nodes.get(&assessed.member.node.name) {
-                counted.push(node::add(plan, assessed, decision, &drained, deadline, clock));
-            }
-        }
-    }
+    let OfPools { counted, settled, halted, failed, not_drained, unmet } = add_pools(plan, context, policy, members);
     if let Some(rollout) = rollout {
         plan.writes.extend(rollout.ledger.as_ref().map(|content| ledger_write(policy, content)));
     }
@@ -104,7 +77,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     let invalid = conflict.or_else(|| window::problem(&policy.spec.rollout.windows));
     let finalizer = finalizer(policy, world, &context.leavers);
     plan.writes.extend(finalizer.map(|present| write::finalizer(policy, present)));
-    let is_member = |node: &NodeName| counted.iter().any(|counted| counted.node == node);
+    let is_member = |node: &NodeName| counted.iter().any(|counted| counted.node == *node);
     let trouble = policy_conditions::Trouble {
         halted: &halted,
         waits_for: rollout.and_then(|rollout| rollout.waits_for.as_deref()),
@@ -134,6 +107,70 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) {
     }
     plan.halted.insert(name.clone(), halted.into_keys().collect());
     plan.statuses.insert(name, status);
+    settled
+}
+
+#[derive(Default)]
+struct OfPools {
+    counted: Vec<Arc<NodeSummary>>,
+    settled: Vec<Settled>,
+    halted: BTreeMap<PoolName, Note>,
+    failed: usize,
+    not_drained: Vec<String>,
+    unmet: PoolProblems,
+}
+
+/// Adds the writes for the nodes of a policy.
+fn add_pools(
+    plan: &mut Plan,
+    context: &Context<'_>,
+    policy: &ClusterGpuPolicy,
+    members: &PolicyMembers<'_>,
+) -> OfPools {
+    let Context { settings, fleet: AssessedFleet { world, .. }, clock, .. } = *context;
+    let name = name_of(policy);
+    let deadline = policy.spec.readiness.progress_deadline.map_or(PROGRESS_DEADLINE, Into::into);
+    let deadline = SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX);
+    let unreadable = membership::unreadable_nodes(world);
+    let governed = unreadable.iter().filter(|found| found.policy.as_ref() == Some(&name));
+    let mut of_pools = OfPools { counted: governed.map(summaries::of_unreadable).collect(), ..OfPools::default() };
+    let OfPools { counted, settled, halted, failed, not_drained, unmet } = &mut of_pools;
+    let rollout = context.rollout.policies.get(&name);
+    for (pool, members) in &members.pools {
+        let Some(decision) = rollout.and_then(|rollout| rollout.pools.get(pool)) else { continue };
+        let (of_pool, first) = (members.settings, counted.len());
+        counted.extend(members.settled.iter().map(|settled| Arc::clone(&settled.summary)));
+        *failed += decision.failed;
+        plan.questions.gpu_pods.extend(decision.questions.iter().cloned());
+        let recreated = decision.delete_pods.iter().filter_map(|name| world.pods.get(name));
+        plan.writes.extend(recreated.map(|pod| Write::delete_pod(pod)));
+        if decision.ask_again {
+            clock.ask_again();
+        }
+        if let Some(why) = &decision.halted {
+            halted.insert(pool.clone(), why.clone());
+        }
+        plan.writes.extend(one_off_pods::validation_pods_to_create(settings, &members.assessed, decision));
+        plan.writes.extend(one_off_pods::preflight_pods_to_create(settings, of_pool, decision, world));
+        plan.questions
+            .log_tails
+            .extend(members.assessed.iter().filter_map(|assessed| assessed.validation.log_of.clone()));
+        unmet.extend(unmet_promise(&members.assessed).map(|problem| (pool.clone(), problem)));
+        let drained = Drained::of(members);
+        not_drained.extend(drained.message(pool));
+        for assessed in &members.assessed {
+            let Some(decision) = decision.nodes.get(&assessed.member.node.name) else { continue };
+            let writes = plan.writes.len();
+            let summary = node::add(plan, assessed, decision, &drained, deadline);
+            if plan.writes.len() == writes {
+                settled.extend(settled::of_member(assessed, decision, &summary, world));
+            }
+            clock.join(assessed.member.clock.next());
+            counted.push(summary);
+        }
+        counted[first..].sort_by(|one, other| one.node.cmp(&other.node));
+    }
+    of_pools
 }
 
 /// For a pool whose number of GPUs no node has ever had: all of its nodes would lack some.

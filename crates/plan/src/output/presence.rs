@@ -9,6 +9,7 @@ use gpu_operator_crd::{GpuNode, GpuNodeSpec, keys};
 use kube::ResourceExt;
 
 use crate::{
+    assess::AssessedFleet,
     clock::Clock,
     inventory::{KnownNode, UnmanagedNode, membership::Unmanaged, records::belongs_to},
     output::{
@@ -17,7 +18,7 @@ use crate::{
         write::{Plan, Write},
     },
     settings::NODE_GRACE,
-    world::{NodeFacts, ObservedTime, World},
+    world::{NodeFacts, ObservedTime},
 };
 
 /// A node that has never had a GPU has no label.
@@ -86,9 +87,10 @@ fn deletion(known: &KnownNode<'_>, is_clean: bool) -> Option<Write> {
 /// earlier Node, nothing that would become part of it is written, and so no labels, which it has to record. Conditions and taints stay too:
 /// the health in such a report may be that of another machine, and no record would name the policy whose finalizer waits for their removal.
 /// [`NODE_GRACE`] is counted from the creation by the API server's clock: if that differs, a GpuNode is deleted later, or once in vain.
-pub fn remove_stale(plan: &mut Plan, world: &World, clock: &Clock) {
+pub fn remove_stale(plan: &mut Plan, fleet: &AssessedFleet<'_>, clock: &Clock) {
+    let world = fleet.world;
     let mut uncertain: BTreeSet<&str> = BTreeSet::new();
-    for (name, gpu_node) in &world.gpu_nodes {
+    for (name, gpu_node) in fleet.unsettled(&world.gpu_nodes) {
         let created = gpu_node.creation_timestamp().map(|created| created.0);
         let is_ownerless = gpu_node.owner_references().is_empty();
         let is_due = || created.is_none_or(|created| clock.passed(created, NODE_GRACE));

@@ -14,6 +14,7 @@ use super::{
     body::Body,
     gpu_node, node_conditions, node_labels, node_taints,
     presence::Presence,
+    settled,
     write::{Plan, Write},
 };
 use crate::{
@@ -25,15 +26,44 @@ use crate::{
         leaving::{self, Leaving, ToolkitRemovals},
     },
     settings::{PROGRESS_DEADLINE, REPORT_GRACE},
+    summary::Settled,
     time::later,
+    world::World,
 };
 
-/// Returns which nodes are leaving.
-pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, clock: &Clock) -> Leavers {
-    let world = fleet.world;
-    let mut leavers = Leavers::default();
-    let mut removals = ToolkitRemovals::of(world, clock);
+/// Returns which nodes are leaving, and the settled ones.
+pub fn add(
+    plan: &mut Plan,
+    fleet: &AssessedFleet<'_>,
+    rollout: &Rollout<'_>,
+    clock: &Clock,
+) -> (Leavers, Vec<Settled>) {
+    let (world, mut settled) = (fleet.world, Vec::new());
+    let removals = ToolkitRemovals::of(world, clock);
+    let mut nodes = Nodes { plan, world, rollout, leavers: Leavers::default(), removals };
     for unmanaged in &fleet.unmanaged {
+        let (own, writes) = (Clock::at(clock.now()), nodes.plan.writes.len());
+        let is_clean = nodes.add(unmanaged, &own);
+        if is_clean && nodes.plan.writes.len() == writes {
+            settled.extend(settled::of_unmanaged(unmanaged, world, &own));
+        }
+        clock.join(own.next());
+    }
+    (nodes.leavers, settled)
+}
+
+struct Nodes<'p, 'w> {
+    plan: &'p mut Plan,
+    world: &'w World,
+    rollout: &'p Rollout<'p>,
+    leavers: Leavers,
+    removals: ToolkitRemovals<'w>,
+}
+
+impl<'w> Nodes<'_, 'w> {
+    /// Returns whether nothing of this operator is left on the node.
+    fn add(&mut self, unmanaged: &UnmanagedNode<'w>, clock: &Clock) -> bool {
+        let Self { plan, world, rollout, leavers, removals } = self;
         let node = unmanaged.node;
         // A key that another manager keeps setting is removed as well, but must not block the deletion of a policy.
         let is_clean = node.owned_labels.is_empty()
@@ -48,7 +78,7 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, cl
         let brings_probe = unmanaged.why == Unmanaged::Unreported && !presence.writes.is_empty();
         plan.writes.extend(presence.writes);
         if presence.is_deleted {
-            continue;
+            return is_clean;
         }
         let is_awaited = report_due(unmanaged).is_some_and(|due| !clock.reached(due));
         let described = unmanaged.gpu_node.filter(|_| !is_awaited && !brings_probe);
@@ -56,7 +86,7 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, cl
         if !is_clean {
             leavers.add(unmanaged, status.as_ref());
         }
-        let keeps = kept(&mut removals, unmanaged, leaving, status.as_ref(), clock);
+        let keeps = kept(removals, unmanaged, leaving, status.as_ref(), clock);
         let labels =
             if leaving.stays() { node_labels::restored(node, &keeps) } else { node_labels::none(node, &keeps) };
         plan.writes.extend(labels.write.map(|write| Write::new(&node.name, Body::Labels(write))));
@@ -74,8 +104,8 @@ pub fn add(plan: &mut Plan, fleet: &AssessedFleet<'_>, rollout: &Rollout<'_>, cl
             plan.writes.extend(spec.map(|spec| Write::new(&node.name, Body::Spec(Box::new(spec)))));
             plan.writes.extend(gpu_node::status_write(unmanaged.gpu_node, node, &status));
         }
+        is_clean
     }
-    leavers
 }
 
 /// Until then no status is written: it would be written again.

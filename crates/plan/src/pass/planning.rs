@@ -8,7 +8,6 @@ use super::request::{Answer, PassContext, Request};
 use crate::{
     loop_memory::reads::{MAX_LISTS, is_updated},
     output::write::Plan,
-    plan::plan,
     settings::ASK_AGAIN,
     time::Uptime,
     world::{GpuRequests, World},
@@ -36,8 +35,8 @@ pub struct Planning {
 }
 
 impl Planning {
-    pub fn begin(world: World, now: Timestamp, around: &PassContext<'_>) -> Self {
-        let plan = plan(around.settings, around.catalogue, &world, now);
+    pub fn begin(world: World, now: Timestamp, around: &mut PassContext<'_>) -> Self {
+        let plan = around.carry.memo.plan(around.settings, around.catalogue, &world, now);
         Self {
             requests: world.gpu_requests(),
             world,
@@ -102,8 +101,8 @@ impl Planning {
         (take(&mut self.plan), take(&mut self.world))
     }
 
-    fn plan(&mut self, around: &PassContext<'_>) {
-        self.plan = plan(around.settings, around.catalogue, &self.world, self.now);
+    fn plan(&mut self, around: &mut PassContext<'_>) {
+        self.plan = around.carry.memo.plan(around.settings, around.catalogue, &self.world, self.now);
     }
 
     /// Returns other objects every [`ASK_AGAIN`]: until then, nodes that make progress are not left for others.

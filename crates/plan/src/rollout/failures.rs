@@ -12,14 +12,11 @@ use gpu_operator_crd::{
     reason::Reason,
 };
 
-use super::{
-    goal::{Goals, has_nothing_else},
-    ledger::Ledger,
-    terms::Terms,
-};
+use super::{goal::Goals, ledger::Ledger, terms::Terms};
 use crate::{
     assess::{Assessment, member::Member, verdict::Verdict},
     clock::Clock,
+    desired::has_nothing_else,
     note::listed,
     settings::STAGE_GRACE,
     world::{ContainerState, Exit, PodFacts},

@@ -6,14 +6,15 @@ use std::time::Duration;
 use gpu_operator_crd::{
     GpuNodeStatus,
     gpunode::{LastUpdate, StageRevisions},
-    policy::{Canary, Stage},
+    policy::Canary,
     policy_status::{PoolRollout, RolloutTarget},
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use crate::{
-    assess::{Assessment, member::Member},
+    assess::{Assessment, PoolMembers, member::Member},
     clock::Clock,
+    desired::has_nothing_else,
     pool_settings::int_or_percent,
     revision::short,
     time::later,
@@ -30,15 +31,6 @@ pub fn target(want: &StageRevisions) -> String {
 /// Returns the hash of what a node should get, if that is known.
 pub fn target_of(member: &Member<'_>) -> Option<String> {
     member.want().map(target)
-}
-
-/// Some revisions may be missing: the node never had them, or a user removed a label. Restoring a label disrupts nothing, because a revision's
-/// name includes its driver.
-pub fn has_nothing_else(have: &StageRevisions, want: &StageRevisions) -> bool {
-    Stage::ALL.into_iter().all(|stage| {
-        let had = have.get(stage);
-        had.is_none() || had == want.get(stage)
-    })
 }
 
 #[derive(Clone, Debug, Default)]
@@ -153,13 +145,14 @@ impl Waves {
     /// A canary node counts unless its update has failed or it lacks a GPU. `failed` is whether the update of a node has failed.
     pub fn of(
         canary: Option<&Canary>,
-        members: &[Assessment<'_>],
+        pool: &PoolMembers<'_>,
         goals: &Goals,
         failed: impl Fn(&Member<'_>) -> bool,
         clock: &Clock,
     ) -> Self {
         let Some(canary) = canary.filter(|_| !goals.rolled_back) else { return Self::default() };
-        let updated = members.iter().filter_map(|assessed| Some((assessed, goals.update_to_want(&assessed.member)?)));
+        let updated =
+            pool.assessed.iter().filter_map(|assessed| Some((assessed, goals.update_to_want(&assessed.member)?)));
         let updated: Vec<_> =
             updated.filter(|(_, last_update)| last_update.from != StageRevisions::default()).collect();
         if updated.iter().any(|(_, last_update)| !last_update.canary) {
@@ -167,7 +160,7 @@ impl Waves {
         }
         let counts = |assessed: &Assessment<'_>| !failed(&assessed.member) && !assessed.verdict.lacks_a_gpu();
         let canaries: Vec<_> = updated.into_iter().filter(|(assessed, _)| counts(assessed)).collect();
-        let all = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        let all = u32::try_from(pool.len()).unwrap_or(u32::MAX);
         let begun = u32::try_from(canaries.len()).unwrap_or(u32::MAX);
         let soak = canary.soak.map_or(Duration::ZERO, Into::into);
         let works = |member: &Member<'_>| member.status().is_some_and(GpuNodeStatus::is_ready);

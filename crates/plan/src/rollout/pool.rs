@@ -13,13 +13,14 @@ use gpu_operator_crd::{
 };
 
 use crate::{
-    assess::{Assessment, holders, member::Member},
+    assess::{Assessment, PoolMembers, holders, member::Member},
+    desired::has_nothing_else,
     note::Note,
     rollout::{
         change::{Change, daemon_sets_exist, driver_awaits_users, must_release},
         decision::{Decision, PoolDecision},
         failures::{self, Failures},
-        goal::{Goals, Next, Waves, has_nothing_else},
+        goal::{Goals, Next, Waves},
         ledger::Ledger,
         preflight::{self, Preflight, Preflights},
         recreate_pods::restore_mig_layouts,
@@ -30,11 +31,12 @@ use crate::{
             settle, users,
         },
     },
-    world::{GpuPods, World},
+    world::{GpuPods, NodeFacts, World},
 };
 
 pub struct PoolUpdates<'f> {
     pub name: &'f PoolName,
+    /// Without the settled ones.
     members: &'f [Assessment<'f>],
     world: &'f World,
     terms: Terms<'f>,
@@ -55,14 +57,17 @@ pub struct PoolUpdates<'f> {
 }
 
 impl<'f> PoolUpdates<'f> {
-    /// Decides on all nodes whose update is not pending: they have, or immediately get, the wanted revision, or are being updated.
+    /// Decides on all nodes whose update is not pending: they have, or immediately get, the wanted revision, or are being updated. `others`
+    /// are all nodes of the fleet but the settled ones.
     pub fn begin(
         name: &'f PoolName,
-        members: &'f [Assessment<'f>],
+        all: &'f PoolMembers<'f>,
+        others: &[&NodeFacts],
         world: &'f World,
         terms: Terms<'f>,
         ledger: &mut Ledger<'_>,
     ) -> Self {
+        let members = &*all.assessed;
         ledger.enter(name, members);
         let (goals, clock) = (Goals::of(ledger.pool(name), members), terms.clock);
         let has_failed = |member: &Member<'_>| ledger.failed(name).contains(&member.node.name);
@@ -70,14 +75,14 @@ impl<'f> PoolUpdates<'f> {
             name,
             members,
             world,
-            waves: Waves::of(terms.strategy.canary.as_ref(), members, &goals, has_failed, clock),
+            waves: Waves::of(terms.strategy.canary.as_ref(), all, &goals, has_failed, clock),
             terms,
             goals,
             preflights: Preflights::default(),
             is_halted: false,
             recovered: BTreeSet::new(),
             decision: PoolDecision::default(),
-            runtime: RuntimeRestartLock::of(members, world, clock),
+            runtime: RuntimeRestartLock::of(name, all, others, world, clock),
             awaits_slot: false,
             waits_for: String::new(),
             waiting: Vec::new(),

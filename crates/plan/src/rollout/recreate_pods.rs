@@ -1,9 +1,9 @@
 //! Pods that have to be recreated, in particular those with files of a previous driver container: the device plugin and the MPS daemon have
 //! its library open, and the CDI specification lists files of its root. While that container is down, no GPU may be allocatable.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use gpu_operator_crd::{NodeName, policy::Stage, reason::Reason};
+use gpu_operator_crd::{policy::Stage, reason::Reason};
 
 use crate::{
     assess::{Assessment, mig, pod_failure},
@@ -18,16 +18,12 @@ use crate::{
 /// A pod that has been running for this time is older than the probe's report.
 const SETTLED: Duration = Duration::from_mins(1);
 
-/// Returns the pods that are older than the driver's container, or whose driver is down. Their replacements wait for the driver's
+/// Returns the pods of a node that are older than the driver's container, or whose driver is down. Their replacements wait for the driver's
 /// container, so each is recreated once per restart.
-fn pods_with_stale_driver_files(world: &World) -> impl Iterator<Item = &PodFacts> {
-    let pods = || world.pods.values().map(Arc::as_ref);
-    let drivers = pods().filter(|pod| pod.is_nvidia_driver() && !pod.is_leaving() && is_of_its_node(world, pod));
-    let drivers: BTreeMap<&NodeName, &PodFacts> = drivers.map(|pod| (&pod.node, pod)).collect();
-    pods().filter(move |pod| {
-        let driver = drivers.get(&pod.node);
-        is_holder(pod) && driver.is_some_and(|driver| is_older(pod, driver))
-    })
+fn pods_with_stale_driver_files<'w>(world: &World, pods: &[&'w PodFacts]) -> impl Iterator<Item = &'w PodFacts> {
+    let pods = || pods.iter().copied();
+    let driver = pods().rfind(|pod| pod.is_nvidia_driver() && !pod.is_leaving() && is_of_its_node(world, pod));
+    pods().filter(move |pod| is_holder(pod) && driver.is_some_and(|driver| is_older(pod, driver)))
 }
 
 /// Kubelet is unaware of evidence against the driver's root and would start GPU pods. Pods that have just started may be newer than the
@@ -63,14 +59,22 @@ fn is_older(pod: &PodFacts, driver: &PodFacts) -> bool {
     }
 }
 
-/// Without those that restart a container runtime, which each pool recreates one at a time.
-pub fn pods_to_recreate<'w>(world: &'w World, clock: &Clock) -> impl Iterator<Item = &'w PodFacts> {
-    let pods = world.pods.values().filter(move |pod| is_to_be_recreated(world, pod, clock));
+/// Returns the pods of a node, without those that restart a container runtime, which each pool recreates one at a time.
+pub fn pods_to_recreate<'w>(
+    world: &'w World,
+    pods: &[&'w PodFacts],
+    clock: &Clock,
+) -> impl Iterator<Item = &'w PodFacts> {
     let restarts = |pod: &PodFacts| {
         pod.role == Role::Operand(Stage::Toolkit) && toolkit_restart::is_by(world, pod.revision.as_ref())
     };
-    let undone = pods.filter(move |pod| !restarts(pod)).map(Arc::as_ref);
-    undone.chain(pods_with_stale_driver_files(world))
+    let undone = pods.iter().copied().filter(move |pod| is_to_be_recreated(world, pod, clock));
+    undone.filter(move |pod| !restarts(pod)).chain(pods_with_stale_driver_files(world, pods))
+}
+
+pub fn is_any_to_be_recreated(world: &World, pods: &[&PodFacts], clock: &Clock) -> bool {
+    pods.iter().any(|pod| is_to_be_recreated(world, pod, clock))
+        || pods_with_stale_driver_files(world, pods).next().is_some()
 }
 
 pub fn is_to_be_recreated(world: &World, pod: &PodFacts, clock: &Clock) -> bool {

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use gpu_operator_crd::{NodeName, gpunode::StageRevisions, keys, policy::Stage, reason::Reason};
+use gpu_operator_crd::{NodeName, PoolName, gpunode::StageRevisions, keys, policy::Stage, reason::Reason};
 
 use crate::{
-    assess::{Assessment, member::Member, pod_failure::pod_failure, verdict::Verdict},
+    assess::{Assessment, PoolMembers, member::Member, pod_failure::pod_failure, verdict::Verdict},
     clock::Clock,
     inventory::membership::{self, name_of},
     note::Note,
@@ -28,7 +28,9 @@ pub struct RuntimeRestartLock {
 }
 
 impl RuntimeRestartLock {
-    pub fn of(members: &[Assessment<'_>], world: &World, clock: &Clock) -> Self {
+    /// `others` are all nodes but the settled ones, none of which holds the lock.
+    pub fn of(name: &PoolName, pool: &PoolMembers<'_>, others: &[&NodeFacts], world: &World, clock: &Clock) -> Self {
+        let (members, policy) = (&*pool.assessed, pool.settings.policy);
         let held = members.iter().filter(|Assessment { member, .. }| {
             let pod = member.pod(Stage::Toolkit);
             let tolerated = member.untolerated.is_none() || pod.is_some();
@@ -36,10 +38,8 @@ impl RuntimeRestartLock {
         });
         let holders =
             held.map(|Assessment { member, verdict, .. }| (member.node.name.clone(), failure(member, verdict, clock)));
-        let pool = members.first().map(|assessed| (assessed.member.policy, &assessed.member.pool.name));
-        let unreadable =
-            pool.into_iter().flat_map(|(policy, pool)| membership::unreadable_of_pool(world, policy, pool));
-        let others = unreadable.chain(left_by_record(members, world)).filter(|node| {
+        let unreadable = membership::unreadable_of_pool(world, policy, name);
+        let others = unreadable.chain(left_by_record(name, pool, others, world)).filter(|node| {
             let (have, pod) = (revision::labelled_revisions(node), toolkit_restart::pod_on(world, node));
             toolkit_restart::is_on_its_way(world, node, &have, pod, clock)
         });
@@ -102,20 +102,25 @@ impl RuntimeRestartLock {
 }
 
 /// Returns the nodes whose labels still name this pool, although they are members of another one: they have the turn in both.
-fn left_by_record<'w>(members: &[Assessment<'w>], world: &'w World) -> Vec<&'w NodeFacts> {
-    let Some(Assessment { member: first, .. }) = members.first() else { return Vec::new() };
-    let policy = name_of(first.policy);
+fn left_by_record<'w>(
+    name: &PoolName,
+    pool: &PoolMembers<'_>,
+    others: &[&'w NodeFacts],
+    world: &World,
+) -> Vec<&'w NodeFacts> {
+    let policy = name_of(pool.settings.policy);
     let is_of_pool = |node: &NodeFacts| {
-        node.labels.get(keys::POOL).is_some_and(|pool| pool.as_str() == first.pool.name.as_str())
+        node.labels.get(keys::POOL).is_some_and(|pool| pool.as_str() == name.as_str())
             && node.owned_labels.contains(keys::POOL)
     };
     // Members are in the order of their names.
+    let members = &pool.assessed;
     let is_member = |name: &NodeName| members.binary_search_by(|assessed| assessed.member.node.name.cmp(name)).is_ok();
     let is_of_policy = |name: &NodeName| {
         world.gpu_nodes.get(name).is_some_and(|gpu_node| gpu_node.spec.policy.as_ref() == Some(&policy))
     };
-    let nodes = world.nodes.iter().filter(|(name, node)| is_of_pool(node) && !is_member(name) && is_of_policy(name));
-    nodes.map(|(_, node)| node.as_ref()).collect()
+    let is_left = |node: &&&NodeFacts| is_of_pool(node) && !is_member(&node.name) && is_of_policy(&node.name);
+    others.iter().filter(is_left).copied().collect()
 }
 
 /// The verdict on a ready node does not contain the failure of its pod.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,11 +15,12 @@ use k8s_openapi::apimachinery::pkg::{apis::meta::v1::Time, util::intstr::IntOrSt
 
 use super::window::Windows;
 use crate::{
-    assess::{Assessment, member::Member},
+    assess::{Assessment, PoolMembers, member::Member},
     clock::Clock,
     pool_settings::{PoolSettings, int_or_percent},
     rollout::ledger::Ledger,
     settings::PROGRESS_DEADLINE,
+    summary::SettledMember,
     time::later,
 };
 
@@ -152,11 +154,7 @@ impl Budget {
 }
 
 impl<'f> Budgets<'f> {
-    pub fn of(
-        policy: &ClusterGpuPolicy,
-        pools: &'f BTreeMap<PoolName, Vec<Assessment<'_>>>,
-        ledger: &Ledger<'_>,
-    ) -> Self {
+    pub fn of(policy: &ClusterGpuPolicy, pools: &'f BTreeMap<PoolName, PoolMembers<'f>>, ledger: &Ledger<'_>) -> Self {
         let defaults = RolloutStrategy {
             max_parallel: Some(policy.spec.rollout.max_parallel.unwrap_or(MAX_PARALLEL)),
             max_unavailable: policy
@@ -167,13 +165,12 @@ impl<'f> Budgets<'f> {
                 .or(Some(IntOrString::String(MAX_UNAVAILABLE.into()))),
             ..RolloutStrategy::default()
         };
-        let of_pool = |(name, members): (&'f PoolName, &'f Vec<Assessment<'_>>)| {
-            let pool = members.first().and_then(|assessed| assessed.member.pool.settings.pool);
-            let own = pool.and_then(|pool| pool.rollout.as_ref());
+        let of_pool = |(name, members): (&'f PoolName, &'f PoolMembers<'f>)| {
+            let own = members.settings.pool.and_then(|pool| pool.rollout.as_ref());
             (name, own.map(|own| Budget::of(own, members.len())).unwrap_or_default())
         };
         let mut budgets = Self {
-            policy: Budget::of(&defaults, pools.values().map(Vec::len).sum()),
+            policy: Budget::of(&defaults, pools.values().map(PoolMembers::len).sum()),
             pools: pools.iter().map(of_pool).collect(),
             unavailable: BTreeSet::new(),
         };
@@ -181,7 +178,7 @@ impl<'f> Budgets<'f> {
             budgets.count_slot(&slot.pool);
         }
         let with_slot: BTreeMap<&NodeName, &PoolName> = ledger.slots().map(|slot| (&slot.node, &slot.pool)).collect();
-        for Assessment { member, .. } in pools.values().flatten() {
+        for Assessment { member, .. } in pools.values().flat_map(|pool| &pool.assessed) {
             let slot = with_slot.get(&member.node.name);
             // An update that began in another policy or pool has its slot there. A cordon that is not undone yet is still a
             // disruption.
@@ -195,6 +192,11 @@ impl<'f> Budgets<'f> {
             if is_unavailable(member) || slot.is_some() || member.rollout().is_some() {
                 budgets.count_unavailable(member);
             }
+        }
+        // Settled nodes have neither a slot nor a cordon.
+        let settled = pools.values().flat_map(|pool| &pool.settled);
+        for SettledMember { summary, .. } in settled.map(Arc::as_ref).filter(|settled| settled.is_unavailable) {
+            budgets.count_unavailable_node(&summary.node, &summary.pool);
         }
         budgets
     }
@@ -237,9 +239,13 @@ impl<'f> Budgets<'f> {
     }
 
     fn count_unavailable(&mut self, member: &'f Member<'_>) {
-        if self.unavailable.insert(&member.node.name) {
+        self.count_unavailable_node(&member.node.name, &member.pool.name);
+    }
+
+    fn count_unavailable_node(&mut self, node: &'f NodeName, pool: &PoolName) {
+        if self.unavailable.insert(node) {
             self.policy.unavailable += 1;
-            if let Some(pool) = self.pools.get_mut(&member.pool.name) {
+            if let Some(pool) = self.pools.get_mut(pool) {
                 pool.unavailable += 1;
             }
         }
@@ -247,6 +253,6 @@ impl<'f> Budgets<'f> {
 }
 
 /// Whether pods get no GPU of a node, whatever the rollout does.
-fn is_unavailable(member: &Member<'_>) -> bool {
+pub fn is_unavailable(member: &Member<'_>) -> bool {
     !member.node.serves() || member.was_failing() && member.allocatable() == 0
 }

@@ -14,7 +14,6 @@ use super::{
     change::{Change, driver_awaits_programs, has_or_had, must_release},
     decision::{Decision, PoolDecision},
     eviction::{self, Eviction, Evictions},
-    goal::has_nothing_else,
     terms::Terms,
 };
 use crate::{
@@ -43,7 +42,7 @@ pub fn joins(member: &Member<'_>) -> bool {
 }
 
 pub fn is_outdated(member: &Member<'_>) -> bool {
-    member.want().is_some_and(|want| !has_nothing_else(&member.have, want))
+    member.is_outdated()
 }
 
 /// Restores labels that were given up for an update that cannot continue. While the wanted revisions are unknown, as after a reboot, an update

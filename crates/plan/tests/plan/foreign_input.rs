@@ -1,7 +1,7 @@
 //! Input that the operator does not control, damaged in every way: planning never panics, and what it writes is accepted by the
 //! API server.
 
-use std::sync::{Arc, LazyLock};
+use std::{rc::Rc, sync::Arc};
 use test_support::planned::Planned;
 
 use gpu_operator_common::{quantity, version::Version};
@@ -28,7 +28,9 @@ const NODE: &str = "a";
 const SPEC: &str =
     "{compatibility: {labels: GFD}, health: {onUnhealthy: {taint: {}}}, readiness: {validation: {mode: OnUpgrade}}}";
 
-static SETTLED: LazyLock<Sim> = LazyLock::new(|| Sim::settled_fleet(SPEC, &[NODE]));
+thread_local! {
+    static SETTLED: Rc<Sim> = Rc::new(Sim::settled_fleet(SPEC, &[NODE]));
+}
 
 fn samples(kind: &str) -> Vec<Vec<u8>> {
     damaged::corpus(env!("CARGO_MANIFEST_DIR"), kind)
@@ -41,7 +43,7 @@ fn gpu_nodes() -> Vec<Vec<u8>> {
 
 /// Returns the settled world after a change.
 fn world(change: impl FnOnce(&mut World)) -> World {
-    let mut world = SETTLED.world();
+    let mut world = SETTLED.with(Rc::clone).world();
     change(&mut world);
     world
 }
@@ -69,7 +71,7 @@ fn is_accepted(plan: &Plan) {
 
 /// Plans, and checks what is written if an API server could have accepted the input: what stays is written as it is.
 fn plans(possible: bool, world: World) {
-    let plan = SETTLED.plan_for(world);
+    let plan = SETTLED.with(Rc::clone).plan_for(world);
     if possible {
         is_accepted(&plan);
     }
@@ -79,7 +81,7 @@ fn gpu_node(object: &Value) -> Option<GpuNode> {
     let spec: GpuNodeSpec = serde_json::from_value(object["spec"].clone()).ok()?;
     let status: GpuNodeStatus = serde_json::from_value(object["status"].clone()).ok()?;
     let mut gpu_node = GpuNode::new(NODE, spec);
-    gpu_node.metadata = SETTLED.gpu_nodes[&NodeName::from(NODE)].metadata.clone();
+    gpu_node.metadata = SETTLED.with(Rc::clone).gpu_nodes[&NodeName::from(NODE)].metadata.clone();
     gpu_node.status = Some(status);
     Some(gpu_node)
 }
@@ -97,7 +99,7 @@ proptest! {
     #[test]
     fn a_report(object in damaged::json(&gpu_nodes())) {
         let Some(damaged) = gpu_node(&object) else { return Ok(()) };
-        let mut gpu_node = SETTLED.gpu_nodes[&NodeName::from(NODE)].clone();
+        let mut gpu_node = SETTLED.with(Rc::clone).gpu_nodes[&NodeName::from(NODE)].clone();
         if let (Some(status), Some(damaged)) = (&mut gpu_node.status, damaged.status) {
             status.report = damaged.report;
         }

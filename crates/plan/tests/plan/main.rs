@@ -31,6 +31,7 @@ mod last_answers;
 mod law;
 mod leaving;
 mod lost_labels;
+mod memo;
 mod messages;
 mod mig;
 mod mixed;

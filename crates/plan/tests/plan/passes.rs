@@ -38,7 +38,7 @@ fn each_pass_reads_at_most_32_logs() {
     for round in 0..10 {
         let mut carry = LoopState::default();
         let mut around = sim.around(&mut carry, Uptime::ZERO);
-        let mut planning = Planning::begin(sim.world(), sim.now + SignedDuration::from_secs(10 * round), &around);
+        let mut planning = Planning::begin(sim.world(), sim.now + SignedDuration::from_secs(10 * round), &mut around);
         let Some(Request::ReadLogs(pods)) = planning.next(&mut around) else { panic!("no log is read") };
         assert_eq!(pods.len(), 32);
         planning

@@ -28,6 +28,11 @@ impl Sim {
         self.plan_for(self.world())
     }
 
+    /// Returns how many nodes were settled in the last plan.
+    pub fn remembered(&self) -> usize {
+        self.memo.borrow().len()
+    }
+
     fn is_found(&self, pod: &str, requests: &GpuRequests) -> bool {
         let resource = self.requests.get(pod).map_or(gpu_operator_crd::keys::GPU_RESOURCE, String::as_str);
         let limits = BTreeMap::from([(resource.to_owned(), Quantity("1".into()))]);
@@ -45,8 +50,9 @@ impl Sim {
     /// Like [`Self::plan_for`], with a function that is called with the nodes whose pods each round lists.
     pub fn plan_asking(&self, world: World, mut lists: impl FnMut(&BTreeSet<NodeName>)) -> Plan {
         let mut carry = LoopState::default();
+        carry.memo = self.memo.take();
         let mut around = self.around(&mut carry, Uptime::ZERO);
-        let mut planning = Planning::begin(world, self.now, &around);
+        let mut planning = Planning::begin(world, self.now, &mut around);
         while let Some(question) = planning.next(&mut around) {
             if let Request::ListPods(nodes, _) = &question {
                 lists(nodes);
@@ -54,6 +60,7 @@ impl Sim {
             planning.answer(self.read(&question), &mut around);
         }
         let (plan, world) = planning.take();
+        self.memo.replace(carry.memo);
         self.assert_constant(&world);
         plan
     }

@@ -103,7 +103,7 @@ fn measure_busy(sim: &mut Sim) -> Result<Busy> {
         let mut took = Duration::ZERO;
         let mut around = sim.around(&mut carry, uptime);
         let started = Instant::now();
-        let mut planning = Planning::begin(world, sim.now, &around);
+        let mut planning = Planning::begin(world, sim.now, &mut around);
         took += started.elapsed();
         loop {
             let started = Instant::now();
