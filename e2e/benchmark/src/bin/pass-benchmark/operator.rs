@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -17,6 +17,8 @@ use gpu_operator_plan::{
     world::{DaemonSetFacts, ForeignPod, ForeignSet, GpuSlice, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, World},
 };
 use test_support::sim::Sim;
+
+use crate::stopwatch::Stopwatch;
 
 /// The maximum number of passes until nothing is left to do.
 const PASSES: usize = 60;
@@ -71,11 +73,11 @@ impl Operator {
     /// Makes a pass as the operator's loop does. The simulator's own work is not measured.
     pub fn pass(&mut self, sim: &mut Sim) -> Result<Measured> {
         self.mirrors.list(sim.world());
-        let started = Instant::now();
+        let started = Stopwatch::start()?;
         let observed = self.mirrors.world().context("not all kinds have been listed")?;
-        let world = started.elapsed();
+        let world = started.elapsed()?;
         let (mut pass, first) = Pass::begin(observed, sim.now, &mut sim.around(&mut self.memory, self.uptime));
-        let mut planned = started.elapsed();
+        let mut planned = started.elapsed()?;
         let (mut queue, mut requests) = (VecDeque::from(first), Requests::default());
         while let Some(request) = queue.pop_front() {
             requests.count(&request);
@@ -87,10 +89,10 @@ impl Operator {
                 question => sim.read(&question),
             };
             let is_planned = pass.plan().is_some();
-            let started = Instant::now();
+            let started = Stopwatch::start()?;
             queue.extend(pass.step(answer, &mut sim.around(&mut self.memory, self.uptime)));
             if !is_planned {
-                planned += started.elapsed();
+                planned += started.elapsed()?;
             }
         }
         let next = pass.next(&self.memory, self.uptime);
