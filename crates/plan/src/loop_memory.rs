@@ -5,6 +5,7 @@ pub mod labels;
 pub mod reads;
 pub mod retry;
 pub mod throttle;
+mod unhashed;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,6 +22,7 @@ use reads::Unread;
 use retry::Retry;
 use throttle::Overdue;
 use throttle::Throttle;
+use unhashed::Unhashed;
 
 use crate::{
     memo::Memo,
@@ -39,7 +41,7 @@ pub struct LoopState {
     busy: Busy,
     labels: Settling,
     /// What the last plan leaves for the next.
-    pub memo: Memo,
+    pub memo: Unhashed<Memo>,
     overdue: Overdue,
     retry: Retry,
     throttle: Throttle,

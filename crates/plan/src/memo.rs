@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    hash::{Hash, Hasher},
     sync::Arc,
 };
 
@@ -186,19 +185,6 @@ fn unmet_promises<'m>(most: &'m MostGpus, ground: &Ground<'_>) -> impl Iterator<
         promised.is_some_and(|promised| promised > most)
     };
     most.iter().filter(move |(pool, most)| is_unmet(pool, **most)).map(|(pool, _)| pool)
-}
-
-/// It changes no plan, so what remembers more is not another state of the loop.
-impl PartialEq for Memo {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Memo {}
-
-impl Hash for Memo {
-    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 impl Memo {

@@ -17,6 +17,7 @@ use gpu_operator_crd::{NodeName, gpunode::StageRevisions, keys, policy::Selector
 use crate::{
     ground::policies::by_precedence,
     inventory::{membership::governs, node_labels},
+    loop_memory::unhashed::Unhashed,
     time::Uptime,
     world::{NodeFacts, World},
 };
@@ -38,6 +39,8 @@ struct Settled {
     last: Deciding,
     /// When [`Self::last`] was first seen.
     since: Uptime,
+    /// The node with these labels.
+    seen: Unhashed<Option<Arc<NodeFacts>>>,
 }
 
 type Deciding = BTreeMap<Interned, Interned>;
@@ -51,24 +54,32 @@ impl Settling {
             of_pools.chain(&policy.spec.node_selector).flat_map(Selector::keys).cloned()
         });
         let selectors: BTreeSet<String> = selectors.collect();
-        let before = std::mem::replace(&mut self.selectors, selectors);
+        let former = std::mem::replace(&mut self.selectors, selectors);
+        let are_same_selectors = former == self.selectors;
         let mut known = std::mem::take(&mut self.nodes);
         let mut kept = Vec::new();
         for (name, node) in world.nodes.iter().filter(|(name, _)| has_stack(world, name)) {
+            let before = match known.remove(name) {
+                Some(settled) if are_same_selectors && settled.is_done_with(node) => {
+                    self.nodes.insert(name.clone(), settled);
+                    continue;
+                }
+                before => before.filter(|settled| settled.uid == node.uid),
+            };
             let labels = self.deciding(node);
-            let settled = known.remove(name).filter(|settled| settled.uid == node.uid);
-            let mut settled = settled.unwrap_or_else(|| Settled::new(node, labels.clone(), now));
+            let mut settled = before.unwrap_or_else(|| Settled::new(node, labels.clone(), now));
+            settled.seen = Unhashed(Some(Arc::clone(node)));
             settled.counts.retain(|key, _| self.decides(node, key));
-            let is_new = |key: &Interned| self.selectors.contains(key.as_str()) && !before.contains(key.as_str());
+            let is_new = |key: &Interned| self.selectors.contains(key.as_str()) && !former.contains(key.as_str());
             settled
                 .counts
                 .extend(labels.iter().filter(|(key, _)| is_new(key)).map(|(key, value)| (key.clone(), value.clone())));
             settled.see(labels, now);
             if settled.until().is_some() {
-                let former = settled.restored(node);
+                let kept_node = settled.restored(node);
                 // Between two policies or pools: without one before or now, the node has no pool to keep.
-                if [&former, node].iter().all(|node| policies.iter().any(|policy| governs(policy, node))) {
-                    kept.push((name.clone(), former));
+                if [&kept_node, node].iter().all(|node| policies.iter().any(|policy| governs(policy, node))) {
+                    kept.push((name.clone(), kept_node));
                 }
             }
             self.nodes.insert(name.clone(), settled);
@@ -102,7 +113,7 @@ fn has_stack(world: &World, node: &NodeName) -> bool {
 
 impl Settled {
     fn new(node: &NodeFacts, labels: Deciding, now: Uptime) -> Self {
-        Self { uid: node.uid.clone(), counts: labels.clone(), last: labels, since: now }
+        Self { uid: node.uid.clone(), counts: labels.clone(), last: labels, since: now, seen: Unhashed::default() }
     }
 
     fn see(&mut self, labels: Deciding, now: Uptime) {
@@ -112,6 +123,11 @@ impl Settled {
         if now.saturating_sub(self.since) >= GRACE {
             self.counts.clone_from(&self.last);
         }
+    }
+
+    /// Whether nothing has changed since the labels of the node were last read.
+    fn is_done_with(&self, node: &Arc<NodeFacts>) -> bool {
+        self.until().is_none() && self.seen.0.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, node))
     }
 
     fn until(&self) -> Option<Uptime> {

@@ -36,7 +36,7 @@ pub struct Planning {
 
 impl Planning {
     pub fn begin(world: World, now: Timestamp, around: &mut PassContext<'_>) -> Self {
-        let plan = around.carry.memo.plan(around.settings, around.catalogue, &world, now);
+        let plan = around.carry.memo.0.plan(around.settings, around.catalogue, &world, now);
         Self {
             requests: world.gpu_requests(),
             world,
@@ -102,7 +102,7 @@ impl Planning {
     }
 
     fn plan(&mut self, around: &mut PassContext<'_>) {
-        self.plan = around.carry.memo.plan(around.settings, around.catalogue, &self.world, self.now);
+        self.plan = around.carry.memo.0.plan(around.settings, around.catalogue, &self.world, self.now);
     }
 
     /// Returns other objects every [`ASK_AGAIN`]: until then, nodes that make progress are not left for others.

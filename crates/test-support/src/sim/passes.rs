@@ -50,7 +50,7 @@ impl Sim {
     /// Like [`Self::plan_for`], with a function that is called with the nodes whose pods each round lists.
     pub fn plan_asking(&self, world: World, mut lists: impl FnMut(&BTreeSet<NodeName>)) -> Plan {
         let mut carry = LoopState::default();
-        carry.memo = self.memo.take();
+        carry.memo.0 = self.memo.take();
         let mut around = self.around(&mut carry, Uptime::ZERO);
         let mut planning = Planning::begin(world, self.now, &mut around);
         while let Some(question) = planning.next(&mut around) {
@@ -60,7 +60,7 @@ impl Sim {
             planning.answer(self.read(&question), &mut around);
         }
         let (plan, world) = planning.take();
-        self.memo.replace(carry.memo);
+        self.memo.replace(carry.memo.0);
         self.assert_constant(&world);
         plan
     }
