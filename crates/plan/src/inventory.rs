@@ -6,9 +6,9 @@ pub mod membership;
 pub mod node_labels;
 pub mod records;
 
-use std::{collections::HashMap, ops::Deref};
+use std::{ops::Deref, sync::Arc};
 
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, Report, gpunode::StageRevisions};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, PolicyName, Report, gpunode::StageRevisions};
 use gpus::Discovery;
 use k8s_openapi::jiff::Timestamp;
 use membership::{GoverningPool, Unmanaged, governs, name_of, opted_out};
@@ -93,12 +93,11 @@ impl<'w> Deref for UnmanagedNode<'w> {
 /// Nodes with objects that cannot be parsed are left out, and so left unchanged.
 pub fn take<'w>(ground: &'w Ground<'w>, world: &'w World) -> Fleet<'w, GovernedNode<'w>> {
     let catalogue = ground.catalogue();
-    let mut pods = pods_by_node(world);
     let mut fleet = Fleet { world, ground, governed: Vec::new(), unmanaged: Vec::new() };
     for (name, node) in world.nodes.iter().filter(|(name, _)| !world.is_unreadable(name)) {
         let gpu_node = records::gpu_node_of(world, node);
         let report = records::current_report(node, gpu_node);
-        let pods = pods.remove(name).unwrap_or_default();
+        let pods: Vec<_> = world.pods.on(name).map(Arc::as_ref).collect();
         let have = records::current_revisions(ground.daemon_sets, node, gpu_node, &pods);
         let known = KnownNode { node, gpu_node, report, have, pods };
         let Some(discovery) = gpus::discover(catalogue, node, gpu_node) else {
@@ -120,12 +119,4 @@ pub fn take<'w>(ground: &'w Ground<'w>, world: &'w World) -> Fleet<'w, GovernedN
         }
     }
     fleet
-}
-
-pub fn pods_by_node(world: &World) -> HashMap<&NodeName, Vec<&PodFacts>> {
-    let mut by_node: HashMap<&NodeName, Vec<&PodFacts>> = HashMap::new();
-    for pod in world.pods.values() {
-        by_node.entry(&pod.node).or_default().push(pod);
-    }
-    by_node
 }

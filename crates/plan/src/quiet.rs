@@ -3,7 +3,7 @@
 //! new
 //! revision already, and its pods need no operator. Another operator continues from there.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeSpec, NodeName,
@@ -14,7 +14,7 @@ use gpu_operator_crd::{
 
 use crate::{
     clock::Clock,
-    inventory::{membership::name_of, pods_by_node, records},
+    inventory::{membership::name_of, records},
     output::{
         body::Body,
         gpu_node,
@@ -45,9 +45,8 @@ pub fn plan(world: &World, clock: &Clock) -> Plan {
         }
         plan.statuses.insert(name_of(policy), status);
     }
-    let mut pods = pods_by_node(world);
     for (name, node) in &world.nodes {
-        let pods = pods.remove(name).unwrap_or_default();
+        let pods: Vec<_> = world.pods.on(name).map(Arc::as_ref).collect();
         let updates_begun = unused.get(name).copied().unwrap_or_default();
         plan.writes.extend(writes_of_node(world, node, &pods, updates_begun));
     }
