@@ -213,7 +213,7 @@ impl Objects {
         if pod.metadata.namespace.as_ref() == Some(&self.namespace)
             && let Some(facts) = PodFacts::of(&pod)
         {
-            self.world.pods.insert(pod.name_any(), Arc::new(facts));
+            self.world.pods.insert(Arc::new(facts));
         }
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         if phase == Some("Succeeded") || phase == Some("Failed") {

@@ -5,6 +5,7 @@
 
 #[cfg(feature = "admin")]
 pub mod admin;
+pub mod copy_on_write;
 pub mod interned;
 pub mod mig_layout;
 pub mod mirror;

@@ -2,8 +2,38 @@
 
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc};
 
+use crate::copy_on_write::CopyOnWrite;
+
 /// What is known of all objects of one kind, by name.
-pub type Facts<F, N = String> = BTreeMap<N, Arc<F>>;
+pub type Facts<F, N = String> = CopyOnWrite<BTreeMap<N, Arc<F>>>;
+
+/// The facts of all objects of one kind, in the form in which they are handed over and read.
+pub trait View<F, N>: Clone + Default {
+    /// Sets the facts of one object.
+    fn put(&mut self, name: &N, fact: &Arc<F>);
+
+    fn remove(&mut self, name: &N);
+}
+
+impl<F, N: Ord + Clone> View<F, N> for BTreeMap<N, Arc<F>> {
+    fn put(&mut self, name: &N, fact: &Arc<F>) {
+        self.insert(name.clone(), Arc::clone(fact));
+    }
+
+    fn remove(&mut self, name: &N) {
+        Self::remove(self, name);
+    }
+}
+
+impl<F, N, V: View<F, N>> View<F, N> for CopyOnWrite<V> {
+    fn put(&mut self, name: &N, fact: &Arc<F>) {
+        V::put(self, name, fact);
+    }
+
+    fn remove(&mut self, name: &N) {
+        V::remove(self, name);
+    }
+}
 
 /// A resource version. Since 1.35, Kubernetes guarantees what was already true before: the larger number is the newer version.
 /// Zero if the object has none.
@@ -11,12 +41,16 @@ pub type Version = u64;
 
 /// A mirror of one kind, with facts of type `F` and names of type `N`.
 #[derive(Clone, Debug)]
-pub struct Mirror<F, N = String> {
+pub struct Mirror<F, N = String, V = Facts<F, N>> {
     /// The maximum number of objects that it holds; more are ignored.
     most: usize,
     /// Whether the kind has been listed once.
     synced: bool,
     known: BTreeMap<N, Known<F>>,
+    /// The facts of [`Self::known`], without versions and sources, which change more often. Readers share them. The first change in the
+    /// meantime copies the map, not the facts: at most one copy for each reader, which each would need otherwise. A pass
+    /// of the operator reads them only while it plans, and makes its writes without them.
+    view: V,
     /// The newest version that the watch has sent. A watch sends the versions of all objects of its kind in order.
     seen: Version,
     /// The list in progress.
@@ -50,16 +84,16 @@ struct Listing {
     newest: Version,
 }
 
-impl<F, N> Default for Mirror<F, N> {
+impl<F, N, V: View<F, N>> Default for Mirror<F, N, V> {
     fn default() -> Self {
         Self::of_at_most(usize::MAX)
     }
 }
 
-impl<F, N> Mirror<F, N> {
+impl<F, N, V: View<F, N>> Mirror<F, N, V> {
     /// Creates a mirror that holds at most this many objects, for kinds whose number is unbounded and that need not be complete.
     pub fn of_at_most(most: usize) -> Self {
-        Self { most, synced: false, known: BTreeMap::new(), seen: 0, listing: None }
+        Self { most, synced: false, known: BTreeMap::new(), view: V::default(), seen: 0, listing: None }
     }
 
     /// Returns whether it holds as many objects as it may, so that there may be others.
@@ -72,11 +106,10 @@ impl<F, N> Mirror<F, N> {
     }
 }
 
-impl<F: PartialEq, N: Ord + Clone> Mirror<F, N> {
+impl<F: PartialEq, N: Ord, V: View<F, N>> Mirror<F, N, V> {
     /// Returns the current facts, or `None` until the kind has been listed.
-    pub fn facts(&self) -> Option<Facts<F, N>> {
-        let facts = || self.known.iter().map(|(name, known)| (name.clone(), Arc::clone(&known.fact))).collect();
-        self.synced.then(facts)
+    pub fn facts(&self) -> Option<V> {
+        self.synced.then(|| self.view.clone())
     }
 
     /// Returns the facts of one object, or `None` if they are unknown.
@@ -112,7 +145,12 @@ impl<F: PartialEq, N: Ord + Clone> Mirror<F, N> {
     /// since, according to the answer to a write, stays.
     pub fn remove(&mut self, name: &N, version: Version) -> bool {
         self.seen = self.seen.max(version);
-        self.known.get(name).is_some_and(|known| known.version <= version) && self.known.remove(name).is_some()
+        let goes = self.known.get(name).is_some_and(|known| known.version <= version);
+        if goes {
+            self.known.remove(name);
+            self.view.remove(name);
+        }
+        goes
     }
 
     /// Begins a list of all objects. Known facts are kept until the list is complete.
@@ -137,10 +175,16 @@ impl<F: PartialEq, N: Ord + Clone> Mirror<F, N> {
     pub fn end_list(&mut self) -> bool {
         let before = self.known.len();
         self.seen = self.listing.take().unwrap_or_default().newest;
-        self.known.retain(|_, known| match known.source {
-            Source::Earlier => false,
-            Source::List => true,
-            Source::Later => known.version > self.seen,
+        self.known.retain(|name, known| {
+            let stays = match known.source {
+                Source::Earlier => false,
+                Source::List => true,
+                Source::Later => known.version > self.seen,
+            };
+            if !stays {
+                self.view.remove(name);
+            }
+            stays
         });
         let first = !std::mem::replace(&mut self.synced, true);
         first || self.known.len() != before
@@ -152,7 +196,9 @@ impl<F: PartialEq, N: Ord + Clone> Mirror<F, N> {
         let Some(known) = self.known.get_mut(&name) else {
             let has_room = is_listed || self.known.len() < self.most;
             if has_room {
-                self.known.insert(name, Known { version, source, fact: Arc::new(fact) });
+                let fact = Arc::new(fact);
+                self.view.put(&name, &fact);
+                self.known.insert(name, Known { version, source, fact });
             }
             return has_room;
         };
@@ -167,6 +213,7 @@ impl<F: PartialEq, N: Ord + Clone> Mirror<F, N> {
         let changed = *known.fact != fact;
         if changed {
             known.fact = Arc::new(fact);
+            self.view.put(&name, &known.fact);
         }
         changed
     }
@@ -222,7 +269,7 @@ mod tests {
     }
 
     fn names<F: PartialEq>(mirror: &Mirror<F>) -> Vec<String> {
-        mirror.facts().unwrap_or_default().into_keys().collect()
+        mirror.facts().unwrap_or_default().keys().cloned().collect()
     }
 
     #[test]
@@ -237,6 +284,24 @@ mod tests {
         assert!(list(&mut mirror, []), "a removed object is a change");
         assert!(names(&mirror).is_empty());
         assert!(list(&mut Mirror::<i32>::default(), []), "the kind is known from then on");
+    }
+
+    #[test]
+    fn facts_are_copied_only_if_they_change_while_read() {
+        let address = |mirror: &Mirror<i32>| std::ptr::from_ref(&*mirror.facts().unwrap());
+        let mut mirror = Mirror::default();
+        list(&mut mirror, [("a", 1, 1), ("b", 1, 1)]);
+        let read = mirror.facts().unwrap();
+        mirror.set("a".into(), 2, 1);
+        list(&mut mirror, [("a", 3, 1), ("b", 3, 1)]);
+        assert_eq!(address(&mirror), std::ptr::from_ref(&*read), "only versions changed");
+        mirror.set("a".into(), 4, 2);
+        mirror.remove(&"b".into(), 5);
+        assert_eq!((read.len(), *read["a"]), (2, 1));
+        assert_eq!((names(&mirror), mirror.get("a")), (vec!["a".to_owned()], Some(&2)));
+        let copy = address(&mirror);
+        mirror.set("a".into(), 6, 3);
+        assert_eq!(address(&mirror), copy, "the copy has no reader");
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub fn reasons(spec: &str, world: &World) -> Vec<Mistake> {
 
 pub fn world(policy: &str) -> World {
     let policy = ClusterGpuPolicy::new("all", serde_yaml::from_str(policy).unwrap());
-    World { policies: [("all".into(), Arc::new(policy))].into(), ..World::default() }
+    World { policies: [("all".into(), Arc::new(policy))].into_iter().collect(), ..World::default() }
 }
 
 pub fn node(world: &mut World, name: &str, model: &str, gpus: u32) {

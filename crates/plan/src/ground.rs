@@ -11,7 +11,7 @@ use std::{
 };
 
 use foreign_stacks::ForeignStacks;
-use gpu_operator_crd::{NodeName, PolicyName, PoolName};
+use gpu_operator_crd::{PolicyName, PoolName};
 use policies::{AddedModels, PolicyPools};
 use pull_error::lacks_image;
 
@@ -33,7 +33,6 @@ pub struct Ground<'w> {
     pub policies: Vec<PolicyPools<'w>>,
     /// Of this operator.
     pub daemon_sets: &'w BTreeMap<String, Arc<DaemonSetFacts>>,
-    pods: PodsByNode<'w>,
     pub third_party: ForeignStacks<'w>,
     /// The beginning of the names of the preflight pods for each revision whose driver image does not exist.
     pub missing_images: BTreeSet<&'w str>,
@@ -51,21 +50,11 @@ impl<'w> Ground<'w> {
             models: AddedModels::of(catalogue, &policies),
             policies: policies.into_iter().map(PolicyPools::of).collect(),
             daemon_sets: &world.daemon_sets,
-            pods: pods_by_node(world),
             third_party: ForeignStacks::of(world, namespace),
             missing_images: missing_images(world),
             agent_refusal: agent_refusal(world, &refusals),
             refusals,
         }
-    }
-
-    /// Returns the pods of this operator on a node, in the order of their names.
-    pub fn pods_on(&self, node: &NodeName) -> impl Iterator<Item = &'w Arc<PodFacts>> + use<'w, '_> {
-        self.pods.get(node).into_iter().flatten().copied()
-    }
-
-    pub fn pods_by_node(&self) -> impl Iterator<Item = (&'w NodeName, Vec<&'w PodFacts>)> {
-        self.pods.iter().map(|(node, pods)| (*node, pods.iter().map(|pod| &***pod).collect()))
     }
 
     /// Returns the settings of a named pool, or of the implicit pool of a model.
@@ -80,16 +69,6 @@ impl<'w> Ground<'w> {
     pub fn catalogue(&self) -> &Catalogue {
         &self.models.catalogue
     }
-}
-
-type PodsByNode<'w> = HashMap<&'w NodeName, Vec<&'w Arc<PodFacts>>>;
-
-pub fn pods_by_node(world: &World) -> PodsByNode<'_> {
-    let mut by_node = PodsByNode::new();
-    for pod in world.pods.values() {
-        by_node.entry(&pod.node).or_default().push(pod);
-    }
-    by_node
 }
 
 /// Returns the errors for DaemonSets of which no pod was accepted since: a rejection, or that of a webhook that does not answer. A quota

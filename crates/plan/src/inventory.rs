@@ -102,7 +102,7 @@ pub fn take<'w>(
     for (name, node) in nodes {
         let gpu_node = records::gpu_node_of(world, node);
         let report = records::current_report(node, gpu_node);
-        let pods = ground.pods_on(name).map(Arc::as_ref).collect::<Vec<_>>();
+        let pods: Vec<_> = world.pods.on(name).map(Arc::as_ref).collect();
         let have = records::current_revisions(ground.daemon_sets, node, gpu_node, &pods);
         let known = KnownNode { node, gpu_node, report, have, pods };
         let Some(discovery) = gpus::discover(catalogue, node, gpu_node) else {

@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use gpu_operator_common::mirror::Facts;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, PoolName};
 
 use crate::{
@@ -51,7 +52,7 @@ impl NodeInput {
         Self {
             node: Arc::clone(node),
             gpu_node: world.gpu_nodes.get(&node.name).cloned(),
-            pods: ground.pods_on(&node.name).cloned().collect(),
+            pods: world.pods.on(&node.name).cloned().collect(),
             foreign_pods: ground.third_party.pods_on(&node.name).cloned().collect(),
             has_slices: ground.third_party.has_slices(&node.name),
         }
@@ -64,7 +65,7 @@ impl NodeInput {
         };
         is_same(&self.node, node)
             && gpu_node
-            && are_same(&self.pods, ground.pods_on(&node.name))
+            && are_same(&self.pods, world.pods.on(&node.name))
             && are_same(&self.foreign_pods, ground.third_party.pods_on(&node.name))
             && self.has_slices == ground.third_party.has_slices(&node.name)
     }
@@ -84,7 +85,7 @@ struct GroundKey {
     settings: Settings,
     /// Those that are being deleted, too.
     policies: Vec<Arc<ClusterGpuPolicy>>,
-    daemon_sets: BTreeMap<String, Arc<DaemonSetFacts>>,
+    daemon_sets: Facts<DaemonSetFacts>,
     third_party: Vec<(String, ForeignSet)>,
     missing_images: BTreeSet<String>,
     refusals: BTreeMap<String, String>,

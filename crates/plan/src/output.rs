@@ -23,7 +23,7 @@ pub mod unmanaged;
 pub mod urgency;
 pub mod write;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use gpu_operator_crd::reason::Reason;
 
@@ -64,7 +64,8 @@ pub fn assemble<'f>(
     runtime_classes::add(&mut plan, world, fleet.variants.all().map(|(_, variant)| variant));
     plan.writes.extend(one_off_pods::validation_pods_to_delete(fleet));
     plan.writes.extend(one_off_pods::preflight_pods_to_delete(rollout, world));
-    for (_, pods) in fleet.ground.pods_by_node().filter(|(node, _)| !fleet.is_settled(node)) {
+    for node in world.pods.nodes().filter(|node| !fleet.is_settled(node)) {
+        let pods: Vec<_> = world.pods.on(node).map(Arc::as_ref).collect();
         plan.writes.extend(recreate_pods::pods_to_recreate(world, &pods, clock).map(Write::delete_pod));
     }
     // Both would place pods on the same nodes by the same labels.

@@ -3,7 +3,7 @@
 //! new
 //! revision already, and its pods need no operator. Another operator continues from there.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNodeSpec, NodeName,
@@ -14,7 +14,6 @@ use gpu_operator_crd::{
 
 use crate::{
     clock::Clock,
-    ground::pods_by_node,
     inventory::{membership::name_of, records},
     output::{
         body::Body,
@@ -46,9 +45,8 @@ pub fn plan(world: &World, clock: &Clock) -> Plan {
         }
         plan.statuses.insert(name_of(policy), status);
     }
-    let pods = pods_by_node(world);
     for (name, node) in &world.nodes {
-        let pods: Vec<_> = pods.get(name).into_iter().flatten().map(|pod| &***pod).collect();
+        let pods: Vec<_> = world.pods.on(name).map(Arc::as_ref).collect();
         let updates_begun = unused.get(name).copied().unwrap_or_default();
         plan.writes.extend(writes_of_node(world, node, &pods, updates_begun));
     }

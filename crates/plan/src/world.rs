@@ -12,14 +12,13 @@ mod obstacles;
 mod partial;
 mod placement;
 mod pod;
+mod pods;
 mod resources;
 mod taint;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
+use gpu_operator_common::{copy_on_write::CopyOnWrite, mirror::Facts};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::ResourceExt;
@@ -37,32 +36,34 @@ pub use obstacles::{Concern, HeldWrite};
 pub use partial::Partial;
 pub use placement::Placement;
 pub use pod::{ContainerFacts, ContainerState, Deletion, Exit, PodEnd, PodFacts, Role};
+pub use pods::Pods;
 pub use resources::{ResourceLayout, Resources, is_gpu};
 pub use taint::{Lift, OwnTaint, TaintFact, TaintWrite};
 
 /// The ends of the logs of validation pods, or why they cannot be read, by pod.
 pub type LogTails = BTreeMap<String, Result<String, String>>;
 
-/// Everything the plan knows about the cluster. Keys that are strings are names of objects.
+/// Everything the plan knows about the cluster. Keys that are strings are names of objects. What mirrors hand over is not copied for a
+/// pass; see [`CopyOnWrite`].
 #[derive(Clone, Debug, Default)]
 pub struct World {
-    pub policies: BTreeMap<PolicyName, Arc<ClusterGpuPolicy>>,
+    pub policies: Facts<ClusterGpuPolicy, PolicyName>,
     /// All nodes, with or without GPUs.
-    pub nodes: BTreeMap<NodeName, Arc<NodeFacts>>,
-    pub gpu_nodes: BTreeMap<NodeName, Arc<GpuNode>>,
+    pub nodes: Facts<NodeFacts, NodeName>,
+    pub gpu_nodes: Facts<GpuNode, NodeName>,
     /// The DaemonSets of this operator.
-    pub daemon_sets: BTreeMap<String, Arc<DaemonSetFacts>>,
+    pub daemon_sets: Facts<DaemonSetFacts>,
     /// DaemonSets that claim to be part of a third-party GPU stack, by namespace and name.
-    pub foreign_sets: BTreeMap<String, Arc<ForeignSet>>,
+    pub foreign_sets: Facts<ForeignSet>,
     /// Third-party pods that are evidence of a GPU stack on their node, by node, namespace and name.
-    pub foreign_pods: BTreeMap<String, Arc<ForeignPod>>,
+    pub foreign_pods: Facts<ForeignPod>,
     /// The slices of GPUs that DRA drivers allocate, by name.
-    pub gpu_slices: BTreeMap<String, Arc<GpuSlice>>,
+    pub gpu_slices: Facts<GpuSlice>,
     /// Pods of this operator's DaemonSets and of the probe, and validation pods.
-    pub pods: BTreeMap<String, Arc<PodFacts>>,
+    pub pods: CopyOnWrite<Pods>,
     /// The API server's last rejection of a DaemonSet's pods, by DaemonSet, and kubelet's of a pod's volumes, by pod.
-    pub refusals: BTreeMap<String, Arc<Refusal>>,
-    pub runtime_classes: BTreeMap<String, Arc<RuntimeClassFacts>>,
+    pub refusals: Facts<Refusal>,
+    pub runtime_classes: Facts<RuntimeClassFacts>,
     /// Answers to [`crate::output::write::Questions::gpu_pods`]. If a node is not a key, its pods have not been queried.
     pub gpu_pods: BTreeMap<NodeName, GpuPods>,
     /// Nodes whose pods are queried even if their probes report pods that have GPUs.

@@ -22,7 +22,7 @@ use std::{
     sync::Arc,
 };
 
-use gpu_operator_common::interned::Interned;
+use gpu_operator_common::{interned::Interned, mirror::Facts};
 use gpu_operator_crd::{
     ClusterGpuPolicy, ClusterGpuPolicyStatus, GpuNode, GpuNodeSpec, GpuNodeStatus, NodeName, PolicyName, Report,
     policy::Stage,
@@ -250,7 +250,7 @@ impl Sim {
 
     /// Returns the world as the operator's mirrors show it.
     pub fn world(&self) -> World {
-        fn arcs<N: Ord + Clone, T: Clone>(map: &BTreeMap<N, T>) -> BTreeMap<N, Arc<T>> {
+        fn arcs<N: Ord + Clone, T: Clone>(map: &BTreeMap<N, T>) -> Facts<T, N> {
             map.iter().map(|(name, value)| (name.clone(), Arc::new(value.clone()))).collect()
         }
         let existing = |name: &&PolicyName| self.policies.contains_key(name);
@@ -281,7 +281,7 @@ impl Sim {
                 .filter_map(|pod| Some((ForeignPod::key(pod)?, Arc::new(ForeignPod::of(pod)?))))
                 .collect(),
             gpu_slices: arcs(&self.gpu_slices),
-            pods: arcs(&self.pods),
+            pods: self.pods.values().cloned().map(Arc::new).collect(),
             runtime_classes: arcs(&self.runtime_classes),
             refusals: arcs(&self.refusals),
             unreadable_policies,

@@ -1,11 +1,18 @@
 //! The facts that the mirrors hold: from which objects they are read, and when this operator first observed the times in them.
 
-use std::{fmt::Debug, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    sync::Arc,
+};
 
-use gpu_operator_common::mirror::Mirror;
+use gpu_operator_common::{
+    copy_on_write::CopyOnWrite,
+    mirror::{Facts, Mirror, View},
+};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
 use gpu_operator_plan::world::{
-    ContainerState, DaemonSetFacts, ForeignPod, ForeignSet, GpuSlice, NodeFacts, ObservedTime, PodFacts, Refusal,
+    ContainerState, DaemonSetFacts, ForeignPod, ForeignSet, GpuSlice, NodeFacts, ObservedTime, PodFacts, Pods, Refusal,
     ResourceSlice, RuntimeClassFacts, TrimmedNode, TrimmedPod,
 };
 use k8s_openapi::{
@@ -38,6 +45,8 @@ pub type Reading<F> = Option<(<F as Fact>::Name, Option<F>)>;
 pub trait Fact: Clone + Debug + PartialEq + Send + Sync + 'static {
     type Object: Resource<DynamicType = ()> + DeserializeOwned;
     type Name: Ord + Clone + Debug + Send + Sync;
+    /// The facts of all objects as the plan reads them, so that nothing is left to do when a pass begins.
+    type View: View<Self, Self::Name> + Debug + Send + Sync;
     const MOST: usize = usize::MAX;
     /// The maximum number of elements of an object's lists and maps. An object with more has no facts.
     const MAX_ELEMENTS: usize = usize::MAX;
@@ -51,6 +60,8 @@ pub trait Fact: Clone + Debug + PartialEq + Send + Sync + 'static {
         Vec::new()
     }
 }
+
+pub type MirrorOf<F> = Mirror<F, <F as Fact>::Name, <F as Fact>::View>;
 
 /// What a mirror reads from an object while it is parsed.
 #[derive(Clone, Debug)]
@@ -70,9 +81,39 @@ impl<F: Fact> Extract for Read<F> {
 /// not be mistaken for a missing object.
 pub type Readable<K> = Option<Arc<K>>;
 
+/// The objects that could be parsed, and the names of the others.
+#[derive(Clone, Debug)]
+pub struct Parsed<K, N> {
+    pub readable: Facts<K, N>,
+    pub unreadable: BTreeSet<N>,
+}
+
+impl<K, N> Default for Parsed<K, N> {
+    fn default() -> Self {
+        Self { readable: Facts::default(), unreadable: BTreeSet::new() }
+    }
+}
+
+impl<K: Clone, N: Ord + Clone> View<Readable<K>, N> for Parsed<K, N> {
+    fn put(&mut self, name: &N, fact: &Arc<Readable<K>>) {
+        self.remove(name);
+        match &**fact {
+            Some(object) => self.readable.put(name, object),
+            None => drop(self.unreadable.insert(name.clone())),
+        }
+    }
+
+    fn remove(&mut self, name: &N) {
+        if !self.unreadable.remove(name) {
+            BTreeMap::remove(&mut self.readable, name);
+        }
+    }
+}
+
 impl Fact for Readable<ClusterGpuPolicy> {
     type Object = Guarded<ClusterGpuPolicy>;
     type Name = PolicyName;
+    type View = Parsed<ClusterGpuPolicy, PolicyName>;
 
     fn read(policy: Self::Object) -> Reading<Self> {
         Some((policy.name_any().into(), Some(readable(policy))))
@@ -82,6 +123,7 @@ impl Fact for Readable<ClusterGpuPolicy> {
 impl Fact for Readable<GpuNode> {
     type Object = Guarded<GpuNode>;
     type Name = NodeName;
+    type View = Parsed<GpuNode, NodeName>;
 
     fn read(gpu_node: Self::Object) -> Reading<Self> {
         Some((gpu_node.name_any().into(), Some(readable(gpu_node))))
@@ -91,6 +133,7 @@ impl Fact for Readable<GpuNode> {
 impl Fact for NodeFacts {
     type Object = TrimmedNode;
     type Name = NodeName;
+    type View = Facts<Self, NodeName>;
     const NEEDS_FIELDS: bool = true;
 
     fn read(node: TrimmedNode) -> Reading<Self> {
@@ -105,6 +148,7 @@ impl Fact for NodeFacts {
 impl Fact for PodFacts {
     type Object = Pod;
     type Name = String;
+    type View = CopyOnWrite<Pods>;
     const MAX_ELEMENTS: usize = MAX_ELEMENTS;
 
     fn read(pod: Pod) -> Reading<Self> {
@@ -130,6 +174,7 @@ impl Fact for PodFacts {
 impl Fact for DaemonSetFacts {
     type Object = DaemonSet;
     type Name = String;
+    type View = Facts<Self>;
     const NEEDS_FIELDS: bool = true;
 
     fn read(set: DaemonSet) -> Reading<Self> {
@@ -140,6 +185,7 @@ impl Fact for DaemonSetFacts {
 impl Fact for ForeignSet {
     type Object = DaemonSet;
     type Name = String;
+    type View = Facts<Self>;
     const MOST: usize = MAX_FOREIGN_SETS;
     const MAX_ELEMENTS: usize = MAX_ELEMENTS;
 
@@ -151,6 +197,7 @@ impl Fact for ForeignSet {
 impl Fact for ForeignPod {
     type Object = TrimmedPod;
     type Name = String;
+    type View = Facts<Self>;
     const MOST: usize = MAX_FOREIGN_PODS;
     const MAX_ELEMENTS: usize = MAX_ELEMENTS;
 
@@ -162,6 +209,7 @@ impl Fact for ForeignPod {
 impl Fact for GpuSlice {
     type Object = ResourceSlice;
     type Name = String;
+    type View = Facts<Self>;
     const MOST: usize = MAX_GPU_SLICES;
     const MAX_ELEMENTS: usize = MAX_ELEMENTS;
 
@@ -173,6 +221,7 @@ impl Fact for GpuSlice {
 impl Fact for RuntimeClassFacts {
     type Object = RuntimeClass;
     type Name = String;
+    type View = Facts<Self>;
 
     fn read(class: RuntimeClass) -> Reading<Self> {
         Some((class.name_any(), Some(Self::of(&class))))
@@ -182,6 +231,7 @@ impl Fact for RuntimeClassFacts {
 impl Fact for Refusal {
     type Object = Event;
     type Name = String;
+    type View = Facts<Self>;
     const MOST: usize = MAX_REFUSALS;
     const MAX_ELEMENTS: usize = MAX_ELEMENTS;
 
@@ -217,7 +267,7 @@ fn trimmed<K: Resource>(mut object: K) -> K {
 }
 
 /// Records when the times in facts were first observed: `now`, or as in the facts of the mirror.
-pub fn observe<F: Fact>(fact: &mut F, name: &F::Name, mirror: &Mirror<F, F::Name>, now: Timestamp) {
+pub fn observe<F: Fact>(fact: &mut F, name: &F::Name, mirror: &MirrorOf<F>, now: Timestamp) {
     let before = mirror.get(name).filter(|known| *known != fact).cloned();
     let before = before.map(|mut known| known.times().into_iter().map(|time| *time).collect::<Vec<_>>());
     // An object that is new since the first list has been observed from its beginning.
@@ -231,6 +281,27 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_is_readable_may_become_unreadable_and_vice_versa() {
+        let mut parsed = Parsed::<&str, u8>::default();
+        for (name, change, readable, unreadable) in [
+            (1, Some(Some("before")), vec![(1, "before")], vec![]),
+            (1, Some(Some("after")), vec![(1, "after")], vec![]),
+            (2, Some(None), vec![(1, "after")], vec![2]),
+            (1, Some(None), vec![], vec![1, 2]),
+            (2, Some(Some("read")), vec![(2, "read")], vec![1]),
+            (1, None, vec![(2, "read")], vec![]),
+            (2, None, vec![], vec![]),
+        ] {
+            match change {
+                Some(object) => parsed.put(&name, &Arc::new(object.map(Arc::new))),
+                None => parsed.remove(&name),
+            }
+            let known: Vec<_> = parsed.readable.iter().map(|(name, object)| (*name, **object)).collect();
+            assert_eq!((known, &parsed.unreadable), (readable, &unreadable.into_iter().collect()));
+        }
+    }
 
     #[test]
     fn only_the_reports_time_is_kept_of_the_managed_fields() {

@@ -1,11 +1,11 @@
 //! All mirrors, what they have in common, what is learned from the answers to writes, and which CRDs are outdated.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-use gpu_operator_common::mirror::{Facts, Mirror, Version};
+use gpu_operator_common::mirror::{Mirror, Version};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, SchemaMismatch, schema_revision::crd_names};
 use gpu_operator_plan::{
     output::{
@@ -25,7 +25,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use super::fact::{Fact, Readable, observe};
+use super::fact::{Fact, MirrorOf, Parsed, Readable, observe};
 use crate::extract::Guarded;
 
 pub fn version(object: &impl ResourceExt) -> Version {
@@ -34,7 +34,7 @@ pub fn version(object: &impl ResourceExt) -> Version {
 
 /// A mirror that a watch keeps up to date and the loop reads.
 #[derive(Debug)]
-pub struct Shared<F: Fact>(RwLock<Mirror<F, F::Name>>);
+pub struct Shared<F: Fact>(RwLock<MirrorOf<F>>);
 
 impl<F: Fact> Default for Shared<F> {
     fn default() -> Self {
@@ -43,11 +43,11 @@ impl<F: Fact> Default for Shared<F> {
 }
 
 impl<F: Fact> Shared<F> {
-    pub fn read(&self) -> RwLockReadGuard<'_, Mirror<F, F::Name>> {
+    pub fn read(&self) -> RwLockReadGuard<'_, MirrorOf<F>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn write(&self) -> RwLockWriteGuard<'_, Mirror<F, F::Name>> {
+    pub fn write(&self) -> RwLockWriteGuard<'_, MirrorOf<F>> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -59,7 +59,7 @@ impl<F: Fact> Shared<F> {
     }
 }
 
-type Put<F> = fn(&mut Mirror<F, <F as Fact>::Name>, <F as Fact>::Name, Version, F) -> bool;
+type Put<F> = fn(&mut MirrorOf<F>, <F as Fact>::Name, Version, F) -> bool;
 
 /// The clock by which facts are observed.
 #[derive(Debug)]
@@ -159,10 +159,12 @@ impl Mirrors {
         if !self.may_lead() {
             return None;
         }
-        let (policies, unreadable_policies) = readable(self.policies.read().facts()?);
-        let (gpu_nodes, unreadable_gpu_nodes) = readable(self.gpu_nodes.read().facts()?);
+        let Parsed { readable: policies, unreadable: unreadable_policies } = self.policies.read().facts()?;
+        let Parsed { readable: gpu_nodes, unreadable: unreadable_gpu_nodes } = self.gpu_nodes.read().facts()?;
         let mut refusals = self.refusals.read().facts()?;
-        refusals.extend(self.unmounted.read().facts()?);
+        for (pod, refusal) in &self.unmounted.read().facts()? {
+            refusals.insert(pod.clone(), Arc::clone(refusal));
+        }
         Some(World {
             policies,
             unreadable_policies,
@@ -239,19 +241,6 @@ pub enum Answer {
     Nothing,
 }
 
-/// Returns the objects that could be parsed, and the names of the others.
-fn readable<K, N: Ord>(facts: Facts<Readable<K>, N>) -> (Facts<K, N>, BTreeSet<N>) {
-    let mut unreadable = BTreeSet::new();
-    let mut readable = BTreeMap::new();
-    for (name, fact) in facts {
-        match &*fact {
-            Some(object) => drop(readable.insert(name, Arc::clone(object))),
-            None => drop(unreadable.insert(name)),
-        }
-    }
-    (readable, unreadable)
-}
-
 /// The CRDs about which the API server has answered, by name. One that is older than this operator has an entry with the difference.
 #[derive(Debug, Default)]
 struct Crds(RwLock<BTreeMap<&'static str, Option<SchemaMismatch>>>);
@@ -274,6 +263,7 @@ impl Crds {
 
 #[cfg(test)]
 mod tests {
+    use gpu_operator_common::mirror::Facts;
     use gpu_operator_plan::world::ObservedTime;
 
     use super::*;
@@ -286,6 +276,7 @@ mod tests {
     impl Fact for Began {
         type Object = Pod;
         type Name = String;
+        type View = Facts<Self>;
 
         fn read(_: Pod) -> Reading<Self> {
             None

@@ -103,8 +103,8 @@ fn write_ledger(world: &mut World, policy: &PolicyName, content: Content) -> boo
 fn pull(world: &mut World, name: String, pod: &PreflightPod) -> bool {
     let ended = || ContainerState::Ended(Exit { code: 0, message: String::new() });
     let containers = pod.images.iter().map(|image| container(&image.container, ended())).collect();
-    let facts = PodFacts { containers, ..pod_on(&pod.node, Role::Preflight, name.clone()) };
-    let before = world.pods.insert(name, Arc::new(facts.clone()));
+    let facts = PodFacts { containers, ..pod_on(&pod.node, Role::Preflight, name) };
+    let before = world.pods.insert(Arc::new(facts.clone()));
     before.is_none_or(|before| *before != facts)
 }
 
@@ -165,13 +165,16 @@ fn arrive(world: &mut World, node: &NodeName, mut spec: GpuNodeSpec, revisions: 
     if let Some(pods) = world.gpu_pods.get_mut(node) {
         pods.users.clear();
     }
-    world.pods.retain(|_, pod| pod.node != *node || !matches!(pod.role, Role::Operand(_)));
+    let operands = world.pods.on(node).filter(|pod| matches!(pod.role, Role::Operand(_)));
+    for name in operands.map(|pod| pod.name.clone()).collect::<Vec<_>>() {
+        world.pods.remove(&name);
+    }
     for stage in Stage::ALL {
         if let Some(revision) = revisions.get(stage) {
             let (name, role) = (format!("{}@{node}", stage.as_str()), Role::Operand(stage));
             let containers = vec![container(stage.as_str(), ContainerState::Running(None))];
-            let pod = PodFacts { revision: Some(revision.clone()), containers, ..pod_on(node, role, name.clone()) };
-            world.pods.insert(name, Arc::new(pod));
+            let pod = PodFacts { revision: Some(revision.clone()), containers, ..pod_on(node, role, name) };
+            world.pods.insert(Arc::new(pod));
         }
     }
 }

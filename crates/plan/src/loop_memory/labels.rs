@@ -84,7 +84,10 @@ impl Settling {
             }
             self.nodes.insert(name.clone(), settled);
         }
-        world.nodes.extend(kept.into_iter().map(|(name, node)| (name, Arc::new(node))));
+        // Not `extend`, which would copy the map of nodes for no node.
+        for (name, node) in kept {
+            world.nodes.insert(name, Arc::new(node));
+        }
     }
 
     pub fn next(&self) -> Option<Uptime> {

@@ -24,7 +24,7 @@ pub fn preflight_pods_to_create(
     decision: &PoolDecision,
     world: &World,
 ) -> Vec<Write> {
-    let missing = decision.preflight_pods.iter().filter(|(name, _)| !world.pods.contains_key(*name));
+    let missing = decision.preflight_pods.iter().filter(|(name, _)| world.pods.get(name).is_none());
     let pod = |name: &String, wanted| Box::new(one_off::preflight_pod(settings, pool, name.clone(), wanted));
     missing.map(|(name, wanted)| Write::new(name, Body::Pod(pod(name, wanted)))).collect()
 }

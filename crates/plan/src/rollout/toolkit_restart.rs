@@ -39,10 +39,8 @@ fn pod_of<'w>(world: &'w World, revision: &Revision) -> Option<&'w PodSpec> {
 /// Returns the pod of the toolkit that the node's label names.
 pub fn pod_on<'w>(world: &'w World, node: &NodeFacts) -> Option<&'w PodFacts> {
     let revision = Revision::from(node.labels.get(keys::TOOLKIT)?.as_str());
-    let is_it = |pod: &&PodFacts| {
-        pod.node == node.name && pod.role == Role::Operand(Stage::Toolkit) && pod.revision.as_ref() == Some(&revision)
-    };
-    world.pods.values().map(Arc::as_ref).find(is_it)
+    let is_it = |pod: &&PodFacts| pod.role == Role::Operand(Stage::Toolkit) && pod.revision.as_ref() == Some(&revision);
+    world.pods.on(&node.name).map(Arc::as_ref).find(is_it)
 }
 
 /// Whether a node's runtime may be restarted at any moment: `pod`, of the toolkit that the label names, is neither past that step nor

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::messages;
+use crate::{driver_down::edit_pod, messages};
 use gpu_operator_plan::world::{ContainerState, ObservedTime, World};
 use k8s_openapi::jiff::SignedDuration;
 
@@ -13,13 +13,16 @@ fn skew(world: &mut World, by: SignedDuration) {
         *time = (time.reported() + by).into();
         time.observe(local, Some(&[]));
     };
-    for pod in world.pods.values_mut().map(Arc::make_mut) {
-        pod.end.iter_mut().filter_map(|end| end.at.as_mut()).for_each(skew);
-        for container in pod.init.iter_mut().chain(&mut pod.containers) {
-            if let ContainerState::Running(Some(since)) = &mut container.state {
-                skew(since);
+    let names: Vec<_> = world.pods.values().map(|pod| pod.name.clone()).collect();
+    for name in names {
+        edit_pod(world, &name, |pod| {
+            pod.end.iter_mut().filter_map(|end| end.at.as_mut()).for_each(skew);
+            for container in pod.init.iter_mut().chain(&mut pod.containers) {
+                if let ContainerState::Running(Some(since)) = &mut container.state {
+                    skew(since);
+                }
             }
-        }
+        });
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::InstalledDriver};
 use gpu_operator_plan::output::body::Kind;
-use gpu_operator_plan::world::{ContainerState, GpuPods, World};
+use gpu_operator_plan::world::{ContainerState, GpuPods, PodFacts, World};
 use k8s_openapi::jiff::SignedDuration;
 use test_support::planned::Planned;
 
@@ -24,9 +24,14 @@ fn assessed(sim: &Sim, world: World) -> (Phase, Reason, String, u32, Vec<String>
     (status.phase, reason, status.message, status.gpus.allocatable, plan.deleted(Kind::Pod).into_iter().collect())
 }
 
-fn edit_driver_pod(world: &mut World, edit: impl FnOnce(&mut gpu_operator_plan::world::PodFacts)) {
-    let pod = world.pods.get_mut("driver@a").expect("the driver's pod");
-    edit(std::sync::Arc::make_mut(pod));
+pub fn edit_pod(world: &mut World, name: &str, edit: impl FnOnce(&mut PodFacts)) {
+    let mut pod = world.pods.remove(name).expect("a pod");
+    edit(std::sync::Arc::make_mut(&mut pod));
+    world.pods.insert(pod);
+}
+
+fn edit_driver_pod(world: &mut World, edit: impl FnOnce(&mut PodFacts)) {
+    edit_pod(world, "driver@a", edit);
 }
 
 fn edit_installed(sim: &mut Sim, edit: impl FnOnce(&mut Vec<InstalledDriver>)) -> World {
@@ -67,7 +72,7 @@ fn without_its_driver_container_a_node_offers_no_gpu() {
 fn a_plugin_older_than_the_driver_container_is_recreated() {
     let (sim, mut world) = ready();
     assert!(assessed(&sim, world.clone()).4.is_empty());
-    let plugin = world.pods["device-plugin@a"].running_since().expect("a start");
+    let plugin = world.pods.get("device-plugin@a").and_then(|pod| pod.running_since()).expect("a start");
     for (offset, recreated) in [(-1, &[][..]), (0, &[][..]), (1, &["device-plugin@a"][..])] {
         let since = plugin.reported() + SignedDuration::from_secs(offset);
         edit_driver_pod(&mut world, |pod| pod.containers[0].state = ContainerState::Running(Some(since.into())));
@@ -79,7 +84,7 @@ fn a_plugin_older_than_the_driver_container_is_recreated() {
 fn a_driver_is_not_down_before_its_pod_is_replaced() {
     let (mut sim, mut world) = ready();
     sim.sleep(120);
-    let plugin = world.pods["device-plugin@a"].running_since().expect("a start");
+    let plugin = world.pods.get("device-plugin@a").and_then(|pod| pod.running_since()).expect("a start");
     for (offset, reason, recreated) in
         [(0, Reason::AllGpusAllocatable, &[][..]), (1, Reason::DriverDown, &["device-plugin@a"][..])]
     {
@@ -191,8 +196,7 @@ fn a_first_installation_is_not_a_driver_that_is_down() {
             pod.containers[0].last_failure =
                 crashed.then(|| gpu_operator_plan::world::Exit { code: 1, message: "no headers".into() });
         });
-        let plugin = std::sync::Arc::make_mut(world.pods.get_mut("device-plugin@a").expect("the plugin's pod"));
-        plugin.containers[0].state = waiting("PodInitializing");
+        edit_pod(&mut world, "device-plugin@a", |plugin| plugin.containers[0].state = waiting("PodInitializing"));
         let node = std::sync::Arc::make_mut(world.nodes.get_mut(&"a".into()).expect("the Node"));
         node.allocatable = allocatable.into();
         let gpu_node = std::sync::Arc::make_mut(world.gpu_nodes.get_mut(&"a".into()).expect("a GpuNode"));
@@ -211,7 +215,7 @@ fn a_plugin_that_has_started_proves_that_the_driver_runs() {
         (-60, "PodInitializing", Reason::DriverDown),
     ] {
         let (sim, mut world) = ready();
-        let plugin = world.pods["device-plugin@a"].running_since().expect("a start");
+        let plugin = world.pods.get("device-plugin@a").and_then(|pod| pod.running_since()).expect("a start");
         edit_driver_pod(&mut world, |pod| {
             pod.sandbox_since = Some((plugin.reported() - SignedDuration::from_secs(age)).into());
             pod.containers[0].state = ContainerState::Waiting { reason: reason.into(), message: String::new() };

@@ -121,8 +121,8 @@ proptest! {
         let Ok(pod) = serde_json::from_value::<Pod>(object) else { return Ok(()) };
         let Some(facts) = PodFacts::of(&pod) else { return Ok(()) };
         plans(true, world(|world| {
-            world.pods.retain(|_, pod| pod.role != facts.role);
-            world.pods.insert("damaged".into(), Arc::new(facts));
+            world.pods = world.pods.values().filter(|pod| pod.role != facts.role).cloned().collect();
+            world.pods.insert(Arc::new(facts));
         }));
     }
 

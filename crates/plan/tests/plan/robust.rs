@@ -83,7 +83,7 @@ fn a_driver_stays_while_an_unobserved_device_plugin_exists() {
             sim.pods.extend(created.clone());
         }
         let mut world = sim.world();
-        world.pods.retain(|_, pod| !serves_gpus(pod));
+        world.pods = world.pods.values().filter(|pod| !serves_gpus(pod)).cloned().collect();
         let plan = sim.plan_for(world);
         let write = plan.labels().remove(&"a".into());
         let planned = write.map_or(Some(driver.as_str()), |write| write.labels.get(keys::DRIVER).map(String::as_str));

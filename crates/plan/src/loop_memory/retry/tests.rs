@@ -15,7 +15,8 @@ const HOUR: u64 = 3600;
 /// Plans and makes the write of each second for which `planned` returns one, and returns the seconds of those that were made.
 fn made(retry: &mut Retry, seconds: std::ops::Range<u64>, planned: impl Fn(u64) -> Option<&'static str>) -> Vec<u64> {
     let name = NodeName::from("a");
-    let world = World { nodes: [(name.clone(), Arc::new(NodeFacts::default()))].into(), ..World::default() };
+    let world =
+        World { nodes: [(name.clone(), Arc::new(NodeFacts::default()))].into_iter().collect(), ..World::default() };
     let mut made = Vec::new();
     for second in seconds {
         let Some(message) = planned(second) else { continue };

@@ -4,6 +4,7 @@ use super::{A, Scenario, Steps};
 use crate::{
     causes::bound_to,
     cuda::{fail_initialisation, on_host, unload_unified_memory, without_fabric_manager},
+    driver_down::edit_pod,
     sim::{Faults, Sim},
     sources::{GKE_DRIVER, NODE_POOL, node},
 };
@@ -66,11 +67,12 @@ pub const SCENARIOS: &[Scenario] = &[
     (Reason::DriverDown, A, || {
         node("{}", UBUNTU, &[]).run_for(60).plan_with(|world| {
             // The pod was created again, after the start of the plugin.
-            let started = world.pods["device-plugin@a"].running_since().expect("a start");
-            let pod = world.pods.get_mut("driver@a").map(std::sync::Arc::make_mut).expect("a pod");
-            pod.sandbox_since = Some((started.reported() + jiff::SignedDuration::from_secs(1)).into());
-            let (reason, message) = ("ContainerCreating".into(), String::new());
-            pod.containers[0].state = ContainerState::Waiting { reason, message };
+            let started = world.pods.get("device-plugin@a").and_then(|pod| pod.running_since()).expect("a start");
+            edit_pod(world, "driver@a", |pod| {
+                pod.sandbox_since = Some((started.reported() + jiff::SignedDuration::from_secs(1)).into());
+                let (reason, message) = ("ContainerCreating".into(), String::new());
+                pod.containers[0].state = ContainerState::Waiting { reason, message };
+            });
         })
     }),
     (Reason::DriverRootIncomplete, A, || incomplete(600)),

@@ -119,8 +119,8 @@ impl Operator {
     /// Returns the hash of what the mirrors show.
     pub fn view(&self) -> impl Hash + use<> {
         let facts = |(kind, mirror): (&Kind, &Mirror<Stored>)| {
-            let facts = mirror.facts().unwrap_or_default().into_iter();
-            facts.map(|(name, stored)| (*kind, name, stored.hash, stored.born)).collect::<Vec<_>>()
+            let facts = mirror.facts().unwrap_or_default();
+            facts.iter().map(|(name, stored)| (*kind, name.clone(), stored.hash, stored.born)).collect::<Vec<_>>()
         };
         self.mirrors.iter().flat_map(facts).collect::<Vec<_>>()
     }
@@ -128,7 +128,6 @@ impl Operator {
     /// Returns the world as the mirrors show it. What is not watched here is as it is.
     pub fn world(&self, sim: &Sim) -> World {
         let mut world = World {
-            foreign_sets: BTreeMap::new(),
             runtime_classes: sim
                 .runtime_classes
                 .iter()
@@ -138,20 +137,20 @@ impl Operator {
             ..World::default()
         };
         for (kind, mirror) in &self.mirrors {
-            for (name, stored) in mirror.facts().unwrap_or_default() {
+            for (name, stored) in &mirror.facts().unwrap_or_default() {
                 match &stored.object {
-                    Object::Policy(policy) => drop(world.policies.insert(name.into(), Arc::clone(policy))),
-                    Object::Node(node) => drop(world.nodes.insert(name.into(), Arc::clone(node))),
-                    Object::GpuNode(node) => drop(world.gpu_nodes.insert(name.into(), Arc::clone(node))),
+                    Object::Policy(policy) => drop(world.policies.insert(name.as_str().into(), Arc::clone(policy))),
+                    Object::Node(node) => drop(world.nodes.insert(name.as_str().into(), Arc::clone(node))),
+                    Object::GpuNode(node) => drop(world.gpu_nodes.insert(name.as_str().into(), Arc::clone(node))),
                     Object::DaemonSet(set) => {
-                        drop(world.daemon_sets.insert(name, Arc::new(DaemonSetFacts::of(set))));
+                        drop(world.daemon_sets.insert(name.clone(), Arc::new(DaemonSetFacts::of(set))));
                     }
-                    Object::Pod(pod) => drop(world.pods.insert(name, Arc::clone(pod))),
+                    Object::Pod(pod) => drop(world.pods.insert(Arc::clone(pod))),
                     Object::Unparsable if *kind == Kind::Policy => {
-                        world.unreadable_policies.insert(name.into());
+                        world.unreadable_policies.insert(name.as_str().into());
                     }
                     Object::Unparsable => {
-                        world.unreadable_gpu_nodes.insert(name.into());
+                        world.unreadable_gpu_nodes.insert(name.as_str().into());
                     }
                 }
             }

@@ -1,20 +1,25 @@
 //! What the operator keeps from one pass to the next, and its passes over the simulator's cluster.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     fmt,
     sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use gpu_operator_common::mirror::{Facts, Mirror};
+use gpu_operator_common::{
+    copy_on_write::CopyOnWrite,
+    mirror::{Mirror, View},
+};
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName};
 use gpu_operator_plan::{
     loop_memory::LoopState,
     pass::{Answer, Pass, Request},
     time::Uptime,
-    world::{DaemonSetFacts, ForeignPod, ForeignSet, GpuSlice, NodeFacts, PodFacts, Refusal, RuntimeClassFacts, World},
+    world::{
+        DaemonSetFacts, ForeignPod, ForeignSet, GpuSlice, NodeFacts, PodFacts, Pods, Refusal, RuntimeClassFacts, World,
+    },
 };
 use test_support::sim::Sim;
 
@@ -72,7 +77,7 @@ impl Requests {
 impl Operator {
     /// Makes a pass as the operator's loop does. The simulator's own work is not measured.
     pub fn pass(&mut self, sim: &mut Sim) -> Result<Measured> {
-        self.mirrors.list(sim.world());
+        self.mirrors.list(&sim.world());
         let started = Stopwatch::start()?;
         let observed = self.mirrors.world().context("not all kinds have been listed")?;
         let world = started.elapsed()?;
@@ -125,44 +130,37 @@ impl Operator {
 /// Mirrors of the kinds that the operator watches. They keep what has not changed, and show it as the operator's mirrors do.
 #[derive(Default)]
 struct Mirrors {
-    policies: Mirror<Readable<ClusterGpuPolicy>, PolicyName>,
+    policies: Mirror<ClusterGpuPolicy, PolicyName>,
     nodes: Mirror<NodeFacts, NodeName>,
-    gpu_nodes: Mirror<Readable<GpuNode>, NodeName>,
+    gpu_nodes: Mirror<GpuNode, NodeName>,
     daemon_sets: Mirror<DaemonSetFacts>,
     foreign_sets: Mirror<ForeignSet>,
     foreign_pods: Mirror<ForeignPod>,
-    pods: Mirror<PodFacts>,
+    pods: Mirror<PodFacts, String, CopyOnWrite<Pods>>,
     refusals: Mirror<Refusal>,
     runtime_classes: Mirror<RuntimeClassFacts>,
     gpu_slices: Mirror<GpuSlice>,
 }
 
-/// A custom resource, if it can be parsed.
-type Readable<K> = Option<Arc<K>>;
-
 impl Mirrors {
-    fn list(&mut self, world: World) {
-        list(&mut self.policies, world.policies.into_iter().map(|(name, policy)| (name, Some(policy))));
-        list(&mut self.gpu_nodes, world.gpu_nodes.into_iter().map(|(name, gpu_node)| (name, Some(gpu_node))));
-        list(&mut self.nodes, owned(world.nodes));
-        list(&mut self.daemon_sets, owned(world.daemon_sets));
-        list(&mut self.foreign_sets, owned(world.foreign_sets));
-        list(&mut self.foreign_pods, owned(world.foreign_pods));
-        list(&mut self.pods, owned(world.pods));
-        list(&mut self.refusals, owned(world.refusals));
-        list(&mut self.runtime_classes, owned(world.runtime_classes));
-        list(&mut self.gpu_slices, owned(world.gpu_slices));
+    fn list(&mut self, world: &World) {
+        list(&mut self.policies, &world.policies);
+        list(&mut self.gpu_nodes, &world.gpu_nodes);
+        list(&mut self.nodes, &world.nodes);
+        list(&mut self.daemon_sets, &world.daemon_sets);
+        list(&mut self.foreign_sets, &world.foreign_sets);
+        list(&mut self.foreign_pods, &world.foreign_pods);
+        list(&mut self.pods, world.pods.values().map(|pod| (&pod.name, pod)));
+        list(&mut self.refusals, &world.refusals);
+        list(&mut self.runtime_classes, &world.runtime_classes);
+        list(&mut self.gpu_slices, &world.gpu_slices);
     }
 
     fn world(&self) -> Option<World> {
-        let (policies, unreadable_policies) = readable(self.policies.facts()?);
-        let (gpu_nodes, unreadable_gpu_nodes) = readable(self.gpu_nodes.facts()?);
         Some(World {
-            policies,
-            unreadable_policies,
+            policies: self.policies.facts()?,
             nodes: self.nodes.facts()?,
-            gpu_nodes,
-            unreadable_gpu_nodes,
+            gpu_nodes: self.gpu_nodes.facts()?,
             daemon_sets: self.daemon_sets.facts()?,
             foreign_sets: self.foreign_sets.facts()?,
             foreign_pods: self.foreign_pods.facts()?,
@@ -175,26 +173,15 @@ impl Mirrors {
     }
 }
 
-fn owned<F: Clone, N: Ord>(facts: Facts<F, N>) -> impl Iterator<Item = (N, F)> {
-    facts.into_iter().map(|(name, fact)| (name, Arc::unwrap_or_clone(fact)))
-}
-
-fn list<F: PartialEq, N: Ord + Clone>(mirror: &mut Mirror<F, N>, objects: impl Iterator<Item = (N, F)>) {
+fn list<'o, F, N, V>(mirror: &mut Mirror<F, N, V>, objects: impl IntoIterator<Item = (&'o N, &'o Arc<F>)>)
+where
+    F: Clone + PartialEq + 'o,
+    N: Ord + Clone + 'o,
+    V: View<F, N>,
+{
     mirror.begin_list();
     for (name, fact) in objects {
-        mirror.list(name, 0, fact);
+        mirror.list(name.clone(), 0, F::clone(fact));
     }
     mirror.end_list();
-}
-
-/// Returns the objects that could be parsed, and the names of the others.
-fn readable<K, N: Ord>(facts: Facts<Readable<K>, N>) -> (Facts<K, N>, BTreeSet<N>) {
-    let (mut readable, mut unreadable) = (BTreeMap::new(), BTreeSet::new());
-    for (name, fact) in facts {
-        match &*fact {
-            Some(object) => drop(readable.insert(name, Arc::clone(object))),
-            None => drop(unreadable.insert(name)),
-        }
-    }
-    (readable, unreadable)
 }
