@@ -185,10 +185,6 @@ impl AssessedFleet<'_> {
         })
     }
 
-    pub fn is_settled(&self, node: &NodeName) -> bool {
-        self.settled.binary_search(node).is_ok()
-    }
-
     pub fn pools(&self) -> impl Iterator<Item = &PoolMembers<'_>> {
         self.policies.values().flat_map(|policy| policy.pools.values())
     }

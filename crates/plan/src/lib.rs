@@ -35,6 +35,7 @@ pub mod quiet;
 pub mod revision;
 pub mod rollout;
 pub mod settings;
+mod sorted;
 pub mod summary;
 pub mod time;
 pub mod world;

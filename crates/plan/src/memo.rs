@@ -12,12 +12,13 @@ use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, PoolName
 use crate::{
     assess::{MostGpus, most_gpus},
     clock::Clock,
-    desired::{DesiredNode, key::VariantKey, variant::Variant},
+    desired::{DesiredNode, variant::KnownVariants},
     ground::Ground,
     inventory::membership::name_of,
     pool_settings::PoolSettings,
     rollout::ledger,
     settings::Settings,
+    sorted::Sorted,
     summary::Settled,
     world::{DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, World},
 };
@@ -27,7 +28,7 @@ use crate::{
 pub struct Memo {
     ground: Option<GroundKey>,
     nodes: BTreeMap<NodeName, Remembered>,
-    variants: BTreeMap<VariantKey, Arc<Variant>>,
+    variants: KnownVariants,
 }
 
 #[derive(Clone, Debug)]
@@ -58,8 +59,14 @@ impl NodeInput {
         }
     }
 
-    fn is_same(&self, ground: &Ground<'_>, world: &World, node: &Arc<NodeFacts>) -> bool {
-        let gpu_node = match (&self.gpu_node, world.gpu_nodes.get(&node.name)) {
+    fn is_same(
+        &self,
+        ground: &Ground<'_>,
+        world: &World,
+        node: &Arc<NodeFacts>,
+        gpu_node: Option<&Arc<GpuNode>>,
+    ) -> bool {
+        let gpu_node = match (&self.gpu_node, gpu_node) {
             (Some(one), Some(other)) => is_same(one, other),
             (one, other) => one.is_none() && other.is_none(),
         };
@@ -205,11 +212,12 @@ impl Memo {
                 || world.unconfirmed.contains(name)
                 || world.contested_nodes.contains_key(name)
         };
+        let (mut nodes, mut gpu_nodes) = (Sorted::of(&world.nodes), Sorted::of(&world.gpu_nodes));
         self.nodes.retain(|name, known| {
-            let is_same = |node| known.input.is_same(ground, world, node);
+            let gpu_node = gpu_nodes.find(name);
+            let is_same = |node| known.input.is_same(ground, world, node, gpu_node);
             // Only the times of what has not changed matter.
-            world.nodes.get(name).is_some_and(is_same)
-                && known.settled.until().is_none_or(|until| !clock.reached(until))
+            nodes.find(name).is_some_and(is_same) && known.settled.until().is_none_or(|until| !clock.reached(until))
         });
         let is_open = |name: &NodeName| with_slot.contains(name) || has_answers(name) || world.is_unreadable(name);
         let recalled = self.nodes.iter().filter(|(name, _)| !is_open(name));
@@ -226,18 +234,12 @@ impl Memo {
     }
 
     /// Returns the variants of the last plan.
-    pub fn variants(&self) -> &BTreeMap<VariantKey, Arc<Variant>> {
+    pub fn variants(&self) -> &KnownVariants {
         &self.variants
     }
 
     /// Remembers the settled nodes of a plan.
-    pub fn remember(
-        &mut self,
-        settled: Vec<Settled>,
-        variants: BTreeMap<VariantKey, Arc<Variant>>,
-        ground: &Ground<'_>,
-        world: &World,
-    ) {
+    pub fn remember(&mut self, settled: Vec<Settled>, variants: KnownVariants, ground: &Ground<'_>, world: &World) {
         self.variants = variants;
         for settled in settled {
             let name = settled.node().clone();

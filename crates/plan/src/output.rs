@@ -61,10 +61,10 @@ pub fn assemble<'f>(
     }
     daemon_sets::add(&mut plan, settings, fleet);
     presence::remove_stale(&mut plan, fleet, clock);
-    runtime_classes::add(&mut plan, world, fleet.variants.all().map(|(_, variant)| variant));
+    runtime_classes::add(&mut plan, world, fleet.variants.all().map(|(_, known)| &*known.variant));
     plan.writes.extend(one_off_pods::validation_pods_to_delete(fleet));
     plan.writes.extend(one_off_pods::preflight_pods_to_delete(rollout, world));
-    for node in world.pods.nodes().filter(|node| !fleet.is_settled(node)) {
+    for (node, _) in fleet.unsettled(&world.nodes) {
         let pods: Vec<_> = world.pods.on(node).map(Arc::as_ref).collect();
         plan.writes.extend(recreate_pods::pods_to_recreate(world, &pods, clock).map(Write::delete_pod));
     }

@@ -89,6 +89,9 @@ pub struct World {
 impl World {
     /// Whether a node's GpuNode or policy exists but cannot be parsed.
     pub fn is_unreadable(&self, node: &NodeName) -> bool {
+        if self.unreadable_gpu_nodes.is_empty() && self.unreadable_policies.is_empty() {
+            return false;
+        }
         let gpu_node = self.gpu_nodes.get(node);
         let policy = gpu_node.and_then(|gpu_node| gpu_node.spec.policy.as_ref());
         self.unreadable_gpu_nodes.contains(node)

@@ -1,7 +1,7 @@
 //! Variants: the desired stages of a kind of node in a pool, and the names of their DaemonSets. Nodes with the same [`VariantKey`] share
 //! their DaemonSets: a node that joins or changes does not affect others.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{cell::Cell, collections::BTreeMap, sync::Arc};
 
 use gpu_operator_crd::{Revision, gpunode::StageRevisions, policy::Stage, report::HOST_ROOT};
 
@@ -132,42 +132,60 @@ fn revision_name(key: &VariantKey, spec: &StageSpec) -> Revision {
 pub struct Variants<'w> {
     needed: BTreeMap<VariantKey, OfPool<'w>>,
     /// Those of an earlier plan with the same ground.
-    remembered: BTreeMap<VariantKey, Arc<Variant>>,
+    remembered: KnownVariants,
+}
+
+pub type KnownVariants = BTreeMap<VariantKey, KnownVariant>;
+
+#[derive(Clone, Debug)]
+pub struct KnownVariant {
+    pub variant: Arc<Variant>,
+    /// Whether its DaemonSets are known to be as desired.
+    pub is_applied: Cell<bool>,
 }
 
 #[derive(Debug)]
 struct OfPool<'w> {
     pool: &'w PoolSettings<'w>,
-    variant: Arc<Variant>,
+    known: KnownVariant,
 }
 
 impl<'w> Variants<'w> {
-    pub fn remembering(remembered: BTreeMap<VariantKey, Arc<Variant>>) -> Self {
+    pub fn remembering(remembered: KnownVariants) -> Self {
         Self { needed: BTreeMap::new(), remembered }
+    }
+
+    fn known(&self, key: &VariantKey, new: impl FnOnce() -> Arc<Variant>) -> KnownVariant {
+        let known = self.remembered.get(key).cloned();
+        known.unwrap_or_else(|| KnownVariant { variant: new(), is_applied: Cell::new(false) })
     }
 
     /// Resolves each variant once for all nodes that share it.
     pub fn resolve(&mut self, pool: &'w PoolSettings<'w>, key: VariantKey) -> Arc<Variant> {
-        let new = |key: &VariantKey| {
-            let known = self.remembered.get(key).cloned();
-            OfPool { pool, variant: known.unwrap_or_else(|| Arc::new(resolve(pool, key.clone()))) }
-        };
-        Arc::clone(&self.needed.entry(key).or_insert_with_key(new).variant)
+        if let Some(of_pool) = self.needed.get(&key) {
+            return Arc::clone(&of_pool.known.variant);
+        }
+        let known = self.known(&key, || Arc::new(resolve(pool, key.clone())));
+        let variant = Arc::clone(&known.variant);
+        self.needed.insert(key, OfPool { pool, known });
+        variant
     }
 
     /// For a node that has it.
     pub fn need(&mut self, pool: &'w PoolSettings<'w>, variant: &Arc<Variant>) {
-        let new = || OfPool { pool, variant: Arc::clone(variant) };
-        self.needed.entry(variant.key.clone()).or_insert_with(new);
+        if !self.needed.contains_key(&variant.key) {
+            let known = self.known(&variant.key, || Arc::clone(variant));
+            self.needed.insert(variant.key.clone(), OfPool { pool, known });
+        }
     }
 
-    pub fn all(&self) -> impl Iterator<Item = (&PoolSettings<'w>, &Variant)> {
-        self.needed.values().map(|OfPool { pool, variant }| (*pool, &**variant))
+    pub fn all(&self) -> impl Iterator<Item = (&PoolSettings<'w>, &KnownVariant)> {
+        self.needed.values().map(|OfPool { pool, known }| (*pool, known))
     }
 
     /// Returns them for the next plan.
-    pub fn to_remember(self) -> BTreeMap<VariantKey, Arc<Variant>> {
-        self.needed.into_iter().map(|(key, of_pool)| (key, of_pool.variant)).collect()
+    pub fn to_remember(self) -> KnownVariants {
+        self.needed.into_iter().map(|(key, of_pool)| (key, of_pool.known)).collect()
     }
 }
 

@@ -74,7 +74,9 @@ impl<'w> ForeignStacks<'w> {
 
     /// Returns the third-party pods on a node that are evidence of a GPU stack.
     pub fn pods_on(&self, node: &NodeName) -> impl Iterator<Item = &'w Arc<ForeignPod>> + use<'w> {
-        let prefix = ForeignPod::prefix(node);
+        // Most clusters have none.
+        let is_any = !self.world.foreign_pods.is_empty();
+        let prefix = if is_any { ForeignPod::prefix(node) } else { String::new() };
         let from = self.world.foreign_pods.range(prefix.clone()..);
         from.take_while(move |(key, _)| key.starts_with(&prefix)).map(|(_, pod)| pod)
     }

@@ -12,12 +12,13 @@ use std::{
 };
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::{NodeName, gpunode::StageRevisions, keys, policy::Selector};
+use gpu_operator_crd::{GpuNode, NodeName, gpunode::StageRevisions, keys, policy::Selector};
 
 use crate::{
     ground::policies::by_precedence,
     inventory::{membership::governs, node_labels},
     loop_memory::unhashed::Unhashed,
+    sorted::Sorted,
     time::Uptime,
     world::{NodeFacts, World},
 };
@@ -56,12 +57,18 @@ impl Settling {
         let selectors: BTreeSet<String> = selectors.collect();
         let former = std::mem::replace(&mut self.selectors, selectors);
         let are_same_selectors = former == self.selectors;
-        let mut known = std::mem::take(&mut self.nodes);
-        let mut kept = Vec::new();
-        for (name, node) in world.nodes.iter().filter(|(name, _)| has_stack(world, name)) {
-            let before = match known.remove(name) {
+        let (known, mut gpu_nodes) = (std::mem::take(&mut self.nodes), Sorted::of(&world.gpu_nodes));
+        let mut known = known.into_iter().peekable();
+        let (mut nodes, mut kept) = (Vec::with_capacity(known.len()), Vec::new());
+        for (name, node) in &world.nodes {
+            while known.next_if(|(known, _)| known < name).is_some() {}
+            let before = known.next_if(|(known, _)| known == name).map(|(_, settled)| settled);
+            if !gpu_nodes.find(name).is_some_and(|gpu_node| has_stack(gpu_node)) {
+                continue;
+            }
+            let before = match before {
                 Some(settled) if are_same_selectors && settled.is_done_with(node) => {
-                    self.nodes.insert(name.clone(), settled);
+                    nodes.push((name.clone(), settled));
                     continue;
                 }
                 before => before.filter(|settled| settled.uid == node.uid),
@@ -82,8 +89,9 @@ impl Settling {
                     kept.push((name.clone(), kept_node));
                 }
             }
-            self.nodes.insert(name.clone(), settled);
+            nodes.push((name.clone(), settled));
         }
+        self.nodes = nodes.into_iter().collect();
         // Not `extend`, which would copy the map of nodes for no node.
         for (name, node) in kept {
             world.nodes.insert(name, Arc::new(node));
@@ -109,9 +117,8 @@ impl Settling {
 }
 
 /// Others have nothing to lose: a node that joins may get its labels one after the other.
-fn has_stack(world: &World, node: &NodeName) -> bool {
-    let current = world.gpu_nodes.get(node).and_then(|gpu_node| gpu_node.spec.current.as_ref());
-    current.is_some_and(|current| *current != StageRevisions::default())
+fn has_stack(gpu_node: &GpuNode) -> bool {
+    gpu_node.spec.current.as_ref().is_some_and(|current| *current != StageRevisions::default())
 }
 
 impl Settled {

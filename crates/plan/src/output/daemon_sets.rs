@@ -25,7 +25,14 @@ use crate::{
 pub fn add(plan: &mut Plan, settings: &Settings, fleet: &AssessedFleet<'_>) {
     let world = fleet.world;
     let mut needed: BTreeSet<String> = BTreeSet::new();
-    for (pool, variant) in fleet.variants.all() {
+    for (pool, known) in fleet.variants.all() {
+        let variant = &*known.variant;
+        let is_applied = known.is_applied.replace(true);
+        if is_applied {
+            let names = variant.stages.iter().map(|(revision, spec)| revision::daemon_set_name(spec.stage, revision));
+            needed.extend(names);
+            continue;
+        }
         for mut set in daemon_set::daemon_sets(settings, pool, variant) {
             let name = set.name_any();
             needed.insert(name.clone());
@@ -39,6 +46,7 @@ pub fn add(plan: &mut Plan, settings: &Settings, fleet: &AssessedFleet<'_>) {
                 Some(present) => whole || drifted(present, &set),
             };
             if write {
+                known.is_applied.set(false);
                 let generation = present.and_then(|present| present.generation);
                 let write = DaemonSetWrite { set, whole, generation };
                 plan.writes.push(Write::new(name, Body::DaemonSet(Box::new(write))));

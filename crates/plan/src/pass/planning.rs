@@ -10,7 +10,7 @@ use crate::{
     output::write::Plan,
     settings::ASK_AGAIN,
     time::Uptime,
-    world::{GpuRequests, World},
+    world::World,
 };
 
 /// In one pass; each reads different ones.
@@ -22,7 +22,6 @@ const MAX_ASKING: Duration = Duration::from_secs(5);
 pub struct Planning {
     world: World,
     now: Timestamp,
-    requests: GpuRequests,
     plan: Plan,
     /// Logs are read once in a pass, so that nodes that do not answer delay it only once.
     reads_logs: bool,
@@ -37,16 +36,7 @@ pub struct Planning {
 impl Planning {
     pub fn begin(world: World, now: Timestamp, around: &mut PassContext<'_>) -> Self {
         let plan = around.carry.memo.0.plan(around.settings, around.catalogue, &world, now);
-        Self {
-            requests: world.gpu_requests(),
-            world,
-            now,
-            plan,
-            reads_logs: true,
-            lists_left: MAX_LISTS,
-            asked: 0,
-            until: around.uptime + MAX_ASKING,
-        }
+        Self { world, now, plan, reads_logs: true, lists_left: MAX_LISTS, asked: 0, until: around.uptime + MAX_ASKING }
     }
 
     /// Returns `None` if the plan is ready.
@@ -75,7 +65,7 @@ impl Planning {
         around.carry.postpone(asked - now.len());
         self.asked = now.len();
         self.lists_left -= now.len();
-        (!now.is_empty()).then(|| Request::ListPods(now, self.requests.clone()))
+        (!now.is_empty()).then(|| Request::ListPods(now, self.world.gpu_requests()))
     }
 
     pub fn answer(&mut self, answer: Answer, around: &mut PassContext<'_>) {

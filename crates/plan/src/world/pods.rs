@@ -29,11 +29,6 @@ impl Pods {
         self.all.iter().map(|Named(pod)| pod)
     }
 
-    /// Returns the nodes that have pods.
-    pub fn nodes(&self) -> impl Iterator<Item = &NodeName> {
-        self.by_node.keys()
-    }
-
     /// Returns the pods of a node.
     pub fn on(&self, node: &NodeName) -> impl Iterator<Item = &Arc<PodFacts>> + use<'_> {
         self.by_node.get(node).into_iter().flatten().map(|Named(pod)| pod)

@@ -27,6 +27,7 @@ const ORDERS: [(&str, &[&str]); 4] = [
         &[
             "time",
             "settings",
+            "sorted",
             "clock",
             "note",
             "container_names",
