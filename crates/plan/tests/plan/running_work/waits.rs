@@ -5,8 +5,8 @@ use gpu_operator_crd::policy::Stage;
 use super::{Event, Fleet, History, Law, NEW, Policy, event::Pod};
 use crate::{law::Lawful, sim::Sim, truth::governing};
 
-/// A node that waits for a pod that the API server does not create shows the last answer of the API server, or the taint because of which
-/// nobody asks the API server for it.
+/// A node that waits for a pod that the API server does not create shows the last answer of the API server, or the taint that keeps it from
+/// being requested.
 pub const THE_LAST_ANSWER: Law = Law { after_step: the_last_answer, ..Law::NONE };
 
 fn the_last_answer(history: &History, sim: &Sim) -> Lawful {
