@@ -12,7 +12,9 @@ use gpu_operator_crd::{
 };
 use gpu_operator_plan::{
     time::later,
-    world::{ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, PodFacts, Refusal, Resources, Role},
+    world::{
+        ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, PodFacts, Refusal, Resources, Role, TaintFact,
+    },
 };
 use k8s_openapi::api::core::v1::PodSpec;
 use kube::ResourceExt;
@@ -111,7 +113,7 @@ impl Sim {
                 self.pods.remove(&name);
                 continue; // The new pod is created once the old one is gone.
             }
-            let Some(set) = set.filter(|set| self.tolerates(set, node)) else { continue };
+            let Some(set) = set.filter(|set| self.untolerated(set, node).is_none()) else { continue };
             let faults = self.faults_of(node);
             let forbidden = faults.pods_forbidden.map(|words| format!("pods is forbidden: {words}"));
             if let Some(message) = forbidden.or(faults.pods_fail.map(str::to_owned)) {
@@ -157,11 +159,12 @@ impl Sim {
         revision.is_some_and(|revision| self.sets.contains_key(&format!("{}-{revision}", Stage::DevicePlugin.as_str())))
     }
 
-    /// Returns whether the pods of a DaemonSet tolerate the taints of a node.
-    fn tolerates(&self, set: &str, node: &NodeName) -> bool {
-        let tolerations = self.template(set).tolerations.clone().unwrap_or_default();
+    /// Returns the first taint of a node that keeps the pods of a DaemonSet away, if that exists.
+    pub fn untolerated(&self, set: &str, node: &NodeName) -> Option<&TaintFact> {
+        let template = self.sets.contains_key(set).then(|| self.template(set))?;
+        let tolerations = template.tolerations.as_deref().unwrap_or_default();
         let mut taints = self.nodes[node].taints.iter().filter(|taint| taint.keeps_pods_away());
-        taints.all(|taint| tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
+        taints.find(|taint| !tolerations.iter().any(|toleration| taint.tolerated_by(toleration)))
     }
 
     fn run_node(&mut self, node: &NodeName) {

@@ -58,7 +58,10 @@ impl Fleet {
             self.events += 1;
             match event {
                 Event::PodComesLate(node) => drop(self.late.insert((*node).into())),
-                Event::Recommends(_) => (self.carry, self.began) = (LoopState::default(), self.sim.now),
+                Event::Recommends(_) => {
+                    (self.carry, self.began) = (LoopState::default(), self.sim.now);
+                    self.history.restarted = Some(self.sim.now);
+                }
                 _ => {}
             }
             event.happen(&mut self.sim, &mut self.policy, self.events);

@@ -43,6 +43,8 @@ pub struct History {
     /// The spec of the policy, and since when it has been like that.
     spec: String,
     pub edited: Option<Timestamp>,
+    /// Since when the operator has been running.
+    pub restarted: Option<Timestamp>,
 }
 
 /// Why nothing begins in a pool.

@@ -5,7 +5,8 @@ use gpu_operator_crd::policy::Stage;
 use super::{Event, Fleet, History, Law, NEW, Policy, event::Pod};
 use crate::{law::Lawful, sim::Sim, truth::governing};
 
-/// A node that waits for a pod that the API server does not create shows the last answer of the API server.
+/// A node that waits for a pod that the API server does not create shows the last answer of the API server, or the taint that keeps it from
+/// being requested.
 pub const THE_LAST_ANSWER: Law = Law { after_step: the_last_answer, ..Law::NONE };
 
 fn the_last_answer(history: &History, sim: &Sim) -> Lawful {
@@ -14,10 +15,10 @@ fn the_last_answer(history: &History, sim: &Sim) -> Lawful {
         if let Some((set, since)) = &past.missing {
             let answer = sim.refusals.get(set).filter(|refusal| refusal.at > Some(*since));
             let Some(answer) = answer.filter(|_| sim.now.duration_since(*since).as_secs() > 60) else { continue };
-            let mut parts = answer.message.split(": ").filter(|part| part.len() > 12);
+            let expected = sim.untolerated(set, name).map_or_else(|| answer.message.clone(), ToString::to_string);
+            let mut parts = expected.split(": ").filter(|part| part.len() > 12);
             if !parts.any(|part| status.message.contains(part)) {
-                let message = &status.message;
-                return Err(format!("{name} waits for a pod of {set} and says {message:?}, not {:?}", answer.message));
+                return Err(format!("{name} waits for a pod of {set} and says {:?}, not {expected:?}", status.message));
             }
         }
     }
@@ -52,6 +53,14 @@ fn a_node_waits_for_what_it_has_until_its_update_begins() {
         (Event::WebhookDown(true), 0),
         (Event::Crashes("c", Stage::Driver), 600),
     ];
+    assert_eq!(fleet.go(&events), Ok(()));
+}
+
+#[test]
+fn a_node_with_a_taint_waits_for_no_answer() {
+    let mut fleet = Fleet::settled(Policy { tolerates_all: false, ..Policy::default() }, 2, &[THE_LAST_ANSWER]);
+    let events =
+        [(Event::IsTakenAway("a"), 0), (Event::WebhookDown(true), 0), (Event::Crashes("a", Stage::Driver), 600)];
     assert_eq!(fleet.go(&events), Ok(()));
 }
 
