@@ -25,10 +25,10 @@ use crate::{
 
 /// Events within this time are handled by one pass.
 const GATHER: Duration = Duration::from_millis(200);
-/// The shortest time between the starts of two passes, for each node of the fleet: each plan is made for the whole
-/// fleet, whose events never end while it is installed.
+/// The shortest time between the starts of two passes, for each node that the first of them had to plan: the events of a fleet never end
+/// while it is installed. A settled fleet has no such node.
 const SPACING: Duration = Duration::from_millis(1);
-/// The limit of [`SPACING`] for all nodes together. A node that becomes ready waits for the next pass.
+/// The limit of [`SPACING`] for all nodes together.
 const MAX_SPACING: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_hours(1);
 
@@ -108,9 +108,9 @@ impl Loop {
                 continue;
             };
             let began = Instant::now();
-            next = began + spacing(world.nodes.len());
             self.progress.began(began);
             let again = self.pass(world, &mut carry).await;
+            next = began + spacing(carry.memo.0.planned());
             self.progress.ended();
             if settle && again.is_none() {
                 return;

@@ -29,6 +29,8 @@ pub struct Memo {
     ground: Option<GroundKey>,
     nodes: BTreeMap<NodeName, Remembered>,
     variants: KnownVariants,
+    /// How many nodes the last plan could not take from here.
+    planned: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -224,6 +226,11 @@ impl Memo {
         Recalled(recalled.map(|(name, known)| (name.clone(), known.settled.clone())).collect())
     }
 
+    /// Returns how many nodes the last plan could not take from the memo.
+    pub fn planned(&self) -> usize {
+        self.planned
+    }
+
     /// Returns how many nodes are remembered.
     pub fn len(&self) -> usize {
         self.nodes.len()
@@ -239,8 +246,15 @@ impl Memo {
     }
 
     /// Remembers the settled nodes of a plan.
-    pub fn remember(&mut self, settled: Vec<Settled>, variants: KnownVariants, ground: &Ground<'_>, world: &World) {
-        self.variants = variants;
+    pub fn remember(
+        &mut self,
+        settled: Vec<Settled>,
+        variants: KnownVariants,
+        planned: usize,
+        ground: &Ground<'_>,
+        world: &World,
+    ) {
+        (self.variants, self.planned) = (variants, planned);
         for settled in settled {
             let name = settled.node().clone();
             let Some(node) = world.nodes.get(&name) else { continue };

@@ -45,7 +45,8 @@ fn plan_by(settings: &Settings, catalogue: &Catalogue, world: &World, memo: &mut
     let rollout = rollout::decide(&fleet, settings.evicts_pods, clock);
     let (plan, settled) = output::assemble(settings, &fleet, &rollout, clock);
     drop(rollout);
-    memo.remember(settled, fleet.variants.to_remember(), ground, world);
+    let planned = fleet.unsettled(&world.nodes).count();
+    memo.remember(settled, fleet.variants.to_remember(), planned, ground, world);
     Plan { check_again: clock.next(), ..plan }
 }
 

@@ -231,6 +231,9 @@ impl History {
             }
         }
         past.lost.retain(|_, at| now.duration_since(*at).as_secs() < 55);
+        // A node that no policy has selected for that long leaves.
+        let is_selected = node.labels.contains_key(SELECTED.0) || past.lost.contains_key(SELECTED.0);
+        past.lost.retain(|_, _| is_selected);
         let users: BTreeSet<_> = sim.gpu_pods.get(name).into_iter().flatten().cloned().collect();
         if users.iter().any(|user| !past.users.contains(user)) {
             past.started = Some(now);

@@ -3,18 +3,19 @@
 use gpu_operator_crd::policy::Stage;
 use gpu_operator_plan::output::{body::Body, write::Write};
 
-use super::{Event, Fleet, History, Law, NEW, OLD, Policy};
+use super::{Event, Fleet, History, Law, NEW, OLD, Policy, policy::POOLED};
 use crate::{law::Lawful, sim::Sim};
 
-/// A label that selects a node for its policy or its pool, and that is lost for less than a minute, changes none of the node's groups,
-/// unless the operator, which keeps that minute in memory, is restarted in between.
+/// A label that selects a node for its policy or its pool, and that is lost for less than a minute, changes none of the node's groups.
+/// The minute of a pool's label ends early if the operator, which keeps it in memory, is restarted.
 pub const A_MINUTES_GRACE: Law = Law { at_write: a_minutes_grace, ..Law::NONE };
 
 fn a_minutes_grace(history: &History, sim: &Sim, write: &Write) -> Lawful {
     let name = write.target.name.as_str().into();
     let (Some(node), Some(past)) = (sim.nodes.get(&name), history.nodes.get(&name)) else { return Ok(()) };
-    let last = history.edited.max(history.restarted);
-    let Some((key, lost)) = past.lost.iter().next().filter(|(_, lost)| last < Some(**lost)) else { return Ok(()) };
+    let is_of_pool = past.lost.contains_key(POOLED.0) || !node.labels.contains_key(POOLED.0);
+    let excused = history.edited.max(history.restarted.filter(|_| is_of_pool));
+    let Some((key, lost)) = past.lost.iter().next().filter(|(_, lost)| excused < Some(**lost)) else { return Ok(()) };
     let why = match &write.body {
         Body::Labels(labels) => {
             let changed = Stage::ALL.into_iter().find(|stage| {
@@ -55,9 +56,19 @@ fn labels_at_the_operators_restart_count() {
     for (events, version) in [
         ([(restart, 5), (Event::Pooled("a", false), 30)], NEW),
         ([(Event::Pooled("a", true), 0), (restart, 30)], NEW),
+        ([(Event::AllSelected(false), 5), (restart, 30)], NEW),
+        ([(Event::AllSelected(true), 60), (restart, 0)], NEW),
         ([(Event::Pooled("a", false), 5), (restart, 30)], OLD),
     ] {
         assert_eq!(fleet.go(&events), Ok(()));
         assert_eq!(fleet.history.version_of(fleet.sim.node("a")), Some(version), "after {events:?}");
     }
+}
+
+#[test]
+fn a_node_without_a_policy_for_a_minute_leaves() {
+    let mut fleet = Fleet::settled(Policy { driver: NEW, ..Policy::default() }, 3, &[A_MINUTES_GRACE]);
+    let events = [(Event::AllSelected(false), 20), (Event::Pooled("a", false), 50), (Event::AllSelected(true), 60)];
+    assert_eq!(fleet.go(&events), Ok(()));
+    assert_eq!(fleet.history.version_of(fleet.sim.node("a")), Some(OLD));
 }
