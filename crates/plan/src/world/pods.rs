@@ -10,7 +10,7 @@ use std::{
 use gpu_operator_common::mirror::View;
 use gpu_operator_crd::NodeName;
 
-use crate::world::PodFacts;
+use crate::world::pod::PodFacts;
 
 /// Pods by name and by node, in the order of their names. A pod cannot be changed in place, because its node may change: an unassigned one
 /// counts for the node for which it was created.
