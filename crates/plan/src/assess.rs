@@ -57,13 +57,13 @@ pub struct Assessment<'w> {
 }
 
 impl<'w> Assessment<'w> {
-    fn of(desired: DesiredNode<'w>, ground: &Ground<'_>, world: &'w World, most_gpus: &MostGpus) -> Self {
+    fn of(desired: DesiredNode<'w>, ground: &Ground<'_>, most_gpus: &MostGpus) -> Self {
         let catalogue = ground.catalogue();
         let pool = (name_of(desired.policy), desired.pool.name.clone());
         let clock = &*Rc::clone(&desired.clock);
-        let member = Member::of(desired, world, most_gpus.get(&pool).copied(), clock);
+        let member = Member::of(desired, most_gpus.get(&pool).copied(), clock);
         let missing_image = preflight::missing_precompiled(ground, &member);
-        let validation = validation::of(&member, &world.log_tails, clock);
+        let validation = validation::of(&member, ground.log_tails, clock);
         let ceilings = driver_version::ceilings(catalogue, &member);
         let host_driver = driver_version::host_driver_problem(catalogue, &member);
         let against_driver = driver::against_driver(&member, clock);
@@ -213,7 +213,7 @@ pub fn assess<'w>(
         };
     let most_gpus = most_gpus(&governed, settled.iter().filter_map(Settled::member).map(Arc::as_ref));
     for node in governed {
-        let assessment = Assessment::of(node, ground, world, &most_gpus);
+        let assessment = Assessment::of(node, ground, &most_gpus);
         clock.join(assessment.member.clock.next());
         let policy = name_of(assessment.member.policy);
         overlap(&mut policies, &policy, &assessment.member.others);

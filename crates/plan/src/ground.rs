@@ -20,7 +20,7 @@ use crate::{
     container_names::PREFLIGHT_DRIVER,
     pool_settings::PoolSettings,
     revision::daemon_set_name,
-    world::{ContainerFacts, DaemonSetFacts, NodeFacts, ObservedTime, PodFacts, Role, World},
+    world::{ContainerFacts, DaemonSetFacts, LogTails, NodeFacts, ObservedTime, PodFacts, Role, World},
 };
 
 pub const PROBE_DAEMON_SET: &str = "nodestack-nvml-probe";
@@ -39,6 +39,7 @@ pub struct Ground<'w> {
     /// The API server's errors by DaemonSet, and kubelet's about volumes by pod.
     pub refusals: BTreeMap<&'w str, &'w str>,
     pub agent_refusal: Option<AgentRefusal<'w>>,
+    pub log_tails: &'w LogTails,
 }
 
 impl<'w> Ground<'w> {
@@ -53,6 +54,7 @@ impl<'w> Ground<'w> {
             third_party: ForeignStacks::of(world, namespace),
             missing_images: missing_images(world),
             agent_refusal: agent_refusal(world, &refusals),
+            log_tails: &world.log_tails,
             refusals,
         }
     }

@@ -15,7 +15,7 @@ use membership::{GoverningPool, Unmanaged, governs, name_of, opted_out};
 
 use crate::{
     ground::Ground,
-    world::{NodeFacts, ObservedTime, PodFacts, Role, World},
+    world::{GpuPods, NodeFacts, ObservedTime, PodFacts, Role, World},
 };
 
 /// The fleet at one step of the plan: the nodes that are known well enough to be planned for, sorted by name.
@@ -37,6 +37,12 @@ pub struct KnownNode<'w> {
     pub have: StageRevisions,
     /// This operator's pods on the node.
     pub pods: Vec<&'w PodFacts>,
+    /// The pods that use or offer its GPUs, if they were queried.
+    pub gpu_pods: Option<&'w GpuPods>,
+    /// Whether they are queried even if the probe reports some.
+    pub is_unconfirmed: bool,
+    /// The fields that other managers keep changing.
+    pub contested: Option<&'w str>,
 }
 
 impl<'w> KnownNode<'w> {
@@ -104,7 +110,16 @@ pub fn take<'w>(
         let report = records::current_report(node, gpu_node);
         let pods: Vec<_> = world.pods.on(name).map(Arc::as_ref).collect();
         let have = records::current_revisions(ground.daemon_sets, node, gpu_node, &pods);
-        let known = KnownNode { node, gpu_node, report, have, pods };
+        let known = KnownNode {
+            node,
+            gpu_node,
+            report,
+            have,
+            pods,
+            gpu_pods: world.gpu_pods.get(name),
+            is_unconfirmed: world.unconfirmed.contains(name),
+            contested: world.contested_nodes.get(name).map(String::as_str),
+        };
         let Some(discovery) = gpus::discover(catalogue, node, gpu_node) else {
             let is_unreported = gpu_node.is_some() && records::last_report(gpu_node).is_none();
             let why = if is_unreported { Unmanaged::Unreported } else { Unmanaged::NoGpu };

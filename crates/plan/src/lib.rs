@@ -9,6 +9,8 @@
 //! Every step may use [`catalogue`] and [`world`] (the facts), [`settings`], [`pool_settings`], [`time`], [`note`],
 //! [`revision`], [`container_names`] and [`ground`] (what all nodes share). Otherwise a step uses only the steps before it.
 //!
+//! What is settled is planned only once: [`memo`] keeps its [`summary`] until one of its facts changes.
+//!
 //! [`forecast`] reports what would happen if a policy were applied: the steps above, computed repeatedly.
 //!
 //! The loop around the plan is as pure: a [`pass`] requests what to read and what to write, and [`loop_memory`] is what

@@ -116,8 +116,9 @@ impl GroundKey {
     }
 
     fn is_same(&self, other: &Self) -> bool {
+        let is_same_set = |((one, facts), (other, others)): (_, _)| one == other && is_same(facts, others);
         let same_sets = self.daemon_sets.len() == other.daemon_sets.len()
-            && self.daemon_sets.values().zip(other.daemon_sets.values()).all(|(one, other)| is_same(one, other));
+            && self.daemon_sets.iter().zip(other.daemon_sets.iter()).all(is_same_set);
         let same_policies = self.policies.len() == other.policies.len()
             && self.policies.iter().zip(&other.policies).all(|(one, other)| is_same_policy(one, other));
         same_sets

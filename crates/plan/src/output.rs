@@ -34,6 +34,7 @@ use write::Write;
 use crate::{
     assess::AssessedFleet,
     clock::Clock,
+    inventory::records::gpu_node_of,
     rollout::{Rollout, recreate_pods},
     settings::Settings,
     summary::Settled,
@@ -64,9 +65,10 @@ pub fn assemble<'f>(
     runtime_classes::add(&mut plan, world, fleet.variants.all().map(|(_, known)| &*known.variant));
     plan.writes.extend(one_off_pods::validation_pods_to_delete(fleet));
     plan.writes.extend(one_off_pods::preflight_pods_to_delete(rollout, world));
-    for (node, _) in fleet.unsettled(&world.nodes) {
-        let pods: Vec<_> = world.pods.on(node).map(Arc::as_ref).collect();
-        plan.writes.extend(recreate_pods::pods_to_recreate(world, &pods, clock).map(Write::delete_pod));
+    for (name, node) in fleet.unsettled(&world.nodes) {
+        let (gpu_node, pods) = (gpu_node_of(world, node), world.pods.on(name).map(Arc::as_ref).collect::<Vec<_>>());
+        let pods = recreate_pods::pods_to_recreate(&world.daemon_sets, node, gpu_node, &pods, clock);
+        plan.writes.extend(pods.map(Write::delete_pod));
     }
     // Both would place pods on the same nodes by the same labels.
     if context.conflict.is_some() {

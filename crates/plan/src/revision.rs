@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::PodSpec;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::world::{NodeFacts, World};
+use crate::world::{DaemonSets, NodeFacts};
 
 pub fn hash(content: &impl Serialize) -> u64 {
     // Serializing plain data does not fail; if it did, the hash would still be a valid name.
@@ -22,8 +22,8 @@ pub fn daemon_set_name(stage: Stage, revision: &Revision) -> String {
     format!("{}-{revision}", stage.as_str())
 }
 
-pub fn pod_spec<'w>(world: &'w World, stage: Stage, revision: &Revision) -> Option<&'w PodSpec> {
-    let set = world.daemon_sets.get(&daemon_set_name(stage, revision))?;
+pub fn pod_spec<'w>(sets: &'w DaemonSets, stage: Stage, revision: &Revision) -> Option<&'w PodSpec> {
+    let set = sets.get(&daemon_set_name(stage, revision))?;
     set.spec.as_ref()?.template.spec.as_ref()
 }
 

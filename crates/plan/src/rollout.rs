@@ -115,7 +115,7 @@ fn decide_policy<'f>(
 ) -> PolicyDecision<'f> {
     let mut ledger = Ledger::of(policy, world, clock);
     let mut begin = |name, members: &'f PoolMembers<'f>| {
-        let terms = Terms::of(members.settings, may_evict, clock);
+        let terms = Terms::of(members.settings, may_evict, world, clock);
         (name, PoolUpdates::begin(name, members, others, world, terms, &mut ledger))
     };
     let mut updates: BTreeMap<&PoolName, PoolUpdates<'f>> =

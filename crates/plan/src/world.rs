@@ -40,6 +40,9 @@ pub use pods::Pods;
 pub use resources::{ResourceLayout, Resources, is_gpu};
 pub use taint::{Lift, OwnTaint, TaintFact, TaintWrite};
 
+/// DaemonSets of this operator, by name.
+pub type DaemonSets = Facts<DaemonSetFacts>;
+
 /// The ends of the logs of validation pods, or why they cannot be read, by pod.
 pub type LogTails = BTreeMap<String, Result<String, String>>;
 
@@ -52,7 +55,7 @@ pub struct World {
     pub nodes: Facts<NodeFacts, NodeName>,
     pub gpu_nodes: Facts<GpuNode, NodeName>,
     /// The DaemonSets of this operator.
-    pub daemon_sets: Facts<DaemonSetFacts>,
+    pub daemon_sets: DaemonSets,
     /// DaemonSets that claim to be part of a third-party GPU stack, by namespace and name.
     pub foreign_sets: Facts<ForeignSet>,
     /// Third-party pods that are evidence of a GPU stack on their node, by node, namespace and name.

@@ -12,7 +12,7 @@ use gpu_operator_crd::{
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use std::{collections::BTreeMap, ops::Deref, time::Duration};
+use std::{ops::Deref, time::Duration};
 
 use crate::{
     assess::health::{self, NodeHealth},
@@ -22,7 +22,7 @@ use crate::{
     inventory::{gpus, records},
     settings::{GRACE, GUARD_TIMEOUT, REPORT_GRACE},
     time::later,
-    world::{ContainerFacts, GpuPods, ObservedTime, PodFacts, Role, TaintFact, World, is_gpu},
+    world::{ContainerFacts, GpuPods, ObservedTime, PodFacts, Role, TaintFact, is_gpu},
 };
 
 /// A passing state of a phase, and the failure that it becomes after a grace.
@@ -43,16 +43,6 @@ pub struct Member<'w> {
     /// The most GPUs that any node of the pool has had, if the pool's `gpusPerNode` is greater: then none is missing by that number.
     pub most_in_pool: Option<u32>,
     pub expected_resources: Option<ExpectedResources>,
-    /// The fields that other managers keep changing.
-    pub contested: Option<&'w str>,
-    /// The pods that use or offer its GPUs, if they were queried.
-    pub gpu_pods: Option<&'w GpuPods>,
-    /// Whether they are queried even if the probe reports some.
-    pub is_unconfirmed: bool,
-    /// For the fleet, by `namespace/name`.
-    pub refused_evictions: &'w BTreeMap<String, String>,
-    /// For the fleet, by `namespace/name`, with the UIDs.
-    pub allowed_evictions: &'w BTreeMap<String, String>,
 }
 
 impl<'w> Deref for Member<'w> {
@@ -65,7 +55,7 @@ impl<'w> Deref for Member<'w> {
 
 impl<'w> Member<'w> {
     /// `most` is the greatest number of GPUs that any node of the pool has had.
-    pub fn of(desired: DesiredNode<'w>, world: &'w World, most: Option<u32>, clock: &Clock) -> Self {
+    pub fn of(desired: DesiredNode<'w>, most: Option<u32>, clock: &Clock) -> Self {
         let settings = desired.pool.settings;
         let most_in_pool = most.filter(|most| settings.promised_gpus().is_some_and(|promised| promised > *most));
         let last = records::last_report(desired.gpu_node);
@@ -79,7 +69,6 @@ impl<'w> Member<'w> {
         };
         let health = health::of(last, desired.probe_pod(), missing, clock);
         let expected = desired.expected;
-        let name = &desired.node.name;
         Self {
             untolerated: desired.node.untolerated(&settings.tolerations).next(),
             health_policy: settings.health,
@@ -87,11 +76,6 @@ impl<'w> Member<'w> {
                 .map(|expected| ExpectedResources::of(expected, health.unhealthy, last, &desired.resource_layout)),
             health,
             most_in_pool,
-            contested: world.contested_nodes.get(name).map(String::as_str),
-            gpu_pods: world.gpu_pods.get(name),
-            is_unconfirmed: world.unconfirmed.contains(name),
-            refused_evictions: &world.refused_evictions,
-            allowed_evictions: &world.allowed_evictions,
             desired,
         }
     }

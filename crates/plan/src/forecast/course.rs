@@ -135,7 +135,7 @@ impl Course<'_> {
             let PoolMembers { settings, assessed, .. } = members;
             ledger.enter(pool_name, assessed);
             let goals = Goals::of(ledger.pool(pool_name), assessed);
-            let terms = Terms::of(settings, self.inputs.settings.evicts_pods, clock);
+            let terms = Terms::of(settings, self.inputs.settings.evicts_pods, &self.world, clock);
             round.events.extend(pool.preflight_pods.iter().map(|(name, pod)| Event::Pulled(name.clone(), pod.clone())));
             for assessed in assessed {
                 let member = &assessed.member;
@@ -289,7 +289,7 @@ fn outcome(pod: &GpuPod, terms: &Terms<'_>, world: &World) -> PodOutcome {
 
 fn stages(have: &StageRevisions, to: &StageRevisions, world: &World) -> Vec<StageChange> {
     let image = |stage: Stage, revisions: &StageRevisions| {
-        revision::pod_spec(world, stage, revisions.get(stage)?)?.containers.first()?.image.clone()
+        revision::pod_spec(&world.daemon_sets, stage, revisions.get(stage)?)?.containers.first()?.image.clone()
     };
     let differ = Stage::ALL.into_iter().filter(|stage| have.get(*stage) != to.get(*stage));
     differ.map(|stage| StageChange { stage, from: image(stage, have), to: image(stage, to) }).collect()

@@ -163,7 +163,7 @@ fn add_pools(
             let writes = plan.writes.len();
             let summary = node::add(plan, assessed, decision, &drained, deadline);
             if plan.writes.len() == writes {
-                settled.extend(settled::of_member(assessed, decision, &summary, world));
+                settled.extend(settled::of_member(assessed, decision, &summary, &world.daemon_sets));
             }
             clock.join(assessed.member.clock.next());
             counted.push(summary);

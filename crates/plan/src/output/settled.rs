@@ -13,7 +13,7 @@ use crate::{
     revision::labelled_revisions,
     rollout::{change::driver_awaits_users, decision::Decision, recreate_pods, terms, toolkit_restart, update::settle},
     summary::{NodeSummary, Settled, SettledMember, UnmanagedSummary},
-    world::World,
+    world::DaemonSets,
 };
 
 /// For a node for which nothing is written.
@@ -21,14 +21,14 @@ pub fn of_member(
     assessed: &Assessment<'_>,
     decision: &Decision,
     summary: &Arc<NodeSummary>,
-    world: &World,
+    sets: &DaemonSets,
 ) -> Option<Settled> {
     let member = &assessed.member;
     let is_settled = has_answered_everything(assessed)
         && has_target(member)
         && *decision == rest(member)
         && has_own_facts(member)
-        && is_of_no_interest(member, world);
+        && is_of_no_interest(member, sets);
     let settled = || SettledMember {
         policy: name_of(member.policy),
         others: member.others.clone(),
@@ -42,7 +42,7 @@ pub fn of_member(
 }
 
 /// For a node for which nothing is written, and on which nothing of this operator is left.
-pub fn of_unmanaged(unmanaged: &UnmanagedNode<'_>, world: &World, clock: &Clock) -> Option<Settled> {
+pub fn of_unmanaged(unmanaged: &UnmanagedNode<'_>, sets: &DaemonSets, clock: &Clock) -> Option<Settled> {
     let KnownNode { node, gpu_node, ref pods, .. } = **unmanaged;
     let has_no_record = |gpu_node: &GpuNode| {
         belongs_to(gpu_node, node) && gpu_node.spec.current.is_none() && gpu_node.spec.last_update.is_none()
@@ -51,7 +51,7 @@ pub fn of_unmanaged(unmanaged: &UnmanagedNode<'_>, world: &World, clock: &Clock)
     let is_settled = gpu_node.is_none_or(has_no_record)
         && labelled_revisions(node) == StageRevisions::default()
         && !node.is_jetson()
-        && !recreate_pods::is_any_to_be_recreated(world, pods, clock)
+        && !recreate_pods::is_any_to_be_recreated(sets, node, gpu_node, pods, clock)
         && !clock.asks_again();
     let summary = || UnmanagedSummary {
         node: node.name.clone(),
@@ -95,12 +95,12 @@ fn has_own_facts(member: &Member<'_>) -> bool {
         && node_taints::is_clean(member.node)
 }
 
-fn is_of_no_interest(member: &Member<'_>, world: &World) -> bool {
+fn is_of_no_interest(member: &Member<'_>, sets: &DaemonSets) -> bool {
     let clock = &*member.clock;
     let toolkit = member.pod(Stage::Toolkit);
     !driver_awaits_users(member, clock)
         && mig::differs(member).is_none()
-        && !toolkit_restart::is_on_its_way(world, member.node, &member.have, toolkit, clock)
-        && toolkit.is_none_or(|pod| !toolkit_restart::is_entering(world, pod, clock))
-        && !recreate_pods::is_any_to_be_recreated(world, &member.pods, clock)
+        && !toolkit_restart::is_on_its_way(sets, member.node, &member.have, toolkit, clock)
+        && toolkit.is_none_or(|pod| !toolkit_restart::is_entering(sets, pod, clock))
+        && !recreate_pods::is_any_to_be_recreated(sets, member.node, member.gpu_node, &member.pods, clock)
 }

@@ -45,7 +45,7 @@ pub fn add(
         let (own, writes) = (Clock::at(clock.now()), nodes.plan.writes.len());
         let is_clean = nodes.add(unmanaged, &own);
         if is_clean && nodes.plan.writes.len() == writes {
-            settled.extend(settled::of_unmanaged(unmanaged, world, &own));
+            settled.extend(settled::of_unmanaged(unmanaged, &world.daemon_sets, &own));
         }
         clock.join(own.next());
     }

@@ -14,7 +14,7 @@ use crate::{
     container_names::{DIVIDER, GUARD, INSTALLER},
     desired::driver::DriverChoice,
     revision,
-    world::{PodFacts, World},
+    world::{DaemonSets, PodFacts},
 };
 
 #[derive(Clone, Debug)]
@@ -27,11 +27,11 @@ pub struct Change {
 }
 
 impl Change {
-    pub fn of(member: &Member<'_>, to: StageRevisions, world: &World) -> Self {
+    pub fn of(member: &Member<'_>, to: StageRevisions, sets: &DaemonSets) -> Self {
         let from = has_or_had(member);
-        let reloads_driver = from.driver != to.driver && !keeps_driver_loaded(member, from, &to, world);
-        let layout = layout(&to, world);
-        let divides = layout.is_some() && layout != self::layout(from, world);
+        let reloads_driver = from.driver != to.driver && !keeps_driver_loaded(member, from, &to, sets);
+        let layout = layout(&to, sets);
+        let divides = layout.is_some() && layout != self::layout(from, sets);
         // A layout that was changed manually is restored as well.
         let restores = *from != to && mig::differs(member).is_some();
         Self { reloads_driver, needs_idle_gpus: reloads_driver || divides || restores || from.mps != to.mps, to }
@@ -49,8 +49,8 @@ pub fn has_or_had<'m>(member: &'m Member<'_>) -> &'m StageRevisions {
 }
 
 /// Returns the MIG layout that the plugin's pod applies before the plugin starts; `None` if it divides no GPU, or if that is unknown.
-fn layout<'w>(revisions: &StageRevisions, world: &'w World) -> Option<&'w str> {
-    let spec = revision::pod_spec(world, Stage::DevicePlugin, revisions.device_plugin.as_ref()?)?;
+fn layout<'w>(revisions: &StageRevisions, sets: &'w DaemonSets) -> Option<&'w str> {
+    let spec = revision::pod_spec(sets, Stage::DevicePlugin, revisions.device_plugin.as_ref()?)?;
     argument(init_container(spec, DIVIDER)?, "--layout")
 }
 
@@ -67,8 +67,8 @@ fn variable<'w>(container: &'w Container, name: &str) -> Option<&'w str> {
 }
 
 /// Whether the loaded modules stay when the pod of one driver replaces that of the other, even if the GPUs are in use.
-fn keeps_driver_loaded(member: &Member<'_>, from: &StageRevisions, to: &StageRevisions, world: &World) -> bool {
-    let pod = |revisions: &StageRevisions| revision::pod_spec(world, Stage::Driver, revisions.driver.as_ref()?);
+fn keeps_driver_loaded(member: &Member<'_>, from: &StageRevisions, to: &StageRevisions, sets: &DaemonSets) -> bool {
+    let pod = |revisions: &StageRevisions| revision::pod_spec(sets, Stage::Driver, revisions.driver.as_ref()?);
     let (Some(old), Some(new)) = (pod(from), pod(to)) else { return false };
     let Some(driver) = member.report.map(|report| &report.driver) else { return false };
     match (init_container(old, INSTALLER), init_container(new, INSTALLER)) {
@@ -105,10 +105,10 @@ fn installer_keeps(driver: &DriverFacts, old: &Container, new: &Container, pod: 
 }
 
 /// A running revision is not given up for one that the API server rejects.
-pub fn daemon_sets_exist(want: &StageRevisions, world: &World) -> bool {
+pub fn daemon_sets_exist(want: &StageRevisions, sets: &DaemonSets) -> bool {
     Stage::ALL.into_iter().all(|stage| {
         let name = want.get(stage).map(|revision| revision::daemon_set_name(stage, revision));
-        name.is_none_or(|name| world.daemon_sets.contains_key(&name))
+        name.is_none_or(|name| sets.contains_key(&name))
     })
 }
 

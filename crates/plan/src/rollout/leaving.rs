@@ -65,7 +65,7 @@ impl<'w> Leaving<'w> {
         }
         // They are listed again in each pass: a pod may have got a GPU before the device plugin was gone.
         clock.ask_again();
-        match world.gpu_pods.get(&node.name) {
+        match unmanaged.gpu_pods {
             None => Self::Unknown,
             Some(pods) if !pods.users.is_empty() => Self::InUse(&pods.users),
             Some(pods) => {
@@ -157,7 +157,7 @@ impl<'w> ToolkitRemovals<'w> {
         if entering.get(&node.name) == Some(&&revision) {
             return Some(revision);
         }
-        if !node.ready || !toolkit_restart::is_at_end(self.world, &revision) {
+        if !node.ready || !toolkit_restart::is_at_end(&self.world.daemon_sets, &revision) {
             return None;
         }
         let busy = self.busy.get_or_insert_with(|| toolkits_being_removed(self.world, self.clock));
@@ -171,7 +171,7 @@ impl<'w> ToolkitRemovals<'w> {
 
 fn toolkits_being_added<'w>(world: &'w World, clock: &Clock) -> BTreeMap<&'w NodeName, &'w Revision> {
     let toolkits = world.pods.values().filter(|pod| pod.role == Role::Operand(Stage::Toolkit));
-    let entering = toolkits.filter(|pod| toolkit_restart::is_entering(world, pod, clock));
+    let entering = toolkits.filter(|pod| toolkit_restart::is_entering(&world.daemon_sets, pod, clock));
     entering.filter_map(|pod| Some((&pod.node, pod.revision.as_ref()?))).collect()
 }
 
@@ -189,6 +189,6 @@ fn restarts_runtime<'w>(world: &'w World, pod: &'w PodFacts, clock: &Clock) -> O
     }
     let called_for = node.labels.get(keys::TOOLKIT).is_some_and(|named| *revision == named.as_str());
     // The DaemonSet controller is about to delete it, or it restarts the runtime while it starts.
-    let busy = !called_for && node.ready || toolkit_restart::is_entering(world, pod, clock);
+    let busy = !called_for && node.ready || toolkit_restart::is_entering(&world.daemon_sets, pod, clock);
     busy.then_some(revision)
 }

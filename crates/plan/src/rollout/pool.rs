@@ -159,7 +159,7 @@ impl<'f> PoolUpdates<'f> {
                 let back = is_back.then(|| Note::new(Reason::RolloutPending, ROLLED_BACK));
                 Decision { note: decision.note.or(back), last_update: installed, ..decision }
             }
-            (Some(goal), rollout) if !daemon_sets_exist(&goal, self.world) => {
+            (Some(goal), rollout) if !daemon_sets_exist(&goal, &self.world.daemon_sets) => {
                 let message = "update pending: the DaemonSets of the new revision do not exist yet";
                 let note = Some(Note::new(Reason::RolloutPending, message));
                 Decision { note, ..keep_or_restore(member, rollout, &self.terms) }
@@ -169,7 +169,7 @@ impl<'f> PoolUpdates<'f> {
                 give_back(rollout, Note::new(Reason::RolloutPending, why))
             }
             (Some(goal), Some(rollout)) => {
-                let change = Change::of(member, goal, self.world);
+                let change = Change::of(member, goal, &self.world.daemon_sets);
                 let decision = continue_update(member, verdict, change, rollout, &self.terms, &mut self.decision);
                 self.restart_in_turn(decision, member)
             }
@@ -240,7 +240,7 @@ impl<'f> PoolUpdates<'f> {
         if joins(member) {
             return self.install_in_turn(member, want, ledger, budgets);
         }
-        let change = Change::of(member, want, self.world);
+        let change = Change::of(member, want, &self.world.daemon_sets);
         // A failed node without allocatable units has no workload to disturb, so it is updated immediately, but not to what has failed.
         let has_nothing_to_lose = member.was_failing() && member.allocatable() == 0;
         if has_nothing_to_lose && member.external.by_claims().is_none() && !self.is_halted {
@@ -361,8 +361,9 @@ impl<'f> PoolUpdates<'f> {
     pub fn end(mut self, ledger: &mut Ledger<'_>) -> PoolDecision {
         let (members, clock) = (self.members, self.terms.clock);
         self.decision.ask_again |= self.runtime.waits_for_entry;
-        let recreated =
-            members.iter().filter_map(|assessed| self.runtime.pod_to_recreate(&assessed.member, self.world, clock));
+        let recreated = members
+            .iter()
+            .filter_map(|assessed| self.runtime.pod_to_recreate(&assessed.member, &self.world.daemon_sets, clock));
         self.decision.delete_pods.extend(recreated);
         let halted = self.runtime.halted().map(|why| Note::new(Reason::RolloutHalted, why));
         self.decision.halted = self.decision.halted.or(halted);

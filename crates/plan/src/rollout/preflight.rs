@@ -20,7 +20,7 @@ use crate::{
     clock::Clock,
     desired::driver::DriverChoice,
     revision,
-    world::{PodFacts, World},
+    world::{DaemonSets, PodFacts, World},
 };
 
 /// How many nodes try to pull the images of a revision.
@@ -85,7 +85,7 @@ impl Preflights {
 
     fn check(&mut self, asking: &Member<'_>, goal: &StageRevisions, pool: Pool<'_>) -> Preflight {
         let rest = not_started(goal, pool);
-        let new = |member: &Member<'_>| new_images(&rest, &member.have, pool.world);
+        let new = |member: &Member<'_>| new_images(&rest, &member.have, &pool.world.daemon_sets);
         if new(asking).is_empty() {
             return Preflight::Passed;
         }
@@ -170,11 +170,11 @@ fn pulling(member: &Member<'_>) -> Preflight {
 }
 
 /// Returns the images of some revisions that other revisions do not use.
-fn new_images(goal: &StageRevisions, have: &StageRevisions, world: &World) -> Vec<NewImage> {
-    let had: Vec<NewImage> = Stage::ALL.into_iter().flat_map(|stage| images(stage, have, world)).collect();
+fn new_images(goal: &StageRevisions, have: &StageRevisions, sets: &DaemonSets) -> Vec<NewImage> {
+    let had: Vec<NewImage> = Stage::ALL.into_iter().flat_map(|stage| images(stage, have, sets)).collect();
     let mut new: Vec<NewImage> = Vec::new();
     let changed = Stage::ALL.into_iter().filter(|stage| goal.get(*stage) != have.get(*stage));
-    for image in changed.flat_map(|stage| images(stage, goal, world)) {
+    for image in changed.flat_map(|stage| images(stage, goal, sets)) {
         if !had.iter().chain(&new).any(|known| known.image == image.image) {
             new.push(image);
         }
@@ -182,8 +182,8 @@ fn new_images(goal: &StageRevisions, have: &StageRevisions, world: &World) -> Ve
     new
 }
 
-fn images(stage: Stage, revisions: &StageRevisions, world: &World) -> Vec<NewImage> {
-    let pod = revisions.get(stage).and_then(|revision| revision::pod_spec(world, stage, revision));
+fn images(stage: Stage, revisions: &StageRevisions, sets: &DaemonSets) -> Vec<NewImage> {
+    let pod = revisions.get(stage).and_then(|revision| revision::pod_spec(sets, stage, revision));
     let containers = pod.into_iter().flat_map(|pod| pod.init_containers.iter().flatten().chain(&pod.containers));
     let named = containers.filter_map(|container| {
         Some(NewImage {

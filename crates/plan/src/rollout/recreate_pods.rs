@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gpu_operator_crd::{policy::Stage, reason::Reason};
+use gpu_operator_crd::{GpuNode, policy::Stage, reason::Reason};
 
 use crate::{
     assess::{Assessment, mig, pod_failure},
@@ -12,7 +12,7 @@ use crate::{
     note::Note,
     revision,
     rollout::{decision::PoolDecision, toolkit_restart},
-    world::{ContainerFacts, ContainerState, Exit, PodFacts, Role, World},
+    world::{ContainerFacts, ContainerState, DaemonSets, Exit, NodeFacts, PodFacts, Role},
 };
 
 /// A pod that has been running for this time is older than the probe's report.
@@ -20,9 +20,19 @@ const SETTLED: Duration = Duration::from_mins(1);
 
 /// Returns the pods of a node that are older than the driver's container, or whose driver is down. Their replacements wait for the driver's
 /// container, so each is recreated once per restart.
-fn pods_with_stale_driver_files<'w>(world: &World, pods: &[&'w PodFacts]) -> impl Iterator<Item = &'w PodFacts> {
+fn pods_with_stale_driver_files<'w>(
+    sets: &DaemonSets,
+    node: &NodeFacts,
+    gpu_node: Option<&GpuNode>,
+    pods: &[&'w PodFacts],
+) -> impl Iterator<Item = &'w PodFacts> {
     let pods = || pods.iter().copied();
-    let driver = pods().rfind(|pod| pod.is_nvidia_driver() && !pod.is_leaving() && is_of_its_node(world, pod));
+    // It is of the node's revision, and not of one that a changed label names.
+    let is_of_node = |driver: &PodFacts| {
+        let have = records::current_revisions(sets, node, gpu_node, &[driver]);
+        have.driver.is_some() && have.driver == driver.revision
+    };
+    let driver = pods().rfind(|pod| pod.is_nvidia_driver() && !pod.is_leaving() && is_of_node(pod));
     pods().filter(move |pod| is_holder(pod) && driver.is_some_and(|driver| is_older(pod, driver)))
 }
 
@@ -39,14 +49,6 @@ pub fn pods_with_broken_driver_files<'w>(
     pods.into_iter().filter(move |pod| is_holder(pod) && settled(pod))
 }
 
-/// Whether a driver's pod is of the node's revision, and not of one that a changed label names.
-fn is_of_its_node(world: &World, driver: &PodFacts) -> bool {
-    world.nodes.get(&driver.node).is_some_and(|node| {
-        let have = records::current_revisions(&world.daemon_sets, node, records::gpu_node_of(world, node), &[driver]);
-        have.driver.is_some() && have.driver == driver.revision
-    })
-}
-
 fn is_holder(pod: &PodFacts) -> bool {
     pod.uses_driver() && pod.has_started() && !pod.is_leaving()
 }
@@ -61,36 +63,43 @@ fn is_older(pod: &PodFacts, driver: &PodFacts) -> bool {
 
 /// Returns the pods of a node, without those that restart a container runtime, which each pool recreates one at a time.
 pub fn pods_to_recreate<'w>(
-    world: &'w World,
+    sets: &DaemonSets,
+    node: &NodeFacts,
+    gpu_node: Option<&GpuNode>,
     pods: &[&'w PodFacts],
     clock: &Clock,
 ) -> impl Iterator<Item = &'w PodFacts> {
     let restarts = |pod: &PodFacts| {
-        pod.role == Role::Operand(Stage::Toolkit) && toolkit_restart::is_by(world, pod.revision.as_ref())
+        pod.role == Role::Operand(Stage::Toolkit) && toolkit_restart::is_by(sets, pod.revision.as_ref())
     };
-    let undone = pods.iter().copied().filter(move |pod| is_to_be_recreated(world, pod, clock));
-    undone.filter(move |pod| !restarts(pod)).chain(pods_with_stale_driver_files(world, pods))
+    let undone = pods.iter().copied().filter(move |pod| is_to_be_recreated(sets, pod, clock));
+    undone.filter(move |pod| !restarts(pod)).chain(pods_with_stale_driver_files(sets, node, gpu_node, pods))
 }
 
-pub fn is_any_to_be_recreated(world: &World, pods: &[&PodFacts], clock: &Clock) -> bool {
-    pods.iter().any(|pod| is_to_be_recreated(world, pod, clock))
-        || pods_with_stale_driver_files(world, pods).next().is_some()
+pub fn is_any_to_be_recreated(
+    sets: &DaemonSets,
+    node: &NodeFacts,
+    gpu_node: Option<&GpuNode>,
+    pods: &[&PodFacts],
+    clock: &Clock,
+) -> bool {
+    pods.iter().any(|pod| is_to_be_recreated(sets, pod, clock))
+        || pods_with_stale_driver_files(sets, node, gpu_node, pods).next().is_some()
 }
 
-pub fn is_to_be_recreated(world: &World, pod: &PodFacts, clock: &Clock) -> bool {
-    !pod.is_leaving() && (is_stuck(world, pod, clock) || is_undone(pod))
+pub fn is_to_be_recreated(sets: &DaemonSets, pod: &PodFacts, clock: &Clock) -> bool {
+    !pod.is_leaving() && (is_stuck(sets, pod, clock) || is_undone(pod))
 }
 
 /// Whether a pod cannot start and its template is outdated: only a new pod gets the current template, and no running container is
 /// disturbed.
-fn is_stuck(world: &World, pod: &PodFacts, clock: &Clock) -> bool {
+fn is_stuck(sets: &DaemonSets, pod: &PodFacts, clock: &Clock) -> bool {
     let Role::Operand(stage) = pod.role else { return false };
     // Checked first, because most pods have.
     if pod.has_started() {
         return false;
     }
-    let set =
-        pod.revision.as_ref().and_then(|revision| world.daemon_sets.get(&revision::daemon_set_name(stage, revision)));
+    let set = pod.revision.as_ref().and_then(|revision| sets.get(&revision::daemon_set_name(stage, revision)));
     let outdated = set.is_some_and(|set| set.applied.is_some() && set.applied.as_deref() != pod.applied.as_deref());
     outdated && pod_failure::pod_failure(pod, clock).is_some()
 }

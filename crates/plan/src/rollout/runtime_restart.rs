@@ -12,7 +12,7 @@ use crate::{
     note::Note,
     revision,
     rollout::{recreate_pods, toolkit_restart},
-    world::{NodeFacts, World},
+    world::{DaemonSets, NodeFacts, World},
 };
 
 /// Which nodes of a pool may restart their runtime.
@@ -30,22 +30,22 @@ pub struct RuntimeRestartLock {
 impl RuntimeRestartLock {
     /// `others` are all nodes but the settled ones, none of which holds the lock.
     pub fn of(name: &PoolName, pool: &PoolMembers<'_>, others: &[&NodeFacts], world: &World, clock: &Clock) -> Self {
-        let (members, policy) = (&*pool.assessed, pool.settings.policy);
+        let (members, policy, sets) = (&*pool.assessed, pool.settings.policy, &world.daemon_sets);
         let held = members.iter().filter(|Assessment { member, .. }| {
             let pod = member.pod(Stage::Toolkit);
             let tolerated = member.untolerated.is_none() || pod.is_some();
-            tolerated && toolkit_restart::is_on_its_way(world, member.node, &member.have, pod, clock)
+            tolerated && toolkit_restart::is_on_its_way(sets, member.node, &member.have, pod, clock)
         });
         let holders =
             held.map(|Assessment { member, verdict, .. }| (member.node.name.clone(), failure(member, verdict, clock)));
         let unreadable = membership::unreadable_of_pool(world, policy, name);
         let others = unreadable.chain(left_by_record(name, pool, others, world)).filter(|node| {
             let (have, pod) = (revision::labelled_revisions(node), toolkit_restart::pod_on(world, node));
-            toolkit_restart::is_on_its_way(world, node, &have, pod, clock)
+            toolkit_restart::is_on_its_way(sets, node, &have, pod, clock)
         });
         let holders = holders.chain(others.map(|node| (node.name.clone(), None))).collect();
         let enters = |member: &Member<'_>| {
-            member.pod(Stage::Toolkit).is_some_and(|pod| toolkit_restart::is_entering(world, pod, clock))
+            member.pod(Stage::Toolkit).is_some_and(|pod| toolkit_restart::is_entering(sets, pod, clock))
         };
         let entering = members.iter().map(|assessed| &assessed.member).filter(|member| enters(member));
         let entering = entering.map(|member| member.node.name.clone()).collect();
@@ -76,9 +76,9 @@ impl RuntimeRestartLock {
         (StageRevisions { toolkit: member.have.toolkit.clone(), ..revisions }, note)
     }
 
-    pub fn pod_to_recreate(&mut self, member: &Member<'_>, world: &World, clock: &Clock) -> Option<String> {
-        let pod = member.pod(Stage::Toolkit).filter(|pod| recreate_pods::is_to_be_recreated(world, pod, clock))?;
-        (toolkit_restart::is_by(world, pod.revision.as_ref()) && self.acquire(member)).then(|| pod.name.clone())
+    pub fn pod_to_recreate(&mut self, member: &Member<'_>, sets: &DaemonSets, clock: &Clock) -> Option<String> {
+        let pod = member.pod(Stage::Toolkit).filter(|pod| recreate_pods::is_to_be_recreated(sets, pod, clock))?;
+        (toolkit_restart::is_by(sets, pod.revision.as_ref()) && self.acquire(member)).then(|| pod.name.clone())
     }
 
     /// Whether the node has or gets the turn. Nodes that have failed, as several do if a working runtime breaks, do not block each other's

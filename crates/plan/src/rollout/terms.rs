@@ -22,6 +22,7 @@ use crate::{
     settings::PROGRESS_DEADLINE,
     summary::SettledMember,
     time::later,
+    world::World,
 };
 
 /// The default of `gpuPods.timeout`.
@@ -38,17 +39,23 @@ pub struct Terms<'c> {
     /// How long every other step, and a preflight, may take.
     pub progress_deadline: Duration,
     pub windows: Windows,
+    /// Why the API server does not evict pods, by `namespace/name`.
+    pub refused_evictions: &'c BTreeMap<String, String>,
+    /// The pods that the API server would evict, with their UIDs.
+    pub allowed_evictions: &'c BTreeMap<String, String>,
     pub clock: &'c Clock,
 }
 
 impl<'c> Terms<'c> {
-    pub fn of(pool: &PoolSettings<'_>, may_evict: bool, clock: &'c Clock) -> Self {
+    pub fn of(pool: &PoolSettings<'_>, may_evict: bool, world: &'c World, clock: &'c Clock) -> Self {
         let (policy, strategy) = (pool.policy, pool.rollout.clone());
         Self {
             is_paused: [strategy.paused, policy.spec.rollout.paused].contains(&Some(true)),
             may_evict,
             timeout: strategy.gpu_pods.timeout.map_or(TIMEOUT, Into::into),
             progress_deadline: policy.spec.readiness.progress_deadline.map_or(PROGRESS_DEADLINE, Into::into),
+            refused_evictions: &world.refused_evictions,
+            allowed_evictions: &world.allowed_evictions,
             windows: Windows::of(&strategy.windows, clock),
             strategy,
             clock,

@@ -10,7 +10,7 @@ use crate::{
     clock::Clock,
     container_names::{INSTALL_TOOLKIT, RESTART_AT_END, RESTART_RUNTIME},
     revision,
-    world::{ContainerFacts, ContainerState, NodeFacts, ObservedTime, PodFacts, Role, World},
+    world::{ContainerFacts, ContainerState, DaemonSets, NodeFacts, ObservedTime, PodFacts, Role, World},
 };
 
 /// For each step of adding NVIDIA's runtime to the configuration.
@@ -20,20 +20,20 @@ const ENTERING_AT_MOST: Duration = Duration::from_hours(1);
 
 /// Whether the toolkit restarts the container runtime, by its DaemonSet and not by what is wanted now, which changes with the policy and
 /// with kubelet's report of a runtime that is down.
-pub fn is_by(world: &World, revision: Option<&Revision>) -> bool {
-    let pod = revision.and_then(|revision| pod_of(world, revision));
+pub fn is_by(sets: &DaemonSets, revision: Option<&Revision>) -> bool {
+    let pod = revision.and_then(|revision| pod_of(sets, revision));
     pod.and_then(|pod| pod.init_containers.as_ref()).into_iter().flatten().any(|init| init.name == RESTART_RUNTIME)
 }
 
 /// Whether the toolkit restarts the container runtime when it is removed: only if NVIDIA's runtime is the default.
-pub fn is_at_end(world: &World, revision: &Revision) -> bool {
-    let main = pod_of(world, revision).and_then(|pod| pod.containers.first());
+pub fn is_at_end(sets: &DaemonSets, revision: &Revision) -> bool {
+    let main = pod_of(sets, revision).and_then(|pod| pod.containers.first());
     let hook = main.and_then(|main| main.lifecycle.as_ref()?.pre_stop.as_ref()?.exec.as_ref()?.command.as_ref());
     hook.into_iter().flatten().any(|word| word == RESTART_AT_END)
 }
 
-fn pod_of<'w>(world: &'w World, revision: &Revision) -> Option<&'w PodSpec> {
-    revision::pod_spec(world, Stage::Toolkit, revision)
+fn pod_of<'w>(sets: &'w DaemonSets, revision: &Revision) -> Option<&'w PodSpec> {
+    revision::pod_spec(sets, Stage::Toolkit, revision)
 }
 
 /// Returns the pod of the toolkit that the node's label names.
@@ -46,13 +46,13 @@ pub fn pod_on<'w>(world: &'w World, node: &NodeFacts) -> Option<&'w PodFacts> {
 /// Whether a node's runtime may be restarted at any moment: `pod`, of the toolkit that the label names, is neither past that step nor
 /// prevented from reaching it.
 pub fn is_on_its_way(
-    world: &World,
+    sets: &DaemonSets,
     node: &NodeFacts,
     have: &StageRevisions,
     pod: Option<&PodFacts>,
     clock: &Clock,
 ) -> bool {
-    is_by(world, have.toolkit.as_ref())
+    is_by(sets, have.toolkit.as_ref())
         && match pod.filter(|pod| !pod.is_leaving()) {
             Some(pod) => !is_past(pod) && !is_kept_from_it(pod, clock),
             // The pod is about to be created.
@@ -62,7 +62,7 @@ pub fn is_on_its_way(
 
 /// Whether a toolkit's pod is adding NVIDIA's runtime to the configuration. If it were deleted now, its changes would remain, because only
 /// its main container reverts them. A stuck pod does not count.
-pub fn is_entering(world: &World, pod: &PodFacts, clock: &Clock) -> bool {
+pub fn is_entering(sets: &DaemonSets, pod: &PodFacts, clock: &Clock) -> bool {
     let begun =
         |step: &ContainerFacts| step.name == INSTALL_TOOLKIT && !matches!(step.state, ContainerState::Waiting { .. });
     let too_long =
@@ -71,7 +71,7 @@ pub fn is_entering(world: &World, pod: &PodFacts, clock: &Clock) -> bool {
     !is_past(pod)
         && pod.init.iter().any(begun)
         && !pod.is_leaving()
-        && is_by(world, pod.revision.as_ref())
+        && is_by(sets, pod.revision.as_ref())
         && pod_failure(pod, clock).is_none()
         && !pod.init.iter().any(|step| too_long(step.running_since(), STEP_AT_MOST))
         && !too_long(pod.created, ENTERING_AT_MOST)

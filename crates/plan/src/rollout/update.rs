@@ -147,7 +147,7 @@ fn release(
             return give_back(&rollout, in_use_by(users));
         }
     }
-    let Evictions { pods, note } = eviction::of(users, &terms.strategy.gpu_pods, member.refused_evictions, clock);
+    let Evictions { pods, note } = eviction::of(users, &terms.strategy.gpu_pods, terms.refused_evictions, clock);
     if evicts && clock.reached(later(rollout.since.0, terms.timeout.max(terms.progress_deadline))) {
         return Decision { not_before: Some(clock.later(terms.timeout)), ..give_back(&rollout, note) };
     }
@@ -290,7 +290,7 @@ fn await_idle(
         }
         Some(users) if terms.evicts() && !users.is_empty() => {
             let Evictions { pods, note } =
-                eviction::of(users, &terms.strategy.gpu_pods, member.refused_evictions, clock);
+                eviction::of(users, &terms.strategy.gpu_pods, terms.refused_evictions, clock);
             // Those of DaemonSets follow in step Release.
             if !rollout.evicting || pods.is_empty() || users.iter().any(eviction::ends_first) {
                 let slowest = pods.iter().max_by_key(|pod| pod.grace).filter(|_| !rollout.evicting);
@@ -302,7 +302,7 @@ fn await_idle(
                 let decision = blocked(note, pool);
                 // The record of the update and the cordon come first.
                 let may_begin = member.rollout().is_some() && member.node.cordoned && decision.rollout.is_some();
-                return if may_begin { evict(member, rollout, &pods, decision) } else { decision };
+                return if may_begin { evict(terms, rollout, &pods, decision) } else { decision };
             }
         }
         Some(pods) if !pods.is_empty() => return blocked(reported.unwrap_or_else(|| in_use_by(pods)), pool),
@@ -328,12 +328,12 @@ fn await_idle(
 }
 
 /// Asks the API server about the evictions of all pods first, records that they begin, and then begins.
-fn evict(member: &Member<'_>, rollout: &Rollout, pods: &[&GpuPod], decision: Decision) -> Decision {
+fn evict(terms: &Terms<'_>, rollout: &Rollout, pods: &[&GpuPod], decision: Decision) -> Decision {
     if rollout.evicting {
         let evictions = pods.iter().filter(|pod| eviction::ends_first(pod)).map(|pod| Eviction::of(pod)).collect();
         return Decision { evictions, ..decision };
     }
-    let is_allowed = |pod: &&&GpuPod| member.allowed_evictions.get(&pod.name) == Some(&pod.uid);
+    let is_allowed = |pod: &&&GpuPod| terms.allowed_evictions.get(&pod.name) == Some(&pod.uid);
     let evictions: Vec<_> = pods.iter().filter(|pod| !is_allowed(pod)).map(|pod| Eviction::check(pod)).collect();
     let evicting = !pods.is_empty() && evictions.is_empty();
     let rollout = decision.rollout.map(|rollout| Rollout { evicting, ..rollout });

@@ -137,6 +137,16 @@ fn only_the_clock_compares_times_with_the_present() {
     none("ask the clock", found);
 }
 
+/// What one node should have and how far it is depends on its own facts and the ground alone.
+#[test]
+fn the_steps_for_one_node_do_not_see_the_world() {
+    let plan = sources("crates/plan");
+    let folders = ["desired", "assess"].map(|folder| plan.join(folder));
+    let files = folders.iter().flat_map(|folder| modules::files(folder, false)).chain([plan.join("desired.rs")]);
+    let sees = |file: &PathBuf| fs::read_to_string(file).expect("a readable file").contains("World");
+    none("take the node's facts or the ground", files.filter(sees).map(|file| file.display().to_string()));
+}
+
 #[test]
 fn no_file_is_longer_than_a_reader_wants() {
     let lines = |file: &Path| fs::read_to_string(file).expect("a readable file").lines().count();

@@ -34,7 +34,8 @@ impl<'f> PoolUpdates<'f> {
     /// Gives a node what the nodes of the pool had before, if they had something for its system.
     pub(super) fn proven(&mut self, member: &Member<'_>) -> Option<Decision> {
         let want = member.want()?;
-        let proven = self.goals.proven(want).filter(|proven| daemon_sets_exist(proven, self.world))?.clone();
+        let proven =
+            self.goals.proven(want).filter(|proven| daemon_sets_exist(proven, &self.world.daemon_sets))?.clone();
         let why = if self.goals.rolled_back { ROLLED_BACK } else { JOINED };
         let note = (proven != *want).then(|| Note::new(Reason::RolloutPending, why));
         let decision = self.restart_in_turn(settle(member, proven, self.terms.clock), member);
@@ -51,7 +52,7 @@ impl<'f> PoolUpdates<'f> {
     ) -> Decision {
         let nothing = settle(member, StageRevisions::default(), self.terms.clock);
         let has_slot = ledger.slot_of(member).is_some();
-        let is_possible = member.node.ready && daemon_sets_exist(&want, self.world);
+        let is_possible = member.node.ready && daemon_sets_exist(&want, &self.world.daemon_sets);
         if !is_possible || ledger.failed(self.name).contains(&member.node.name) {
             return nothing;
         }
