@@ -45,9 +45,9 @@ const PARTS: [Part; 5] = [
     Part {
         name: "api-operands",
         title: "Fields of driver, toolkit and device plugin",
-        text: "These fields of a ClusterGpuPolicy are valid in `spec.defaults` and in each of `spec.pools`, where they override the defaults field\n\
-               by field. Guides: [drivers](../guides/drivers.md), [container runtimes](../guides/runtimes.md), [sharing](../guides/sharing.md),\n\
-               [MIG](../guides/mig.md).",
+        text: "These fields of a ClusterGpuPolicy are valid in `spec.defaults` and in each of `spec.pools`, where `driver`, `toolkit` and\n\
+               `devicePlugin` each replace that of the defaults as a whole. Guides: [drivers](../guides/drivers.md),\n\
+               [container runtimes](../guides/runtimes.md), [sharing](../guides/sharing.md), [MIG](../guides/mig.md).",
         crd: 0,
         paths: &["spec.defaults.driver", "spec.defaults.toolkit", "spec.defaults.devicePlugin"],
     },
