@@ -36,9 +36,12 @@ impl Memo {
 
 fn plan_by(settings: &Settings, catalogue: &Catalogue, world: &World, memo: &mut Memo, now: Timestamp) -> Plan {
     let clock = &Clock::at(now);
-    if settings.quiets {
-        return Plan { check_again: clock.next(), ..quiet::plan(world, clock) };
-    }
+    let plan =
+        if settings.quiets { quiet::plan(world, clock) } else { plan_fleet(settings, catalogue, world, memo, clock) };
+    Plan { check_again: clock.next(), ..plan }
+}
+
+fn plan_fleet(settings: &Settings, catalogue: &Catalogue, world: &World, memo: &mut Memo, clock: &Clock) -> Plan {
     let world = &*records::with_confirmed_taints(world);
     let ground = &Ground::of(catalogue, world, &settings.namespace);
     let fleet = survey(settings, ground, world, memo, clock);
@@ -47,7 +50,7 @@ fn plan_by(settings: &Settings, catalogue: &Catalogue, world: &World, memo: &mut
     drop(rollout);
     let planned = fleet.unsettled(&world.nodes).count();
     memo.remember(settled, fleet.variants.to_remember(), planned, ground, world);
-    Plan { check_again: clock.next(), ..plan }
+    plan
 }
 
 /// Assesses the nodes that are not settled, and all nodes of pools that do not rest.

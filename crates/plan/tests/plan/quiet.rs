@@ -255,6 +255,23 @@ fn a_slot_that_is_not_used_yet_is_given_up() {
 }
 
 #[test]
+fn a_slot_of_an_unknown_node_is_asked_for_again() {
+    let mut sim = updating_fleet(&["a", "b"], "{}");
+    let slots = |sim: &Sim| sim.policy_status("all").rollout.slots;
+    for _ in 0..200 {
+        if !slots(&sim).is_empty() {
+            break;
+        }
+        sim.step();
+        sim.sleep(1);
+    }
+    let [slot] = slots(&sim).try_into().expect("one slot");
+    sim.gpu_nodes.remove(&slot.node);
+    sim.settings.quiets = true;
+    assert!(sim.plan().check_again.is_some(), "the watch of GpuNodes may be behind");
+}
+
+#[test]
 fn taints_and_conditions_go_except_those_of_others() {
     let spec =
         "{health: {minHealthyGPUs: 1, onUnhealthy: {taint: {key: example.com/bad}}}, readiness: {nodeCondition: true}}";
