@@ -36,6 +36,7 @@ use crate::{
     },
     note::Note,
     pool_settings::PoolSettings,
+    sorted::Sorted,
     summary::{Settled, SettledMember},
     world::World,
 };
@@ -143,12 +144,8 @@ pub struct PoolMembers<'w> {
 }
 
 impl PoolMembers<'_> {
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.assessed.len() + self.settled.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -178,11 +175,8 @@ impl AssessedFleet<'_> {
         &self,
         objects: &'o BTreeMap<NodeName, T>,
     ) -> impl Iterator<Item = (&'o NodeName, &'o T)> + use<'o, '_, T> {
-        let mut settled = self.settled.iter().peekable();
-        objects.iter().filter(move |(name, _)| {
-            while settled.next_if(|settled| settled < name).is_some() {}
-            settled.next_if_eq(name).is_none()
-        })
+        let mut settled = Sorted::of(self.settled.iter().map(|name| (name, ())));
+        objects.iter().filter(move |(name, _)| settled.find(*name).is_none())
     }
 
     pub fn pools(&self) -> impl Iterator<Item = &PoolMembers<'_>> {

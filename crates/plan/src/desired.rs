@@ -59,16 +59,9 @@ pub enum Desired {
 }
 
 impl Desired {
-    pub fn variant(&self) -> Option<&Variant> {
+    pub fn variant(&self) -> Option<&Arc<Variant>> {
         match self {
             Self::Variant(variant) => Some(variant),
-            Self::Unknown | Self::Unsatisfiable(_) => None,
-        }
-    }
-
-    pub fn shared_variant(&self) -> Option<Arc<Variant>> {
-        match self {
-            Self::Variant(variant) => Some(Arc::clone(variant)),
             Self::Unknown | Self::Unsatisfiable(_) => None,
         }
     }

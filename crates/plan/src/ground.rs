@@ -7,7 +7,6 @@ pub mod pull_error;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fmt,
-    sync::Arc,
 };
 
 use foreign_stacks::ForeignStacks;
@@ -20,7 +19,7 @@ use crate::{
     container_names::PREFLIGHT_DRIVER,
     pool_settings::PoolSettings,
     revision::daemon_set_name,
-    world::{ContainerFacts, DaemonSetFacts, LogTails, NodeFacts, ObservedTime, PodFacts, Role, World},
+    world::{ContainerFacts, DaemonSets, LogTails, NodeFacts, ObservedTime, PodFacts, Role, World},
 };
 
 pub const PROBE_DAEMON_SET: &str = "nodestack-nvml-probe";
@@ -32,7 +31,7 @@ pub struct Ground<'w> {
     /// Those that are not being deleted, in the order of their precedence.
     pub policies: Vec<PolicyPools<'w>>,
     /// Of this operator.
-    pub daemon_sets: &'w BTreeMap<String, Arc<DaemonSetFacts>>,
+    pub daemon_sets: &'w DaemonSets,
     pub third_party: ForeignStacks<'w>,
     /// The beginning of the names of the preflight pods for each revision whose driver image does not exist.
     pub missing_images: BTreeSet<&'w str>,

@@ -3,10 +3,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem::take,
     sync::Arc,
 };
 
-use gpu_operator_common::mirror::Facts;
 use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, PoolName};
 
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     settings::Settings,
     sorted::Sorted,
     summary::Settled,
-    world::{DaemonSetFacts, ForeignPod, ForeignSet, NodeFacts, PodFacts, World},
+    world::{DaemonSets, ForeignPod, ForeignSet, NodeFacts, PodFacts, World},
 };
 
 /// The catalogue must be the same in each plan.
@@ -94,7 +94,7 @@ struct GroundKey {
     settings: Settings,
     /// Those that are being deleted, too.
     policies: Vec<Arc<ClusterGpuPolicy>>,
-    daemon_sets: Facts<DaemonSetFacts>,
+    daemon_sets: DaemonSets,
     third_party: Vec<(String, ForeignSet)>,
     missing_images: BTreeSet<String>,
     refusals: BTreeMap<String, String>,
@@ -233,17 +233,13 @@ impl Memo {
     }
 
     /// Returns how many nodes are remembered.
-    pub fn len(&self) -> usize {
+    pub fn remembered(&self) -> usize {
         self.nodes.len()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
-    }
-
-    /// Returns the variants of the last plan.
-    pub fn variants(&self) -> &KnownVariants {
-        &self.variants
+    /// Returns the variants of the last plan, until [`Self::remember`] sets those of this one.
+    pub fn take_variants(&mut self) -> KnownVariants {
+        take(&mut self.variants)
     }
 
     /// Remembers the settled nodes of a plan.

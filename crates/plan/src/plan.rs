@@ -62,7 +62,7 @@ fn survey<'w>(
     clock: &Clock,
 ) -> AssessedFleet<'w> {
     let mut settled = memo.recall(settings, ground, world, clock);
-    let mut variants = Variants::remembering(memo.variants().clone());
+    let mut variants = Variants::remembering(memo.take_variants());
     let mut take = |is_wanted: &dyn Fn(&NodeName) -> bool| {
         desired::resolve(inventory::take(ground, world, is_wanted), &mut variants, clock.now())
     };

@@ -1,26 +1,28 @@
-//! Lookups in a sorted map in the order of its keys, each of which costs a step instead of a search.
+//! Lookups in a sorted sequence in the order of its keys, each of which costs a step instead of a search.
 
-use std::{
-    collections::{BTreeMap, btree_map},
-    iter::Peekable,
-};
+use std::{borrow::Borrow, iter::Peekable};
 
-pub struct Sorted<'m, K, V>(Peekable<btree_map::Iter<'m, K, V>>);
+pub struct Sorted<I: Iterator>(Peekable<I>);
 
-impl<'m, K: Ord, V> Sorted<'m, K, V> {
-    pub fn of(map: &'m BTreeMap<K, V>) -> Self {
-        Self(map.iter().peekable())
+impl<K, V, I: Iterator<Item = (K, V)>> Sorted<I> {
+    pub fn of(sorted: impl IntoIterator<IntoIter = I>) -> Self {
+        Self(sorted.into_iter().peekable())
     }
 
     /// The keys of all calls must be in their order.
-    pub fn find(&mut self, key: &K) -> Option<&'m V> {
-        while self.0.next_if(|(known, _)| *known < key).is_some() {}
-        self.0.next_if(|(known, _)| *known == key).map(|(_, value)| value)
+    pub fn find<Q: Ord>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        while self.0.next_if(|(known, _)| known.borrow() < key).is_some() {}
+        self.0.next_if(|(known, _)| known.borrow() == key).map(|(_, value)| value)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]

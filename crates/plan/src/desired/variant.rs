@@ -155,9 +155,8 @@ impl<'w> Variants<'w> {
         Self { needed: BTreeMap::new(), remembered }
     }
 
-    fn known(&self, key: &VariantKey, new: impl FnOnce() -> Arc<Variant>) -> KnownVariant {
-        let known = self.remembered.get(key).cloned();
-        known.unwrap_or_else(|| KnownVariant { variant: new(), is_applied: Cell::new(false) })
+    fn known(&mut self, key: &VariantKey, new: impl FnOnce() -> Arc<Variant>) -> KnownVariant {
+        self.remembered.remove(key).unwrap_or_else(|| KnownVariant { variant: new(), is_applied: Cell::new(false) })
     }
 
     /// Resolves each variant once for all nodes that share it.

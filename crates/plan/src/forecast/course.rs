@@ -127,7 +127,7 @@ impl Course<'_> {
         round: &mut Round,
     ) {
         let name = name_of(policy);
-        round.nodes.insert(name.clone(), members.pools.values().map(PoolMembers::len).sum());
+        round.nodes.insert(name.clone(), members.pools.values().map(PoolMembers::count).sum());
         round.events.extend(decision.ledger.clone().map(|content| Event::Ledger(name.clone(), content)));
         let mut ledger = Ledger::of(policy, &self.world, clock);
         for (pool_name, members) in &members.pools {

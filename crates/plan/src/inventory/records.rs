@@ -1,10 +1,6 @@
 //! What GpuNodes and Nodes record: the probe's report, the revisions of a node's stages, and the taint of this operator.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, GpuNode, NodeName, Report, Revision, gpunode::StageRevisions, keys, policy::Stage,
@@ -15,7 +11,7 @@ use kube::ResourceExt;
 
 use crate::{
     revision,
-    world::{DaemonSetFacts, NodeFacts, PodFacts, Role, World},
+    world::{DaemonSets, NodeFacts, PodFacts, Role, World},
 };
 
 /// Returns `None` if the GpuNode is owned by an earlier Node of the same name.
@@ -64,7 +60,7 @@ fn is_of_boot(report: &Report, node: &NodeFacts) -> bool {
 /// record have not been written yet: the node has those in its labels. Without a record, as after a user deleted the GpuNode, labels count
 /// if this operator wrote them or they name a DaemonSet; where one is missing, the running pod counts.
 pub fn current_revisions(
-    daemon_sets: &BTreeMap<String, Arc<DaemonSetFacts>>,
+    daemon_sets: &DaemonSets,
     node: &NodeFacts,
     gpu_node: Option<&GpuNode>,
     pods: &[&PodFacts],

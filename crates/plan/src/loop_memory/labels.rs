@@ -58,11 +58,10 @@ impl Settling {
         let former = std::mem::replace(&mut self.selectors, selectors);
         let are_same_selectors = former == self.selectors;
         let (known, mut gpu_nodes) = (std::mem::take(&mut self.nodes), Sorted::of(&world.gpu_nodes));
-        let mut known = known.into_iter().peekable();
         let (mut nodes, mut kept) = (Vec::with_capacity(known.len()), Vec::new());
+        let mut known = Sorted::of(known);
         for (name, node) in &world.nodes {
-            while known.next_if(|(known, _)| known < name).is_some() {}
-            let before = known.next_if(|(known, _)| known == name).map(|(_, settled)| settled);
+            let before = known.find(name);
             if !gpu_nodes.find(name).is_some_and(|gpu_node| has_stack(gpu_node)) {
                 continue;
             }

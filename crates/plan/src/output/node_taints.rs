@@ -44,7 +44,7 @@ impl<'m> Drained<'m> {
         let Some(first) = members().find(|member| drains(wanted_of_policy(member).as_ref())) else {
             return Self::default();
         };
-        let mut most = terms::max_unavailable(first.pool.settings, pool.len());
+        let mut most = terms::max_unavailable(first.pool.settings, pool.count());
         let mut wanting = Vec::new();
         for member in members() {
             let is_drained = is_drained(member.node);

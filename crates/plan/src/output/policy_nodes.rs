@@ -63,8 +63,7 @@ pub fn add(plan: &mut Plan, context: &Context<'_>, policy: &ClusterGpuPolicy) ->
     let Context { fleet, clock, .. } = *context;
     let world = fleet.world;
     let name = name_of(policy);
-    let no_members = PolicyMembers::default();
-    let members = fleet.policies.get(&name).unwrap_or(&no_members);
+    let Some(members) = fleet.policies.get(&name) else { return Vec::new() };
     let rollout = context.rollout.policies.get(&name);
     let OfPools { counted, settled, halted, failed, not_drained, unmet } = add_pools(plan, context, policy, members);
     if let Some(rollout) = rollout {
@@ -176,7 +175,7 @@ fn add_pools(
 /// For a pool whose number of GPUs no node has ever had: all of its nodes would lack some.
 fn unmet_promise(members: &[Assessment<'_>]) -> Option<(Reason, String)> {
     let member = &members.iter().find(|assessed| assessed.member.most_in_pool.is_some())?.member;
-    let (promised, most) = (member.pool.settings.pool?.gpus_per_node?, member.most_in_pool?);
+    let (promised, most) = (member.pool.settings.promised_gpus()?, member.most_in_pool?);
     let message = format!(
         "gpusPerNode: {promised}, but no node of this pool has ever had more than {most} on its PCI bus; write gpusPerNode: {most}, or remove it"
     );

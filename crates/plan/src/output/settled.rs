@@ -11,7 +11,14 @@ use crate::{
     clock::Clock,
     inventory::{KnownNode, UnmanagedNode, membership::name_of, records::belongs_to},
     revision::labelled_revisions,
-    rollout::{change::driver_awaits_users, decision::Decision, recreate_pods, terms, toolkit_restart, update::settle},
+    rollout::{
+        change::driver_awaits_users,
+        decision::Decision,
+        recreate_pods::{is_to_be_recreated, pods_to_recreate},
+        terms,
+        toolkit_restart::{is_entering, is_on_its_way},
+        update::settle,
+    },
     summary::{NodeSummary, Settled, SettledMember, UnmanagedSummary},
     world::DaemonSets,
 };
@@ -34,7 +41,7 @@ pub fn of_member(
         others: member.others.clone(),
         most_gpus: most_seen(member),
         is_unavailable: terms::is_unavailable(member),
-        variant: member.target.shared_variant(),
+        variant: member.target.variant().cloned(),
         summary: Arc::clone(summary),
         until: member.clock.next(),
     };
@@ -51,7 +58,7 @@ pub fn of_unmanaged(unmanaged: &UnmanagedNode<'_>, sets: &DaemonSets, clock: &Cl
     let is_settled = gpu_node.is_none_or(has_no_record)
         && labelled_revisions(node) == StageRevisions::default()
         && !node.is_jetson()
-        && !recreate_pods::is_any_to_be_recreated(sets, node, gpu_node, pods, clock)
+        && pods_to_recreate(sets, node, gpu_node, pods, clock).next().is_none()
         && !clock.asks_again();
     let summary = || UnmanagedSummary {
         node: node.name.clone(),
@@ -100,7 +107,7 @@ fn is_of_no_interest(member: &Member<'_>, sets: &DaemonSets) -> bool {
     let toolkit = member.pod(Stage::Toolkit);
     !driver_awaits_users(member, clock)
         && mig::differs(member).is_none()
-        && !toolkit_restart::is_on_its_way(sets, member.node, &member.have, toolkit, clock)
-        && toolkit.is_none_or(|pod| !toolkit_restart::is_entering(sets, pod, clock))
-        && !recreate_pods::is_any_to_be_recreated(sets, member.node, member.gpu_node, &member.pods, clock)
+        && !is_on_its_way(sets, member.node, &member.have, toolkit, clock)
+        && toolkit.is_none_or(|pod| !is_entering(sets, pod, clock) && !is_to_be_recreated(sets, pod, clock))
+        && pods_to_recreate(sets, member.node, member.gpu_node, &member.pods, clock).next().is_none()
 }

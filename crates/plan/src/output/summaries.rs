@@ -9,7 +9,6 @@ use crate::{
     assess::member::Member,
     desired::driver::DriverChoice,
     inventory::membership::UnreadableNode,
-    rollout::update,
     summary::{DriverVersion, Exclusion, NodeSummary},
 };
 
@@ -35,7 +34,7 @@ pub fn of(member: &Member<'_>, status: GpuNodeStatus) -> Arc<NodeSummary> {
         model: member.model().map(str::to_owned),
         excluded: Exclusion::of(member.node, reason),
         // A node without another revision is being installed, not updated.
-        current: !update::is_outdated(member),
+        current: !member.is_outdated(),
         in_turn,
         driver_version: driver_version(member),
         fault: member.target.fault().cloned(),

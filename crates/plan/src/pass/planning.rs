@@ -35,8 +35,10 @@ pub struct Planning {
 
 impl Planning {
     pub fn begin(world: World, now: Timestamp, around: &mut PassContext<'_>) -> Self {
-        let plan = around.carry.memo.0.plan(around.settings, around.catalogue, &world, now);
-        Self { world, now, plan, reads_logs: true, lists_left: MAX_LISTS, asked: 0, until: around.uptime + MAX_ASKING }
+        let (plan, until) = (Plan::default(), around.uptime + MAX_ASKING);
+        let mut planning = Self { world, now, plan, reads_logs: true, lists_left: MAX_LISTS, asked: 0, until };
+        planning.plan(around);
+        planning
     }
 
     /// Returns `None` if the plan is ready.

@@ -160,7 +160,7 @@ impl Waves {
         }
         let counts = |assessed: &Assessment<'_>| !failed(&assessed.member) && !assessed.verdict.lacks_a_gpu();
         let canaries: Vec<_> = updated.into_iter().filter(|(assessed, _)| counts(assessed)).collect();
-        let all = u32::try_from(pool.len()).unwrap_or(u32::MAX);
+        let all = u32::try_from(pool.count()).unwrap_or(u32::MAX);
         let begun = u32::try_from(canaries.len()).unwrap_or(u32::MAX);
         let soak = canary.soak.map_or(Duration::ZERO, Into::into);
         let works = |member: &Member<'_>| member.status().is_some_and(GpuNodeStatus::is_ready);

@@ -27,8 +27,7 @@ use crate::{
         runtime_restart::RuntimeRestartLock,
         terms::{Budgets, Terms},
         update::{
-            WAITS_FOR_BUDGET, begin, continue_update, give_back, is_outdated, joins, keep_or_restore, reported_users,
-            settle, users,
+            WAITS_FOR_BUDGET, begin, continue_update, give_back, joins, keep_or_restore, reported_users, settle, users,
         },
     },
     world::{GpuPods, NodeFacts, World},
@@ -370,7 +369,7 @@ impl<'f> PoolUpdates<'f> {
         self.decision.preflight_pods = self.preflights.pods;
         if self.decision.nodes.values().all(|decision| decision.rollout.is_none()) {
             restore_mig_layouts(members, clock, &mut self.decision);
-            let remains = |assessed: &Assessment<'_>| assessed.member.node.ready && is_outdated(&assessed.member);
+            let remains = |assessed: &Assessment<'_>| assessed.member.node.ready && assessed.member.is_outdated();
             // It may have been rolled back in this pass.
             let is_stopped =
                 ledger.pool(self.name).is_some_and(|pool| !pool.failed.is_empty() || !pool.rolled_back.is_empty());

@@ -76,17 +76,6 @@ pub fn pods_to_recreate<'w>(
     undone.filter(move |pod| !restarts(pod)).chain(pods_with_stale_driver_files(sets, node, gpu_node, pods))
 }
 
-pub fn is_any_to_be_recreated(
-    sets: &DaemonSets,
-    node: &NodeFacts,
-    gpu_node: Option<&GpuNode>,
-    pods: &[&PodFacts],
-    clock: &Clock,
-) -> bool {
-    pods.iter().any(|pod| is_to_be_recreated(sets, pod, clock))
-        || pods_with_stale_driver_files(sets, node, gpu_node, pods).next().is_some()
-}
-
 pub fn is_to_be_recreated(sets: &DaemonSets, pod: &PodFacts, clock: &Clock) -> bool {
     !pod.is_leaving() && (is_stuck(sets, pod, clock) || is_undone(pod))
 }

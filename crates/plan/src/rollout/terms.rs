@@ -174,10 +174,10 @@ impl<'f> Budgets<'f> {
         };
         let of_pool = |(name, members): (&'f PoolName, &'f PoolMembers<'f>)| {
             let own = members.settings.pool.and_then(|pool| pool.rollout.as_ref());
-            (name, own.map(|own| Budget::of(own, members.len())).unwrap_or_default())
+            (name, own.map(|own| Budget::of(own, members.count())).unwrap_or_default())
         };
         let mut budgets = Self {
-            policy: Budget::of(&defaults, pools.values().map(PoolMembers::len).sum()),
+            policy: Budget::of(&defaults, pools.values().map(PoolMembers::count).sum()),
             pools: pools.iter().map(of_pool).collect(),
             unavailable: BTreeSet::new(),
         };

@@ -41,10 +41,6 @@ pub fn joins(member: &Member<'_>) -> bool {
     member.have == StageRevisions::default()
 }
 
-pub fn is_outdated(member: &Member<'_>) -> bool {
-    member.is_outdated()
-}
-
 /// Restores labels that were given up for an update that cannot continue. While the wanted revisions are unknown, as after a reboot, an update
 /// is neither continued nor, before its deadline, given up.
 pub fn keep_or_restore(member: &Member<'_>, rollout: Option<&Rollout>, terms: &Terms<'_>) -> Decision {

@@ -30,7 +30,7 @@ impl Sim {
 
     /// Returns how many nodes were settled in the last plan.
     pub fn remembered(&self) -> usize {
-        self.memo.borrow().len()
+        self.memo.borrow().remembered()
     }
 
     fn is_found(&self, pod: &str, requests: &GpuRequests) -> bool {

@@ -16,7 +16,7 @@ use crate::{
         goal::Next,
         ledger::Ledger,
         terms::Budgets,
-        update::{WAITS_FOR_BUDGET, is_outdated, settle},
+        update::{WAITS_FOR_BUDGET, settle},
     },
 };
 
@@ -28,7 +28,7 @@ impl<'f> PoolUpdates<'f> {
         let is_stopped = self.is_halted || self.terms.is_paused;
         let is_unproven = is_stopped || self.goals.rolled_back || self.waves.next() != Next::Rest;
         let since = ledger.pool(self.name).and_then(|pool| pool.since.as_ref());
-        is_unproven && (since.is_some() || self.members.iter().any(|assessed| is_outdated(&assessed.member)))
+        is_unproven && (since.is_some() || self.members.iter().any(|assessed| assessed.member.is_outdated()))
     }
 
     /// Gives a node what the nodes of the pool had before, if they had something for its system.
