@@ -32,8 +32,8 @@ impl Change {
         let reloads_driver = from.driver != to.driver && !keeps_driver_loaded(member, from, &to, sets);
         let layout = layout(&to, sets);
         let divides = layout.is_some() && layout != self::layout(from, sets);
-        // A layout that was changed manually is restored as well.
-        let restores = *from != to && mig::differs(member).is_some();
+        // A new plugin's pod also restores a layout that was changed manually.
+        let restores = from.device_plugin != to.device_plugin && mig::differs(member).is_some();
         Self { reloads_driver, needs_idle_gpus: reloads_driver || divides || restores || from.mps != to.mps, to }
     }
 

@@ -252,3 +252,19 @@ fn a_layout_that_the_probe_has_not_seen_is_not_restored() {
     sim.run(20);
     assert_eq!(plugin_created(&sim, "a"), before, "the last report is older than the pod");
 }
+
+#[test]
+fn a_layout_that_cannot_be_applied_yet_lets_an_update_settle() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 2).policy("all", &mixed(SEVENTHS));
+    sim.host_driver("a", "595.91.07", true);
+    sim.settle();
+    // The plugin, which applies the layout, waits for the driver, and so does the toolkit, whose new revision restarts the runtime.
+    sim.upgrade_packages(&"a".into());
+    let plugin = format!("devicePlugin: {{mig: {{strategy: Mixed, layout: {HALVES}}}}}");
+    sim.apply_policy("all", &format!("{{defaults: {{toolkit: {{injection: Runtime}}, {plugin}}}}}"));
+    sim.settle();
+    assert_eq!(sim.status("a").reason(), Some(Reason::RebootNeeded), "{}", sim.status("a").message);
+    sim.reboot("a", 0);
+    sim.settle();
+    assert_eq!(offers(&sim, "a"), "Ready 4/4 nvidia.com/mig-3g.40gb=4");
+}

@@ -36,7 +36,8 @@ fn idle_gpus(_: &History, sim: &Sim, write: &Write) -> Lawful {
     }
     let had = layout_of(sim, &plugin);
     match gets(Stage::DevicePlugin).map(|gets| layout_of(sim, &gets)) {
-        Some(gets) if gets != had => {
+        // Without a layout, the GPUs stay as they are.
+        Some(gets) if gets.is_some() && gets != had => {
             Err(format!("the MIG layout of {name} changes under a GPU pod: {had:?} to {gets:?}"))
         }
         _ => Ok(()),
