@@ -36,7 +36,7 @@ fn idle_gpus(_: &History, sim: &Sim, write: &Write) -> Lawful {
     }
     let had = layout_of(sim, &plugin);
     match gets(Stage::DevicePlugin).map(|gets| layout_of(sim, &gets)) {
-        // Without a layout, the GPUs stay as they are.
+        // Without a layout, the GPUs are left unchanged.
         Some(gets) if gets.is_some() && gets != had => {
             Err(format!("the MIG layout of {name} changes under a GPU pod: {had:?} to {gets:?}"))
         }
