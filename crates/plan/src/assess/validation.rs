@@ -283,7 +283,7 @@ fn why_it_failed(pod: &PodFacts, end: &PodEnd) -> String {
 /// CUDA versions of its branch's major version, and all older ones.
 pub const TESTS: [(u32, &str); 2] = [(525, "vectoradd-cuda12.5.0"), (450, "vectoradd-cuda11.7.1")];
 
-/// The tag for older drivers.
+/// The tag for older drivers. CUDA 10.2 needs branch 440; for drivers before that NVIDIA has no such image.
 pub const OLDEST_TEST: &str = "vectoradd-cuda10.2";
 
 /// The output of a user's image is unknown.

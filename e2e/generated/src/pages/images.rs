@@ -107,7 +107,10 @@ fn validation(page: &mut Page) {
          Unverified: that each runs on every model and processor that its CUDA version supports.",
     );
     let newer = TESTS.map(|(branch, tag)| format!("From branch {branch}: {}.", code(&nvidia(images::SAMPLES, tag))));
-    let oldest = format!("Older branches: {}.", code(&nvidia(images::SAMPLES, OLDEST_TEST)));
+    let oldest = format!(
+        "Older branches: {}. Those before 440 do not support CUDA 10.2: set `readiness.validation.image`.",
+        code(&nvidia(images::SAMPLES, OLDEST_TEST))
+    );
     page.list(newer.into_iter().chain([oldest]));
 }
 
