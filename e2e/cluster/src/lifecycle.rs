@@ -127,7 +127,7 @@ pub fn build(paths: &Paths, purpose: Purpose, extent: Extent, nodes: Nodes) -> R
 /// Installs missing packages, and builds the programs that a cluster runs.
 fn build_tools(paths: &Paths, purpose: Purpose, nodes: Nodes) -> Result<()> {
     let real = nodes.is_real();
-    packages::install(paths, real)?;
+    packages::install(paths, if real { packages::Purpose::Nodes } else { packages::Purpose::Tools })?;
     let has_older = nodes.real().any(|node| Runtime::of(node) != Runtime::Containerd2);
     let parts = [
         (real, Part::RealNodes),

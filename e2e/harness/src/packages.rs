@@ -33,12 +33,34 @@ const NODE: &[Package] = &[
     Package { name: "iproute2", provides: "ip" },
 ];
 
-/// Installs missing packages; with `node`, also those that only real nodes need.
-pub fn install(paths: &Paths, node: bool) -> Result<()> {
+/// Packages for building the command line for other platforms.
+const CROSS: &[Package] = &[
+    Package { name: "gcc-aarch64-linux-gnu", provides: "aarch64-linux-gnu-gcc" },
+    Package { name: "libc6-dev-arm64-cross", provides: "/usr/aarch64-linux-gnu/include/stdlib.h" },
+    Package { name: "gcc-mingw-w64-x86-64", provides: "x86_64-w64-mingw32-gcc" },
+];
+
+/// What packages are needed for, besides building the tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Tools,
+    /// Real nodes and their images.
+    Nodes,
+    /// Images and programs for all platforms.
+    Release,
+}
+
+/// Installs missing packages.
+pub fn install(paths: &Paths, purpose: Purpose) -> Result<()> {
     if find("go").is_none() {
         bail!("the cluster's tools are built from Go modules: install Go 1.26 or later, then try again");
     }
-    let wanted = BUILD.iter().chain(if node { NODE } else { &[] });
+    let wanted = match purpose {
+        Purpose::Tools => [BUILD, &[], &[]],
+        Purpose::Nodes => [BUILD, NODE, &[]],
+        Purpose::Release => [BUILD, NODE, CROSS],
+    };
+    let wanted = wanted.into_iter().flatten();
     let missing: Vec<&str> =
         wanted.filter(|package| !is_present(package.provides)).map(|package| package.name).collect();
     if missing.is_empty() {

@@ -6,12 +6,16 @@
 //! | `gpu-operator-VERSION.tgz` | the chart, which uses these images |
 //! | `install.yaml` | the chart's objects with its defaults, for clusters without Helm |
 //! | `gpu-operator-VERSION.cdx.json`, `nvml-probe-VERSION.cdx.json` | the dependencies of each program (CycloneDX) |
-//! | `licenses.txt` | the licences of these dependencies |
+//! | `licenses.txt` | the licences of all dependencies |
+//! | `kubectl-gpu_fleet-VERSION-OS-ARCHITECTURE.tar.gz` | `kubectl gpu-fleet`, for each platform |
+//! | `gpu-fleet.yaml` | its manifest for krew |
 //! | `SHA256SUMS` | the checksums of all other files |
 
+mod archives;
 mod check;
 mod files;
 mod images;
+mod toolchain;
 
 use std::{fs, process::Command};
 
@@ -30,7 +34,7 @@ pub(crate) use self::files::Options;
 /// Makes and verifies the files of a release, or only verifies them.
 pub(crate) fn run(paths: &Paths, options: &Options) -> Result<()> {
     let folder = paths.root.join("target/release-files");
-    packages::install(paths, true)?;
+    packages::install(paths, packages::Purpose::Release)?;
     tools::build_helm(paths)?;
     if !options.check {
         fs::remove_dir_all(&folder).or_else(ignore_missing)?;
@@ -38,8 +42,9 @@ pub(crate) fn run(paths: &Paths, options: &Options) -> Result<()> {
         heading("making the release");
         files::chart(paths, &folder, &options.repository)?;
         files::dependencies(paths, &folder)?;
-        write(&folder.join("licenses.txt"), &licences::licence_texts(&paths.root)?)?;
+        write(&folder.join(files::LICENCES), &licences::licence_texts(&paths.root)?)?;
         images::make(paths, &folder, options, &revision(&paths.root))?;
+        archives::make(paths, &folder, options)?;
         files::checksums(&folder)?;
     }
     let step = Step::start("verifying the release");

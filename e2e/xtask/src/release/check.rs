@@ -1,4 +1,4 @@
-//! Verifies the files of a release: checksums, images, chart and lists of dependencies.
+//! Verifies the files of a release: checksums, images, chart, lists of dependencies and archives.
 
 use std::{fs, path::Path, process::Command};
 
@@ -7,12 +7,13 @@ use harness::{paths::Paths, process::output};
 use serde_json::Value;
 
 use super::{
-    files::{CHECKSUMS, PROGRAMS, VERSION, file, list, render},
+    archives,
+    files::{CHECKSUMS, LICENCES, PROGRAMS, VERSION, file, list, render},
     images,
 };
 
 /// The values of `e_machine` in ELF programs, by architecture.
-const MACHINES: [(&str, u8); 2] = [("amd64", 62), ("arm64", 183)];
+pub(super) const MACHINES: [(&str, u8); 2] = [("amd64", 62), ("arm64", 183)];
 
 /// Verifies all files.
 pub(super) fn run(paths: &Paths, folder: &Path, architectures: &[String]) -> Result<()> {
@@ -24,7 +25,7 @@ pub(super) fn run(paths: &Paths, folder: &Path, architectures: &[String]) -> Res
         "install.yaml is not what {} renders to",
         chart.display()
     );
-    let licences = fs::read_to_string(folder.join("licenses.txt"))?;
+    let licences = fs::read_to_string(folder.join(LICENCES))?;
     for program in PROGRAMS {
         let list: Value = serde_json::from_str(&fs::read_to_string(file(folder, program, "cdx.json"))?)?;
         let subject = &list["metadata"]["component"];
@@ -32,8 +33,8 @@ pub(super) fn run(paths: &Paths, folder: &Path, architectures: &[String]) -> Res
         let name = Archive::unpack(&file(folder, program, "oci.tar"))?.check(program, architectures)?;
         ensure!(rendered.contains(&name), "the chart does not use {name}");
     }
-    ensure!(licences.contains("Apache License"), "licenses.txt has no licence");
-    let expected = 2 * PROGRAMS.len() + 4;
+    ensure!(licences.contains("Apache License"), "{LICENCES} has no licence");
+    let expected = 2 * PROGRAMS.len() + 4 + archives::check(folder, architectures)?;
     let found = list(folder)?;
     ensure!(found.len() == expected, "there are {} files of {expected}: {found:?}", found.len());
     Ok(())

@@ -25,6 +25,7 @@ pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The architectures of the images.
 const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
 const SBOM_TOOL: &str = "cargo-cyclonedx@0.5.9";
+pub(super) const LICENCES: &str = "licenses.txt";
 pub(super) const CHECKSUMS: &str = "SHA256SUMS";
 
 /// What to release.
@@ -42,6 +43,12 @@ pub(crate) struct Options {
     /// An architecture of the images; may be repeated.
     #[arg(long = "architecture", value_parser = ARCHITECTURES, default_values = ARCHITECTURES)]
     pub architectures: Vec<String>,
+    /// An archive of `kubectl gpu-fleet` that was built elsewhere, such as on a Mac; may be repeated.
+    #[arg(long = "archive")]
+    pub archives: Vec<PathBuf>,
+    /// The URL below which the archives will be found.
+    #[arg(long, default_value = "https://downloads.example.com/gpu-operator")]
+    pub downloads: String,
     /// Only verify the files of an earlier run.
     #[arg(long)]
     pub check: bool,

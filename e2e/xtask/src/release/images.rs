@@ -15,7 +15,10 @@ use harness::{
     progress::Step,
 };
 
-use super::files::{Options, PROGRAMS, VERSION, file};
+use super::{
+    files::{Options, PROGRAMS, VERSION, file},
+    toolchain::Toolchain,
+};
 
 /// The packages of the image in which the programs are built, besides the toolchain, which is mounted.
 const BUILDER: Debian = Debian {
@@ -47,7 +50,7 @@ pub(super) fn make(paths: &Paths, folder: &Path, options: &Options, revision: &s
         builder.clone()
     } else {
         shared.extend(["--pull-never".to_owned(), "--build-arg=CARGO_NET_OFFLINE=true".to_owned()]);
-        shared.push(format!("--volume={}:/toolchain:ro", toolchain(paths)?.display()));
+        shared.push(format!("--volume={}:/toolchain:ro", Toolchain::installed(paths)?.folder.display()));
         shared.push(format!("--volume={}:/cargo/registry", registry(paths)?.display()));
         BUILDER.ensure(paths)?
     };
@@ -116,31 +119,6 @@ fn base(architecture: &str) -> Debian<'_> {
         architecture,
         instructions: "",
     }
-}
-
-/// Installs the toolchain of rust-toolchain.toml with the libraries of all architectures, and returns its folder. It is not
-/// rustup's usual folder, which belongs to the user.
-fn toolchain(paths: &Paths) -> Result<PathBuf> {
-    let text =
-        std::fs::read_to_string(paths.root.join("rust-toolchain.toml")).context("reading rust-toolchain.toml")?;
-    let channel = text.lines().find_map(|line| line.strip_prefix("channel = \"")?.strip_suffix('"'));
-    let channel = channel.context("rust-toolchain.toml has no channel")?;
-    let home = paths.base.join("rustup");
-    let step = Step::start(format!("installing Rust {channel}"));
-    let rustup = || {
-        let mut command = Command::new("rustup");
-        command.env("RUSTUP_HOME", &home).env_remove("RUSTUP_TOOLCHAIN");
-        command
-    };
-    let mut install = rustup();
-    install.args(["toolchain", "install", channel, "--profile=minimal", "--no-self-update"]);
-    install.args(["--target=x86_64-unknown-linux-gnu,aarch64-unknown-linux-gnu"]);
-    run_logged(&mut install, &paths.log("release-toolchain"), || step.tick("downloading"))?;
-    let mut rustc = rustup();
-    let rustc = output(rustc.args(["which", "rustc", "--toolchain", channel]))?;
-    step.done();
-    let folder = Path::new(rustc.trim()).ancestors().nth(2).context("rustup printed no path of rustc")?;
-    Ok(folder.to_path_buf())
 }
 
 /// Downloads all dependencies, and returns cargo's folder of them.
