@@ -72,7 +72,9 @@ pub fn licence_texts(checkout: &Path) -> Result<String> {
     }
     let mut texts: Vec<_> = owners.into_iter().map(|(text, owners)| (owners.concat(), text)).collect();
     texts.sort();
-    let mut all = String::from("The licences of the crates that the programs gpu-operator, nvml-probe and kubectl-gpu_fleet contain.\n");
+    let mut all = String::from(
+        "The licences of the crates that the programs gpu-operator, nvml-probe and kubectl-gpu_fleet contain.\n",
+    );
     if !without.is_empty() {
         write!(all, "\nCrates whose sources contain no text of their licence:\n\n{}", without.concat())?;
     }

@@ -60,7 +60,8 @@ fn program(os: &str) -> String {
 /// Builds the archives of these architectures, and writes the manifest for them and those of other platforms.
 pub(super) fn make(paths: &Paths, folder: &Path, options: &Options) -> Result<()> {
     let toolchain = Toolchain::installed(paths)?;
-    for platform in PLATFORMS.iter().filter(|platform| options.architectures.iter().any(|is| is == platform.architecture))
+    for platform in
+        PLATFORMS.iter().filter(|platform| options.architectures.iter().any(|is| is == platform.architecture))
     {
         let Platform { os, architecture, .. } = platform;
         let step = Step::start(format!("building kubectl gpu-fleet for {os} {architecture}"));

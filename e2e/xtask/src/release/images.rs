@@ -3,7 +3,6 @@
 use std::{
     env,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::{Context, Result};
@@ -11,7 +10,7 @@ use harness::{
     buildah::{ARCHITECTURE, Debian, buildah},
     cargo,
     paths::Paths,
-    process::{output, run_logged},
+    process::run_logged,
     progress::Step,
 };
 
