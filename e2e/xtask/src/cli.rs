@@ -20,7 +20,7 @@ use harness::{
     tools::Kubernetes,
 };
 
-use super::{demo, release, simulate, test_run};
+use super::{demo, mutations, release, simulate, test_run};
 
 /// A real Kubernetes cluster on this machine, with all its files in target/e2e.
 #[derive(Parser)]
@@ -65,6 +65,8 @@ enum Task {
     Release(release::Options),
     /// Search with random fleets and random orders of steps, without a cluster, until one violates a law.
     Simulate(simulate::Options),
+    /// Break the product on purpose, one rule at a time in a copy of it, and run the test that must find it.
+    Mutations(mutations::Options),
     /// Measure API requests, memory and processor time of operator and probe, on simulated nodes.
     #[command(disable_help_flag = true)]
     Benchmark {
@@ -113,6 +115,10 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Simulate(options) => {
             catch_interrupts()?;
             simulate::run(&paths, &options)?;
+        }
+        Task::Mutations(options) => {
+            catch_interrupts()?;
+            mutations::run(&paths, &options)?;
         }
         Task::Up { no_chart, kwok, nodes, oldest_kubernetes } => {
             let _lock = Lock::take(&paths, "up")?;

@@ -3,6 +3,7 @@
 mod cli;
 mod demo;
 mod leftovers;
+mod mutations;
 mod release;
 mod simulate;
 mod test_failures;

@@ -181,6 +181,23 @@ fn the_name_of_a_test_is_short() {
     none("shorten these names", found);
 }
 
+/// The list of `cargo xtask mutations`, which would otherwise be noticed to be outdated only when it is run.
+#[test]
+fn each_mutation_replaces_one_text_and_has_its_own_name() {
+    let list = fs::read_to_string(workspace().join("e2e/xtask/mutations.toml")).expect("the list");
+    let list = Document::parse(list).expect("TOML");
+    let mutations = list["mutation"].as_array_of_tables().expect("mutations");
+    let mut names = BTreeSet::new();
+    let found = mutations.iter().filter_map(|mutation| {
+        let field = |name: &str| mutation[name].as_str().expect("a text");
+        let file = fs::read_to_string(workspace().join(field("file"))).unwrap_or_default();
+        let times = file.matches(field("from")).count();
+        let is_new = names.insert(field("name").to_owned());
+        (times != 1 || !is_new).then(|| format!("{}: {times} times in {}", field("name"), field("file")))
+    });
+    none("mutations to correct", found);
+}
+
 #[test]
 fn circles_upward_uses_and_tuples_are_found() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("example");
