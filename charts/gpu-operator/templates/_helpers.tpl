@@ -7,6 +7,10 @@ gpu-operator.…. Objects are called nodestack-…, so that both charts can be i
 {{ .Values.fullnameOverride | default "nodestack-gpu-operator" }}
 {{- end }}
 
+{{- define "nodestack.namespace" -}}
+{{ .Values.namespaceOverride | default .Release.Namespace }}
+{{- end }}
+
 {{/* Fixed, because the operator finds the probe by this name. */}}
 {{- define "nodestack.probe" -}}
 nodestack-nvml-probe
@@ -68,7 +72,7 @@ suffix (of the name), cluster (true: has no namespace), labels, annotations.
 {{- $part := .part | default "operator" -}}
 name: {{ .name | default (include (printf "nodestack.%s" $part) .root) }}{{ .suffix }}
 {{- if not .cluster }}
-namespace: {{ .root.Release.Namespace }}
+namespace: {{ include "nodestack.namespace" .root }}
 {{- end }}
 labels:
   {{- include "nodestack.selector" (dict "part" $part) | nindent 2 }}
@@ -130,23 +134,6 @@ dnsPolicy: ClusterFirstWithHostNet
 {{- end }}
 {{- end }}
 
-{{/* The security context of a pod, and that of its container, at the restricted level of Pod Security. */}}
-{{- define "nodestack.restrictedPod" -}}
-securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  seccompProfile:
-    type: RuntimeDefault
-{{- end }}
-{{- define "nodestack.restrictedContainer" -}}
-securityContext:
-  allowPrivilegeEscalation: false
-  capabilities:
-    drop: [ALL]
-  readOnlyRootFilesystem: true
-{{- end }}
-
 {{/* Environment variables of all containers. Arguments: root, part. */}}
 {{- define "nodestack.env" -}}
 - name: RUST_LOG
@@ -165,22 +152,22 @@ roleRef:
 subjects:
   - kind: ServiceAccount
     name: {{ .account | default .name }}
-    namespace: {{ .root.Release.Namespace }}
+    namespace: {{ include "nodestack.namespace" .root }}
 {{- end }}
 
-{{/* The reference of the operator's or the probe's image. Arguments: root, name (of the image), digest. */}}
+{{/* The reference of the operator's or the probe's image. Arguments: root, part, name (of the image). */}}
 {{- define "nodestack.image" -}}
-{{- $tag := .root.Values.image.tag | default .root.Chart.AppVersion -}}
-{{- $repository := .root.Values.image.repository -}}
+{{- $image := .root.Values.image -}}
+{{- $tag := $image.tag | default .root.Chart.AppVersion -}}
+{{- $repository := get $image.repositories .part | default (printf "%s/%s" $image.repository .name) -}}
 {{- with .root.Values.global.imageRegistry -}}
 {{- /* As in every image reference, the first part is a registry if it contains a dot or a colon. */ -}}
-{{- $path := regexReplaceAll "^([^/]*[.:][^/]*|localhost)(/|$)" $repository "" -}}
-{{- $repository = printf "%s/%s" . $path | trimSuffix "/" -}}
+{{- $repository = printf "%s/%s" . (regexReplaceAll "^([^/]*[.:][^/]*|localhost)?/" $repository "") -}}
 {{- end -}}
-{{- if not $repository -}}
+{{- if hasPrefix "/" $repository -}}
 {{- fail (printf (include "nodestack.noRepository" .root) $tag $tag) -}}
 {{- end -}}
-{{ $repository }}/{{ .name }}{{ .digest | empty | ternary (printf ":%s" $tag) (printf "@%s" .digest) }}
+{{ $repository }}{{ get $image.digests .part | empty | ternary (printf ":%s" $tag) (printf "@%s" (get $image.digests .part)) }}
 {{- end }}
 
 {{/* Not indented, so that the commands can be copied. */}}
@@ -207,11 +194,11 @@ nothing was changed. Install this chart as a release of its own:
 {{ end }}
 
 {{- define "nodestack.operatorImage" -}}
-{{ include "nodestack.image" (dict "root" . "name" "gpu-operator" "digest" .Values.image.digests.operator) }}
+{{ include "nodestack.image" (dict "root" . "part" "operator" "name" "gpu-operator") }}
 {{- end }}
 
 {{- define "nodestack.probeImage" -}}
-{{ include "nodestack.image" (dict "root" . "name" "nvml-probe" "digest" .Values.image.digests.probe) }}
+{{ include "nodestack.image" (dict "root" . "part" "probe" "name" "nvml-probe") }}
 {{- end }}
 
 {{/* A container's HTTP port and its probes. Arguments: root, part (of the values), port (its name). */}}
@@ -258,7 +245,7 @@ readinessProbe:
 {{/* A scraped port. Arguments: port, monitor (of the values). */}}
 {{- define "nodestack.endpoint" -}}
 - port: {{ .port }}
-  {{- range $key := list "interval" "relabelings" "metricRelabelings" }}
+  {{- range $key := list "interval" "scrapeTimeout" "honorLabels" "relabelings" "metricRelabelings" }}
   {{- with index $.monitor $key }}
   {{ $key }}: {{ toJson . }}
   {{- end }}

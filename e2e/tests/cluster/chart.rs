@@ -1,6 +1,7 @@
 //! The chart: the values that it rejects and with which messages, and the rules that its objects must follow.
 
 mod monitoring;
+mod pods;
 mod release;
 mod values;
 
@@ -12,7 +13,7 @@ use gpu_operator_crd::policy::Stage;
 use serde_json::{Value, json};
 
 /// Values with which the chart renders all of its objects.
-pub(super) const EVERYTHING: [&str; 11] = [
+pub(super) const EVERYTHING: [&str; 12] = [
     "image.repository=example.com/x",
     "metrics.service.enabled=true",
     "monitoring.podMonitor.enabled=true",
@@ -25,6 +26,8 @@ pub(super) const EVERYTHING: [&str; 11] = [
     "image.digests.probe=sha256:1111111111111111111111111111111111111111111111111111111111111111",
     "extraObjects[0].apiVersion=v1,extraObjects[0].kind=ConfigMap,extraObjects[0].metadata.name=extra,\
      extraObjects[0].metadata.namespace=gpu-operator,extraObjects[0].metadata.labels.team=ml",
+    // Mounts need a volume.
+    "operator.extraVolumes[0].name=a",
 ];
 
 pub(super) fn cluster() -> Cluster {
@@ -204,6 +207,16 @@ fn invalid_values_are_rejected() {
         "image.repository=https://example.com/x",
         "image.repository=example.com/x/",
         "image.digests.probe=sha256:1",
+        "image.repositories.operator=gpu-operator",
+        "image.repositories.probe=example.com/x/nvml-probe:1",
+        "namespaceOverride=GPU",
+        "operator.extraArgs=--a",
+        "operator.extraVolumes[0].emptyDir.medium=Memory",
+        "operator.extraVolumeMounts[0].name=a",
+        "operator.podSecurityContext.seccompProfile.type=Default",
+        "probe.securityContext.privileged=false",
+        "operator.podDisruptionBudget.maxUnavailable=half",
+        "monitoring.podMonitor.scrapeTimeout=5",
         "probe.interval=30",
         "extraEnv[0].name=RUST_LOG",
         "operator.listenAddress=127.0.0.1:8080",

@@ -34,6 +34,7 @@ fn alerts_and_dashboard_are_rendered_unchanged_from_their_files() {
             "monitoring.prometheusRule.labels.release=prometheus",
             "monitoring.prometheusRule.runbookUrl=https://example.com/",
             "monitoring.dashboard.enabled=true",
+            "monitoring.dashboard.annotations.grafana_folder=GPUs",
         ],
     );
     let rendered = documents(&rendered.expect("a chart")).expect("YAML");
@@ -45,6 +46,7 @@ fn alerts_and_dashboard_are_rendered_unchanged_from_their_files() {
     assert_eq!(rule["metadata"]["labels"]["release"], "prometheus");
     let dashboard = of_kind("ConfigMap");
     assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
+    assert_eq!(dashboard["metadata"]["annotations"], json!({"grafana_folder": "GPUs"}));
     let text = dashboard["data"]["gpu-fleet.json"].as_str().expect("a dashboard");
     assert_eq!(text.trim_end(), file("gpu-fleet.json").trim_end());
     let monitors = rendered.iter().filter(|document| document["kind"] == "PodMonitor");
@@ -63,10 +65,14 @@ fn alerts_and_dashboard_are_rendered_unchanged_from_their_files() {
 fn a_service_monitor_scrapes_the_services_of_operator_and_probe() {
     let set = "image.repository=x,monitoring.serviceMonitor.enabled=true,monitoring.serviceMonitor.interval=1m";
     let relabel = "monitoring.serviceMonitor.relabelings[0].action=labeldrop";
-    let rendered = documents(&template(&cluster(), &[set, relabel]).expect("a chart")).expect("YAML");
+    let scrape = "monitoring.serviceMonitor.scrapeTimeout=5s,monitoring.serviceMonitor.honorLabels=true";
+    let rendered = documents(&template(&cluster(), &[set, relabel, scrape]).expect("a chart")).expect("YAML");
     let of_kind = |kind: &str| rendered.iter().filter(move |document| document["kind"] == kind).collect::<Vec<_>>();
     let spec = &of_kind("ServiceMonitor")[0]["spec"];
-    let endpoint = |port: &str| json!({"port": port, "interval": "1m", "relabelings": [{"action": "labeldrop"}]});
+    let endpoint = |port: &str| {
+        let relabelings = json!([{"action": "labeldrop"}]);
+        json!({"port": port, "interval": "1m", "scrapeTimeout": "5s", "honorLabels": true, "relabelings": relabelings})
+    };
     assert_eq!(spec["endpoints"], json!([endpoint("http"), endpoint("metrics")]));
     let selected = spec["selector"]["matchExpressions"][0]["values"].as_array().expect("values");
     let services = of_kind("Service");

@@ -77,7 +77,22 @@ fn alternatives(value: &Value) -> Vec<Value> {
         Value::Bool(_) => json!([true, false]),
         Value::Number(_) => json!([81]),
         Value::String(_) => {
-            json!(["a", "100Mi", "1m", "/a", "0.0.0.0:81", digest, "Always", "OnDelete", "Delete", "11%", "https://a/"])
+            // The first one is also a namespace that exists.
+            json!([
+                "default",
+                "100Mi",
+                "1m",
+                "/a",
+                "0.0.0.0:81",
+                digest,
+                "Always",
+                "OnDelete",
+                "Delete",
+                "11%",
+                "https://a/",
+                "a/b",
+                "Unconfined",
+            ])
         }
         Value::Array(_) => json!([
             [],
@@ -87,6 +102,8 @@ fn alternatives(value: &Value) -> Vec<Value> {
             [{"ports": [{"port": 81}]}],
             [{"maxSkew": 1, "topologyKey": "a", "whenUnsatisfiable": "DoNotSchedule"}],
             [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}],
+            [{"name": "a", "mountPath": "/a"}],
+            ["a"],
         ]),
         _ => json!([
             {"a": "b"},

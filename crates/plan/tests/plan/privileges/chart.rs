@@ -1,5 +1,5 @@
 //! The pods of the chart. Helm is not at hand in these tests, so templates are expanded with every condition met: the pods have
-//! all privileges that any values give them.
+//! all privileges that any values give them, except for security contexts, which are the default ones.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -24,6 +24,8 @@ pub(super) fn pods() -> Vec<(String, PodSpec)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/gpu-operator/templates");
     let read = |path: &Path| without_comments(&fs::read_to_string(path).expect("a text"));
     let helpers = definitions(&read(&folder.join("_helpers.tpl")));
+    let values = fs::read_to_string(folder.join("../values.yaml")).expect("a text");
+    let values = serde_yaml::from_str(&values).expect("YAML");
     let mut files: Vec<_> =
         fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect();
     files.sort();
@@ -32,7 +34,7 @@ pub(super) fn pods() -> Vec<(String, PodSpec)> {
         let text = read(&path);
         if path.extension().is_some_and(|kind| kind == "yaml") && text.contains("containers:") {
             let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-            let pod = pod(&expanded(&text, &helpers)).unwrap_or_else(|| panic!("no pod in {name}"));
+            let pod = pod(&expanded(&text, &helpers, &values)).unwrap_or_else(|| panic!("no pod in {name}"));
             pods.push((name, pod));
         }
     }
@@ -81,8 +83,9 @@ fn definitions(text: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// Returns a template with its helpers in place of calls, any text in place of other values, and without conditions.
-fn expanded(text: &str, helpers: &BTreeMap<String, String>) -> String {
+/// Returns a template with its helpers in place of calls, defaults in place of values that are blocks, any text in place of other values,
+/// and without conditions.
+fn expanded(text: &str, helpers: &BTreeMap<String, String>, values: &Value) -> String {
     let mut lines = Vec::new();
     for line in text.lines() {
         let command = line.trim();
@@ -90,16 +93,27 @@ fn expanded(text: &str, helpers: &BTreeMap<String, String>) -> String {
         let helper = command
             .split_once("{{- include \"")
             .and_then(|(before, rest)| before.is_empty().then(|| rest.split_once('"')).flatten().map(|(name, _)| name));
-        match (helper, indent) {
-            (Some(name), Some(indent)) => {
+        let body = match helper {
+            Some(name) => {
                 let body = helpers.get(name).unwrap_or_else(|| panic!("no helper {name}"));
-                lines.extend(expanded(body, helpers).lines().map(|line| format!("{:indent$}{line}", "")));
+                Some(expanded(body, helpers, values))
             }
+            None => default_block(command, values),
+        };
+        match (body, indent) {
+            (Some(body), Some(indent)) => lines.extend(body.lines().map(|line| format!("{:indent$}{line}", ""))),
             _ if command.starts_with("{{") && command.ends_with("}}") => {}
             _ => lines.push(with_values(line)),
         }
     }
     lines.join("\n")
+}
+
+/// Returns the default of a value that is included as a block, such as `{{- toYaml .Values.probe.updateStrategy | nindent 4 }}`.
+fn default_block(command: &str, values: &Value) -> Option<String> {
+    let path = command.strip_prefix("{{- toYaml .Values.")?.split(' ').next()?;
+    let value = path.split('.').try_fold(values, |value, name| value.get(name));
+    Some(serde_yaml::to_string(value.unwrap_or_else(|| panic!("no default of {path}"))).expect("YAML"))
 }
 
 /// Returns a line with any text in place of its values.
