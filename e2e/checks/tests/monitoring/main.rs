@@ -102,10 +102,14 @@ fn anchor_of(line: &str) -> Option<String> {
     Some(kept.collect::<String>().to_lowercase().replace(' ', "-"))
 }
 
+fn dashboard() -> Value {
+    serde_json::from_str(&file("charts/gpu-operator/monitoring/gpu-fleet.json")).expect("JSON")
+}
+
 #[test]
 fn every_dashboard_panel_uses_exposed_metrics() {
     let metrics = exposed::all();
-    let dashboard: Value = serde_json::from_str(&file("charts/gpu-operator/monitoring/gpu-fleet.json")).expect("JSON");
+    let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().expect("panels");
     assert!(panels.len() > 5, "only {} panels", panels.len());
     for panel in panels {
@@ -115,6 +119,25 @@ fn every_dashboard_panel_uses_exposed_metrics() {
             assert!(faults.is_empty(), "{}: {faults:?}", panel["title"]);
         }
     }
+}
+
+#[test]
+fn every_dashboard_variable_selects_by_an_exposed_label() {
+    let metrics = exposed::all();
+    let dashboard = dashboard();
+    let panels = dashboard["panels"].to_string();
+    let mut names = Vec::new();
+    for variable in dashboard["templating"]["list"].as_array().expect("variables") {
+        let name = text(variable, "/name");
+        assert!(panels.contains(&format!("${name}\\\"")) || name == "datasource", "no panel uses {name}");
+        // A series and one of its labels.
+        let Some(query) = text(variable, "/query").strip_prefix("label_values(") else { continue };
+        let (series, label) = query.trim_end_matches(')').rsplit_once(", ").expect("a label");
+        let faults = faults(&metrics, &format!("sum by ({label}) ({series})"), &[]);
+        assert!(faults.is_empty(), "{name}: {faults:?}");
+        names.push(name);
+    }
+    assert_eq!(names, ["pool", "model", "node"]);
 }
 
 #[test]

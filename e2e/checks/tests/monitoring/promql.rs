@@ -19,8 +19,23 @@ pub struct Uses {
 }
 
 /// Functions and operators. Any other word is assumed to be a series.
-const WORDS: [&str; 13] =
-    ["absent", "and", "avg", "changes", "increase", "max", "min", "or", "rate", "sum", "time", "topk", "unless"];
+const WORDS: [&str; 15] = [
+    "absent",
+    "and",
+    "avg",
+    "changes",
+    "increase",
+    "label_join",
+    "label_replace",
+    "max",
+    "min",
+    "or",
+    "rate",
+    "sum",
+    "time",
+    "topk",
+    "unless",
+];
 
 pub fn uses(expression: &str) -> Uses {
     let mut uses = Uses::default();
@@ -28,6 +43,9 @@ pub fn uses(expression: &str) -> Uses {
     while let Some(first) = rest.chars().next() {
         if first == '[' {
             rest = rest.split_once(']').expect("a closed range").1;
+        } else if first == '"' {
+            // An argument of a function: the result has labels that no series has.
+            rest = rest[1..].split_once('"').expect("a closed string").1;
         } else if first.is_ascii_alphabetic() {
             let end = rest.find(|next: char| !next.is_ascii_alphanumeric() && next != '_').unwrap_or(rest.len());
             let word = &rest[..end];
@@ -74,7 +92,9 @@ fn matchers(rest: &mut &str) -> Vec<Matcher> {
 
 #[test]
 fn series_matchers_and_labels_are_found() {
-    let uses = uses(r#"sum by (a, b) (rate(up{x="1", y!="2"}[5m])) / on (c) group_left (d) topk(3, down) > 1e3"#);
+    let uses = uses(
+        r#"sum by (a, b) (rate(up{x="1", y!="2"}[5m])) / on (c) group_left (d) label_join(topk(3, down), "e", "/", "f") > 1e3"#,
+    );
     let matcher = |label: &str, operator: &str, value: &str| {
         let [label, operator, value] = [label, operator, value].map(str::to_owned);
         Matcher { label, operator, value }
