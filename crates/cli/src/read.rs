@@ -114,28 +114,28 @@ pub fn classify(verb: &str, resource: &ApiResource, name: Option<&str>, error: k
 mod tests {
     use k8s_openapi::api::core::v1::{Node, Pod};
     use serde_json::json;
+    use test_api_server::Api;
 
     use super::*;
-    use crate::testing::FakeApi;
 
     #[tokio::test]
     async fn lists_are_paged_and_contain_what_can_be_parsed() {
-        let api = FakeApi::default();
+        let api = Api::new();
         for index in 0..PAGE {
             let mut node = Node::default();
             node.metadata.name = Some(format!("n{index}"));
             api.add(&node);
         }
-        api.add_json("/api/v1/nodes/later", json!({"metadata": {"name": "later"}, "spec": "changed"}));
+        api.put("/api/v1/nodes/later", json!({"metadata": {"name": "later"}, "spec": "changed"}));
         let listed = list::<Node>(&api.client(), None, ListParams::default()).await.expect("a list");
         assert_eq!((listed.items.len(), listed.unreadable.as_slice()), (500, &["later".to_owned()][..]));
-        assert_eq!(api.requests().len(), 2);
+        assert_eq!(api.take().len(), 2);
     }
 
     #[tokio::test]
     async fn an_error_names_the_missing_right() {
-        let api = FakeApi::default();
-        api.forbid("nodes").add_json("/api/v1/namespaces/a/pods/p", json!({"metadata": {"name": "p"}, "spec": 1}));
+        let api = Api::new();
+        api.forbid("nodes").put("/api/v1/namespaces/a/pods/p", json!({"metadata": {"name": "p"}, "spec": 1}));
         let client = api.client();
         let message = |error: ReadError| error.to_string();
         let error = list::<Node>(&client, None, ListParams::default()).await.expect_err("an error");

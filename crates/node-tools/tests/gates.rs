@@ -60,6 +60,7 @@ fn the_driver_gate_opens_with_the_wanted_module_and_its_library() {
     waits_for(&driver(Some("580.173.02")), &host, &["580.173.02", "no NVIDIA kernel module"]);
     host.load("535.309.01");
     waits_for(&driver(Some("580.173.02")), &host, &["580.173.02", "535.309.01 is loaded"]);
+    waits_for(&driver(None), &host, &["libnvidia-ml.so.535.309.01"]);
     host.load("580.173.02");
     waits_for(&driver(Some("580.173.02")), &host, &["libnvidia-ml.so.580.173.02", ROOT]);
     // Neither a library of another version nor the host's library will be used.
@@ -67,16 +68,13 @@ fn the_driver_gate_opens_with_the_wanted_module_and_its_library() {
     host.write("usr/lib64/libnvidia-ml.so.580.173.02", "");
     waits_for(&driver(Some("580.173.02")), &host, &["libnvidia-ml.so.580.173.02"]);
     host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.580.173.02", "");
-    is_open(&driver(Some("580.173.02")), &host);
-}
-
-#[test]
-fn without_a_version_the_driver_gate_accepts_any_driver() {
-    let host = Host::new();
-    host.load("535.309.01");
-    waits_for(&driver(None), &host, &["libnvidia-ml.so.535.309.01"]);
-    host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.535.309.01", "");
-    is_open(&driver(None), &host);
+    // The version may be a branch, or unknown.
+    for wanted in [Some("580.173.02"), Some("580"), None] {
+        is_open(&driver(wanted), &host);
+    }
+    for other in ["58", "58.0", "580.173", "595"] {
+        waits_for(&driver(Some(other)), &host, &["580.173.02 is loaded"]);
+    }
 }
 
 #[test]
@@ -180,48 +178,27 @@ fn a_root_counts_only_with_a_live_container_and_device_nodes() {
 }
 
 #[test]
-fn a_branch_is_sufficient_if_the_full_version_is_not_known() {
-    let host = Host::new();
-    host.load("580.173.02");
-    host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.580.173.02", "");
-    is_open(&driver(Some("580")), &host);
-    for other in ["58", "58.0", "580.173", "595"] {
-        waits_for(&driver(Some(other)), &host, &["580.173.02 is loaded"]);
-    }
-}
-
-#[test]
-fn a_guard_without_a_version_accepts_no_driver_in_use() {
+fn a_driver_in_use_passes_by_its_version_or_its_library() {
     let host = Host::new();
     // An installer that keeps a loaded module.
-    let guard = |version: Option<&str>| Gate::Guard {
+    let guard = |version: Option<&str>, install_dir: Option<&str>| Gate::Guard {
         version: version.map(Into::into),
-        takeover: Takeover::Loaded { install_dir: None },
+        takeover: Takeover::Loaded { install_dir: install_dir.map(Into::into) },
     };
-    is_open(&guard(None), &host);
+    let install_dir = Some("/home/kubernetes/bin/nvidia");
+    is_open(&guard(None, None), &host);
     host.load("580.173.02");
     host.write("sys/module/nvidia/refcnt", "1");
-    waits_for(&guard(None), &host, &["DriverInUse", "not known in advance"]);
-    is_open(&guard(Some("580.173.02")), &host);
-    waits_for(&guard(Some("595.91.07")), &host, &["DriverInUse", "595.91.07 is wanted"]);
-}
-
-#[test]
-fn without_a_version_a_driver_passes_with_its_library_installed() {
-    let host = Host::new();
-    let guard = |version: Option<&str>| Gate::Guard {
-        version: version.map(Into::into),
-        takeover: Takeover::Loaded { install_dir: Some("/home/kubernetes/bin/nvidia".into()) },
-    };
-    host.load("580.173.02");
-    host.write("sys/module/nvidia/refcnt", "1");
-    waits_for(&guard(None), &host, &["DriverInUse", "not known in advance"]);
+    is_open(&guard(Some("580.173.02"), None), &host);
     // A library of another version, or in another folder, proves nothing.
     host.write("home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.535.309.01", "");
     host.write("usr/lib64/libnvidia-ml.so.580.173.02", "");
-    waits_for(&guard(None), &host, &["DriverInUse"]);
+    for install_dir in [None, install_dir] {
+        waits_for(&guard(None, install_dir), &host, &["DriverInUse", "not known in advance"]);
+    }
     host.write("home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.580.173.02", "");
-    is_open(&guard(None), &host);
-    // A different wanted version still waits.
-    waits_for(&guard(Some("595.91.07")), &host, &["DriverInUse", "595.91.07 is wanted"]);
+    is_open(&guard(None, install_dir), &host);
+    for install_dir in [None, install_dir] {
+        waits_for(&guard(Some("595.91.07"), install_dir), &host, &["DriverInUse", "595.91.07 is wanted"]);
+    }
 }

@@ -73,20 +73,14 @@ impl Detector {
 mod tests {
     use std::fs;
 
-    use http::{Response, StatusCode};
-    use kube::{Client, client::Body};
+    use test_api_server::Api;
     use test_support::host::Host;
-    use tower::service_fn;
 
     use super::*;
 
     /// Returns the detector of a node whose requests are rejected.
     fn detector(host: &Host) -> Detector {
-        let service = service_fn(|_| async {
-            let rejection = Response::builder().status(StatusCode::FORBIDDEN).body(Body::empty());
-            Ok::<_, std::io::Error>(rejection.unwrap())
-        });
-        let announcer = Announcer::new(Client::new(service, "default"), "n1");
+        let announcer = Announcer::new(Api::new().forbid("gpunodes").client(), "n1");
         Detector { host: host.root(), interval: Duration::from_secs(10), announcer }
     }
 

@@ -8,6 +8,7 @@ use std::{
 
 use clap::Parser;
 use gpu_operator_crd::crds;
+use http::StatusCode;
 use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, Deployment},
@@ -18,13 +19,10 @@ use k8s_openapi::{
 };
 use schemars::{JsonSchema, schema_for};
 use serde_json::{Value, json};
+use test_api_server::{Api, Fault, Made};
 
 use super::allowed;
-use crate::{
-    context::Context,
-    output::Screen,
-    testing::{self, FakeApi},
-};
+use crate::{context::Context, output::Screen, testing};
 
 const HERE: &str = "namespaces/gpu-operator";
 const PROBE: &str = "registry.example.com:5000/gpu/probe";
@@ -123,16 +121,16 @@ fn pod(name: &str, labels: &Value, node: &str, container: &str, image: &str) -> 
 }
 
 /// Adds a pod with the logs of its two containers.
-fn add_pod(api: &FakeApi, pod: Value) {
+fn add_pod(api: &Api, pod: Value) {
     let path = format!("/api/v1/{HERE}/pods/{}", pod["metadata"]["name"].as_str().expect("a name"));
-    api.add_json(&path, pod).add_text(&format!("{path}/log"), "log-of-the-operator\n");
+    api.put(&path, pod).answer_with(&format!("{path}/log"), "log-of-the-operator\n");
 }
 
 /// Returns a cluster with the GPU nodes a, b and c, of which c is not ready, with a secret in every field.
-fn cluster() -> FakeApi {
-    let api = FakeApi::default();
+fn cluster() -> Api {
+    let api = Api::new();
     let group = "/apis/gpu.nodestack.dev/v1alpha1";
-    api.add_json(
+    api.put(
         &format!("{group}/clustergpupolicies/all"),
         with(maximal_of_crd("ClusterGpuPolicy"), &own("all", &json!({}))),
     );
@@ -141,8 +139,8 @@ fn cluster() -> FakeApi {
     for name in ["a", "b", "c"] {
         let phase = json!({"status": {"phase": if name == "c" { "Failed" } else { "Ready" }}});
         let gpu_node = with(with(maximal_of_crd("GpuNode"), &own(name, &json!({}))), &phase);
-        api.add_json(&format!("{group}/gpunodes/{name}"), gpu_node);
-        api.add_json(&format!("/api/v1/nodes/{name}"), with(maximal_of::<Node>("Node"), &own(name, &json!({}))));
+        api.put(&format!("{group}/gpunodes/{name}"), gpu_node);
+        api.put(&format!("/api/v1/nodes/{name}"), with(maximal_of::<Node>("Node"), &own(name, &json!({}))));
         add_pod(&api, pod(&format!("driver-{name}"), &stage, name, "wait", &format!("{PROBE}@sha256:0")));
     }
     let operator =
@@ -153,22 +151,22 @@ fn cluster() -> FakeApi {
     let mut set = with(maximal_of::<DaemonSet>("DaemonSet"), &own("nvml-probe", &part_of));
     set_containers(&mut deployment, "/spec/template/spec", "gpu-operator", &format!("{PROBE}:1"));
     set_containers(&mut set, "/spec/template/spec", "nvml-probe", &format!("{PROBE}:1"));
-    api.add_json(&format!("/apis/apps/v1/{HERE}/deployments/operator"), deployment);
-    api.add_json(&format!("/apis/apps/v1/{HERE}/daemonsets/nvml-probe"), set);
-    api.add_json(&format!("/apis/apps/v1/{HERE}/daemonsets/other"), maximal_of::<DaemonSet>("other"));
+    api.put(&format!("/apis/apps/v1/{HERE}/deployments/operator"), deployment);
+    api.put(&format!("/apis/apps/v1/{HERE}/daemonsets/nvml-probe"), set);
+    api.put(&format!("/apis/apps/v1/{HERE}/daemonsets/other"), maximal_of::<DaemonSet>("other"));
     let event = with(maximal_of::<Event>("Event"), &own("e", &json!({})));
     let of_operator = json!({"reportingComponent": "gpu-operator", "message": "message-of-the-operator"});
-    api.add_json("/api/v1/namespaces/default/events/e", with(event.clone(), &of_operator));
-    api.add_json("/api/v1/namespaces/default/events/other", event.clone());
-    api.add_json(&format!("/api/v1/{HERE}/events/e"), event);
-    api.add_json(&format!("/api/v1/{HERE}/secrets/s"), maximal_of::<Secret>("Secret"));
-    api.add_json(&format!("/api/v1/{HERE}/configmaps/c"), maximal_of::<ConfigMap>("ConfigMap"));
-    api.add_text("/version", &testing::version("v1.36.0").to_string());
+    api.put("/api/v1/namespaces/default/events/e", with(event.clone(), &of_operator));
+    api.put("/api/v1/namespaces/default/events/other", event.clone());
+    api.put(&format!("/api/v1/{HERE}/events/e"), event);
+    api.put(&format!("/api/v1/{HERE}/secrets/s"), maximal_of::<Secret>("Secret"));
+    api.put(&format!("/api/v1/{HERE}/configmaps/c"), maximal_of::<ConfigMap>("ConfigMap"));
+    api.answer_with("/version", &testing::version("v1.36.0").to_string());
     api
 }
 
 /// Returns the files of a bundle, and its manifest.
-async fn bundle(api: &FakeApi, arguments: &[&str]) -> (BTreeMap<String, String>, Value) {
+async fn bundle(api: &Api, arguments: &[&str]) -> (BTreeMap<String, String>, Value) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("b.tar.gz");
     run(api, &path, arguments).await.expect("a bundle");
@@ -185,7 +183,7 @@ async fn bundle(api: &FakeApi, arguments: &[&str]) -> (BTreeMap<String, String>,
     (files, manifest)
 }
 
-async fn run(api: &FakeApi, path: &Path, arguments: &[&str]) -> Result<(), super::BundleError> {
+async fn run(api: &Api, path: &Path, arguments: &[&str]) -> Result<(), super::BundleError> {
     let file = path.to_str().expect("UTF-8");
     let arguments = [&["x", "--output-file", file], arguments].concat();
     let (namespace, now) = ("default".to_owned(), Timestamp::UNIX_EPOCH);
@@ -193,7 +191,7 @@ async fn run(api: &FakeApi, path: &Path, arguments: &[&str]) -> Result<(), super
     Arguments::parse_from(arguments).bundle.run(&context).await.map(drop)
 }
 
-fn planted(api: &FakeApi) -> BTreeSet<String> {
+fn planted(api: &Api) -> BTreeSet<String> {
     api.objects().iter().flat_map(|object| secrets_in(&object.to_string())).collect()
 }
 
@@ -280,7 +278,7 @@ async fn nothing_else_is_read() {
     ];
     let expected: BTreeSet<String> =
         lists.iter().map(|path| format!("GET {path}")).chain(logs.into_iter().flatten()).collect();
-    assert_eq!(api.requests().into_iter().collect::<BTreeSet<_>>(), expected);
+    assert_eq!(api.take().iter().map(Made::line).collect::<BTreeSet<_>>(), expected);
 }
 
 #[tokio::test]
@@ -318,7 +316,7 @@ async fn what_cannot_be_read_is_in_the_manifest() {
         assert!(!files.keys().any(|path| path.starts_with(lacks)), "{plural}");
         assert!(files.contains_key("policies/all.json"), "{plural}");
         // The operator and three nodes.
-        assert!(plural != "log" || api.requests().iter().filter(|request| request.contains("/log?")).count() == 4);
+        assert!(plural != "log" || api.take().iter().filter(|made| made.subresource == "log").count() == 4);
     }
 }
 
@@ -330,9 +328,9 @@ async fn the_archive_is_written_unless_the_server_is_down() {
         (&manifest["serverVersion"], &manifest["collectedAt"]),
         (&json!("v1.36.0"), &json!("1970-01-01T00:00:00Z"))
     );
-    api.stop();
+    api.fail(|_| true, Fault::Refused(StatusCode::SERVICE_UNAVAILABLE));
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("b.tar.gz");
     let error = run(&api, &path, &[]).await.expect_err("an error");
-    assert!(error.to_string().contains("the server is down") && !path.exists(), "{error}");
+    assert!(error.to_string().contains("503 Service Unavailable") && !path.exists(), "{error}");
 }

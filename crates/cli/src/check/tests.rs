@@ -4,9 +4,11 @@ mod cluster;
 
 use clap::Parser;
 use gpu_operator_crd::schema_revision::{ANNOTATION, SCHEMA_REVISION};
+use http::{Method, StatusCode};
 use k8s_openapi::{api::apps::v1::DaemonSetStatus, jiff::Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
+use test_api_server::{Api, Fault, Made};
 
 use crate::{
     check::{
@@ -19,7 +21,7 @@ use crate::{
     context::{Context, Outcome},
     output::Screen,
     read::ReadError,
-    testing::{FakeApi, SCREEN, assert_narrow},
+    testing::{SCREEN, assert_narrow},
 };
 
 /// A command line.
@@ -177,8 +179,8 @@ async fn a_missing_right_skips_only_the_checks_that_need_it() {
 
 #[tokio::test]
 async fn an_api_server_that_is_down_is_an_error() {
-    let api = FakeApi::default();
-    api.stop();
+    let api = Api::new();
+    api.fail(|_| true, Fault::Refused(StatusCode::SERVICE_UNAVAILABLE));
     let error = gather(&api.client(), cluster::NAMESPACE, false).await.expect_err("an error");
     assert!(error.to_string().starts_with("the API server does not answer"), "{error}");
 }
@@ -188,17 +190,16 @@ async fn the_checks_change_nothing_and_read_few_lists() {
     for before in [true, false] {
         let api = cluster::healthy();
         cluster::facts(&api, before).await;
-        let review = |request: &&String| request.starts_with("POST ") && request.contains("/selfsubjectaccessreviews");
-        let requests = api.requests();
-        let others: Vec<_> = requests.iter().filter(|request| !review(request)).collect();
-        assert!(others.iter().all(|request| request.starts_with("GET ")), "{others:?}");
+        let review = |made: &Made| made.method == Method::POST && made.path.ends_with("/selfsubjectaccessreviews");
+        let others: Vec<_> = api.take().into_iter().filter(|made| !review(made)).collect();
+        assert!(others.iter().all(|made| made.method == Method::GET), "{others:?}");
         assert!(others.len() <= 10, "{others:?}");
     }
 }
 
 #[tokio::test]
 async fn the_outcome_is_bad_if_a_check_fails() {
-    let run = |arguments: &'static [&'static str], api: FakeApi| async move {
+    let run = |arguments: &'static [&'static str], api: Api| async move {
         let (client, namespace, screen) = (api.client(), "default".to_owned(), Screen::default());
         let context = Context { client, namespace, screen, now: Timestamp::UNIX_EPOCH };
         Checks::parse_from(arguments).checks.report(&context).await.map(|report| report.outcome()).expect("a report")
@@ -209,7 +210,7 @@ async fn the_outcome_is_bad_if_a_check_fails() {
 }
 
 /// Returns the screen with the faults of all checks, or of none.
-async fn screen(api: &FakeApi, before: bool, has_faults: bool) -> String {
+async fn screen(api: &Api, before: bool, has_faults: bool) -> String {
     let mut facts = cluster::facts(api, before).await;
     for check in CHECKS.iter().filter(|check| has_faults && check.applies(before)) {
         cause(check.code, &mut facts);

@@ -1,12 +1,14 @@
 //! Screens of fleets, as the operator's plan and the simulator make them.
 
 use gpu_operator_crd::health::{Action, Cause, CauseKind, GpuHealth, HealthState, Severity};
+use http::StatusCode;
 use k8s_openapi::{
     api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus},
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::SignedDuration,
 };
 use serde_json::{Value, json};
+use test_api_server::{Api, Fault};
 use test_support::sim::{Faults, Sim};
 
 use super::{read, report};
@@ -14,7 +16,7 @@ use crate::{
     context::Outcome,
     output::{Screen, columns},
     read::ReadError,
-    testing::{FakeApi, SCREEN, assert_narrow},
+    testing::{SCREEN, assert_narrow},
 };
 
 /// Another driver for a fleet that has the default one.
@@ -35,8 +37,8 @@ fn available(status: &str) -> Deployment {
     deployment
 }
 
-fn cluster(sim: &Sim) -> FakeApi {
-    let api = FakeApi::default();
+fn cluster(sim: &Sim) -> Api {
+    let api = Api::new();
     api.add(&available("True"));
     for policy in sim.policies.values() {
         api.add(policy);
@@ -79,7 +81,7 @@ fn updated(spec: &str, node: &str, faults: Faults) -> Sim {
 }
 
 /// Returns a fleet of 5,000 nodes in 60 pools, of which two need attention.
-fn large() -> FakeApi {
+fn large() -> Api {
     let sim = steps(faulty(fleet("{}"), "h100-2", Faults { publishes: Some(7), ..Faults::default() }), 60);
     let mut policy = sim.policies[&"all".into()].clone();
     let status = policy.status.as_mut().expect("a status");
@@ -106,7 +108,7 @@ fn large() -> FakeApi {
             attention
         })
         .collect();
-    let api = FakeApi::default();
+    let api = Api::new();
     api.add(&available("True")).add(&policy);
     api
 }
@@ -148,7 +150,7 @@ fn documented() -> Sim {
 }
 
 /// Returns each fleet with its cluster and the time at which it is looked at.
-fn fleets() -> Vec<(&'static str, Sim, FakeApi)> {
+fn fleets() -> Vec<(&'static str, Sim, Api)> {
     let slow = || Faults { slow: 600, ..Faults::default() };
     let missing = || Faults { missing_images: ["590.10.01".to_owned()].into(), ..Faults::default() };
     let of = |name, sim: Sim| {
@@ -183,11 +185,11 @@ fn fleets() -> Vec<(&'static str, Sim, FakeApi)> {
     for (name, _, api) in &fleets {
         match *name {
             "operator-down" => _ = api.add(&available("False")),
-            "no-operator" => api.remove("/apis/apps/v1/namespaces/gpu-operator/deployments/nodestack-gpu-operator"),
+            "no-operator" => api.delete("/apis/apps/v1/namespaces/gpu-operator/deployments/nodestack-gpu-operator"),
             "no-rights" => _ = api.forbid("deployments"),
             "unreadable" => {
                 let next = json!({"metadata": {"name": "next"}, "spec": {"pools": "all"}});
-                api.add_json("/apis/gpu.nodestack.dev/v1alpha1/clustergpupolicies/next", next);
+                api.put("/apis/gpu.nodestack.dev/v1alpha1/clustergpupolicies/next", next);
             }
             _ => {}
         }
@@ -208,7 +210,8 @@ async fn each_fleet_has_its_screen() {
         }
         let shown = report.text(SCREEN, now);
         assert_narrow(&shown);
-        assert!(api.requests().len() <= 2, "{name}: {:?}", api.requests());
+        let made = api.take();
+        assert!(made.len() <= 2, "{name}: {made:?}");
         if name == "documented" {
             let page = include_str!("../../../../docs/guides/kubectl.md");
             assert!(
@@ -251,7 +254,7 @@ async fn without_the_right_to_list_policies_nothing_is_known() {
         matches!(error, ReadError::Forbidden(ref right) if right == "list clustergpupolicies.gpu.nodestack.dev"),
         "{error}"
     );
-    api.stop();
+    api.fail(|_| true, Fault::Refused(StatusCode::SERVICE_UNAVAILABLE));
     let error = read(&api.client(), "gpu-operator", None).await.expect_err("an error");
     assert!(matches!(error, ReadError::Rejected(..) | ReadError::Unreachable(_)), "{error}");
 }

@@ -27,43 +27,6 @@ fn installed(found: Option<&str>, default: bool) -> String {
 }
 
 #[test]
-fn a_daemon_json_without_other_changes_is_restored_exactly() {
-    for found in [
-        None,
-        Some("{}"),
-        Some("{ \"registry-mirrors\":[\"https://m\"],\n\t\"insecure-registries\" : [\"r:5000\"] }\n"),
-        Some(
-            r#"{"exec-opts": ["native.cgroupdriver=systemd"], "log-opts": {"max-size": "10m"}, "default-runtime": "crun"}"#,
-        ),
-        Some(r#"{"runtimes": {}}"#),
-        Some(r#"{"runtimes": {"kata": {"path": "/opt/kata"}}, "default-runtime": "kata"}"#),
-        Some(r#"{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}"#),
-    ] {
-        for default in [false, true] {
-            let text = installed(found, default);
-            assert!(daemon_json::contains_entries(&text, &entries()));
-            let rest = daemon_json::without_entries(&text, found, &entries()).unwrap();
-            assert_eq!(rest.as_deref(), found, "{default}");
-        }
-    }
-}
-
-#[test]
-fn later_changes_by_others_to_a_daemon_json_stay() {
-    let found = r#"{"default-runtime": "runc", "log-driver": "json-file"}"#;
-    let mut whole: Value = serde_json::from_str(&installed(Some(found), true)).unwrap();
-    whole["insecure-registries"] = json!(["r:5000"]);
-    whole["runtimes"]["kata"] = json!({"path": "/opt/kata"});
-    whole["log-driver"] = json!("journald");
-    let rest = daemon_json::without_entries(&whole.to_string(), Some(found), &entries()).unwrap().unwrap();
-    let expected = json!({
-        "default-runtime": "runc", "insecure-registries": ["r:5000"], "log-driver": "journald",
-        "runtimes": {"kata": {"path": "/opt/kata"}},
-    });
-    assert_eq!(serde_json::from_str::<Value>(&rest).unwrap(), expected);
-}
-
-#[test]
 fn a_default_set_by_others_stays() {
     let mut whole: Value = serde_json::from_str(&installed(None, true)).unwrap();
     whole["default-runtime"] = json!("kata");
@@ -101,46 +64,12 @@ fn a_file_with_an_unexpected_format_is_not_changed() {
 }
 
 #[test]
-fn only_the_installers_import_is_removed_from_the_main_file() {
-    for (text, found, expected) in [
-        // There were no imports; comments of others are kept.
-        (
-            "# mine\nimports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 2\nroot = \"/data\" # big\n",
-            "version = 2\n",
-            "# mine\nversion = 2\nroot = \"/data\" # big\n",
-        ),
-        // One of several, at each position.
-        (
-            "imports = [\"/a\", \"/etc/containerd/conf.d/*.toml\", \"/b\"]\nversion = 3\n",
-            "imports = [\"/a\"]\nversion = 3\n",
-            "imports = [\"/a\", \"/b\"]\nversion = 3\n",
-        ),
-        (
-            "imports = [\n  \"/etc/containerd/conf.d/*.toml\",\n  \"/b\", # other\n]\nversion = 3\n",
-            "imports = []\nversion = 3\n",
-            "imports = [\n  \"/b\", # other\n]\nversion = 3\n",
-        ),
-        (
-            "imports = [\"/a\", \"/etc/containerd/conf.d/*.toml\"]\nversion = 3\nx = 1\n",
-            "imports = [\"/a\"]\nversion = 3\n",
-            "imports = [\"/a\"]\nversion = 3\nx = 1\n",
-        ),
-        // The import was there before the installer ran.
-        (
-            "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 3\nx = 1\n",
-            "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 3\n",
-            "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 3\nx = 1\n",
-        ),
-    ] {
-        let rest = toml_file::without_entries(text, Some(found), Some(IMPORT), &entries()).unwrap();
-        assert_eq!(rest.as_deref(), Some(expected), "{text}");
-    }
-}
-
-#[test]
-fn a_main_file_written_only_by_the_installer_is_removed() {
+fn a_main_file_and_its_import_are_removed_unless_they_were_found() {
     let text = "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 2\n";
     assert_eq!(toml_file::without_entries(text, None, Some(IMPORT), &entries()).unwrap(), None);
+    let since = format!("{text}x = 1\n");
+    let rest = toml_file::without_entries(&since, Some(text), Some(IMPORT), &entries()).unwrap();
+    assert_eq!(rest, Some(since));
 }
 
 #[test]
@@ -184,23 +113,6 @@ const VERSION_1: &str = r#"version = 1
       [plugins.cri.registry.mirrors."docker.io"]
         endpoint = ["https://m"]
 "#;
-
-#[test]
-fn runtimes_are_removed_from_a_version_1_file_others_changed() {
-    let found = "[plugins.cri]\n  sandbox_image = \"x\"\n";
-    let rest = toml_file::without_entries(VERSION_1, Some(found), None, &entries()).unwrap().unwrap();
-    assert!(!rest.contains("nvidia"), "{rest}");
-    assert!(!rest.contains("runtimes"), "{rest}");
-    assert!(rest.contains("    # Added by the site.\n    [plugins.cri.registry]\n"), "{rest}");
-    assert!(rest.contains("sandbox_image = \"x\"\n"), "{rest}");
-}
-
-#[test]
-fn the_original_default_is_restored() {
-    let found = "[plugins.cri.containerd]\n  default_runtime_name = \"crun\"\n";
-    let rest = toml_file::without_entries(VERSION_1, Some(found), None, &entries()).unwrap().unwrap();
-    assert!(rest.contains("default_runtime_name = \"crun\""), "{rest}");
-}
 
 #[test]
 fn only_a_version_1_configuration_is_moved_into_the_main_file() {

@@ -176,20 +176,17 @@ impl Node {
         }
     }
 
-    /// Makes NVIDIA's runtime the default, as NVIDIA's installer does.
-    fn make_default(&self) {
-        self.change(|whole| whole["default-runtime"] = "nvidia".into());
-    }
-
-    /// Installs NVIDIA's runtime as the default, and loads it.
-    async fn with_default(found: Option<&str>) -> (Self, Setup) {
+    /// Installs NVIDIA's runtime, and loads it.
+    async fn installed(found: Option<&str>, default: bool) -> (Self, Setup) {
         let mut node = Self::new(found);
-        let setup = node.setup(true);
+        let setup = node.setup(default);
         steps::snapshot(&setup).unwrap();
-        node.install("x");
-        node.make_default();
+        node.install(default);
+        // Which other keys the installer sets is not known.
+        node.change(|whole| whole["x"] = true.into());
         steps::apply(&setup).await.unwrap();
-        assert_eq!((node.says().as_str(), node.default().await.as_str()), ("loaded true", "nvidia"));
+        let expected = if default { "nvidia" } else { "runc" };
+        assert_eq!((node.says().as_str(), node.default().await.as_str()), ("loaded true", expected));
         (node, setup)
     }
 
@@ -203,16 +200,8 @@ impl Node {
         body["DefaultRuntime"].as_str().unwrap().to_owned()
     }
 
-    /// Does what NVIDIA's installer does, and sets another key.
-    fn install(&self, also: &str) {
-        self.change(|whole| {
-            whole["runtimes"]["nvidia"]["path"] = "/opt/toolkit/nvidia-container-runtime".into();
-            whole[also] = true.into();
-        });
-    }
-
     /// Does what NVIDIA's installer does.
-    fn install_only(&self, default: bool) {
+    fn install(&self, default: bool) {
         self.change(|whole| {
             whole["runtimes"]["nvidia"]["path"] = "/opt/toolkit/nvidia-container-runtime".into();
             if default {
@@ -238,15 +227,10 @@ impl Drop for Node {
 #[tokio::test]
 async fn a_runtime_loads_a_config_once_and_gets_its_previous_one_back() {
     let found = "{ \"registry-mirrors\": [ \"https://m\" ] }\n";
-    let mut node = Node::new(Some(found));
-    let setup = node.setup(false);
-    steps::snapshot(&setup).unwrap();
-    node.install("x");
-    steps::apply(&setup).await.unwrap();
-    assert_eq!(node.says(), "loaded true");
+    let (mut node, setup) = Node::installed(Some(found), false).await;
     // A new pod does not change anything and restarts nothing, as the next line of the runtime shows.
     steps::snapshot(&setup).unwrap();
-    node.install("x");
+    node.install(false);
     steps::apply(&setup).await.unwrap();
     steps::revert(&setup).await.unwrap();
     assert_eq!(node.text().as_deref(), Some(found));
@@ -258,7 +242,7 @@ async fn a_runtime_loads_a_config_once_and_gets_its_previous_one_back() {
 #[tokio::test]
 async fn a_default_runtime_is_unloaded_when_it_is_removed() {
     for found in [None, Some("{}"), Some("{ \"registry-mirrors\": [ \"https://m\" ], \"runtimes\": {} }\n")] {
-        let (mut node, setup) = Node::with_default(found).await;
+        let (mut node, setup) = Node::installed(found, true).await;
         steps::revert(&setup).await.unwrap();
         assert_eq!((node.says().as_str(), node.default().await.as_str()), ("loaded false", "runc"));
         assert_eq!(node.text().as_deref(), found);
@@ -267,11 +251,11 @@ async fn a_default_runtime_is_unloaded_when_it_is_removed() {
 
 #[tokio::test]
 async fn a_default_of_an_earlier_revision_is_dropped() {
-    let (node, _) = Node::with_default(Some("{}")).await;
+    let (node, _) = Node::installed(Some("{}"), true).await;
     // The node crashes, and comes back with a pod whose runtime is not the default.
     let setup = node.setup(false);
     steps::snapshot(&setup).unwrap();
-    node.install("x");
+    node.install(false);
     steps::apply(&setup).await.unwrap();
     assert_eq!(node.default().await, "runc");
     steps::revert(&setup).await.unwrap();
@@ -285,7 +269,7 @@ async fn a_runtime_that_is_down_is_reported_and_its_file_restored() {
     let mut setup = node.setup(false);
     setup.limits.deadline = Duration::from_millis(200);
     steps::snapshot(&setup).unwrap();
-    node.install("x");
+    node.install(false);
     node.runtime.kill().unwrap();
     node.runtime.wait().unwrap();
     let error = steps::apply(&setup).await.unwrap_err().to_string();
@@ -315,15 +299,10 @@ async fn an_installer_that_added_nothing_is_reported() {
 
 #[tokio::test]
 async fn a_removal_by_others_is_reported() {
-    let mut node = Node::new(None);
-    let setup = node.setup(false);
-    steps::snapshot(&setup).unwrap();
-    node.install("x");
-    steps::apply(&setup).await.unwrap();
-    assert_eq!(node.says(), "loaded true");
+    let (node, setup) = Node::installed(None, false).await;
     let keeping = steps::keep(&setup, Duration::from_millis(5));
     // Changes to other entries are irrelevant.
-    node.install("y");
+    node.change(|whole| whole["y"] = true.into());
     let kept = tokio::time::timeout(Duration::from_millis(50), keeping).await;
     assert!(kept.is_err(), "{kept:?}");
     fs::write(node.config(), "{}").unwrap();
@@ -335,14 +314,7 @@ async fn a_removal_by_others_is_reported() {
 async fn entries_of_a_dead_pod_are_removed_before_others_are_added() {
     let found = "{ \"registry-mirrors\": [ \"https://m\" ] }\n";
     for (default, handler, goes) in [(true, "nvidia", false), (false, "nvidia", true), (true, "gpu", true)] {
-        let mut node = Node::new(Some(found));
-        let setup = node.setup(true);
-        steps::snapshot(&setup).unwrap();
-        node.install("x");
-        let with_default = node.text().unwrap().replacen('{', "{\"default-runtime\": \"nvidia\",", 1);
-        fs::write(node.config(), with_default).unwrap();
-        steps::apply(&setup).await.unwrap();
-        assert_eq!(node.says(), "loaded true");
+        let (node, _) = Node::installed(Some(found), true).await;
         let entered = node.text();
         // The node crashes, and comes back with a pod of another revision.
         let mut next = node.setup(default);

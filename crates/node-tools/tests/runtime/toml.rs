@@ -97,6 +97,8 @@ prop_compose! {
         imports in prop::option::of(select(vec![
             ("imports = [ ]", "imports = [ @]"),
             ("imports=['/a']  # mine", "imports=['/a', @]  # mine"),
+            ("imports = ['/a', '/b']", "imports = ['/a', @, '/b']"),
+            ("imports = [\n  '/b', # b\n]", "imports = [\n  @,\n  '/b', # b\n]"),
             ("imports = [\n  \"/a\", # a\n '/b' , # b\n]", "imports = [\n  \"/a\", # a\n '/b', @ , # b\n]"),
         ])),
         parents in prop::collection::vec(table(), 4),

@@ -12,16 +12,18 @@ use std::{
 };
 
 use gpu_host::{
-    nvml::supervisor::{ChildCommand, Limits, Supervisor, child_command},
+    nvml::supervisor::{ChildCommand, Supervisor, child_command},
     observe::{containerd::SOCKETS, driver::CONTAINER_ROOT},
 };
 use gpu_operator_crd::report::{Holder, LoadedRuntime, NvmlState, Report};
 use nvml_probe::report::gpu_node::GpuNodeView;
+use serde_json::json;
 use test_support::kubelet::{Answer, Kubelet, pod, runtime_status};
 use tokio::process::Command;
 
 use crate::{
     PROBE,
+    api_server::PATH,
     running::{GPUS, Running, existing, node, patient, served, soon},
 };
 
@@ -44,21 +46,6 @@ async fn a_bare_node_is_reported_and_then_its_loaded_driver() {
     assert_eq!(ready.gpus[1].uuid.as_deref(), Some("GPU-seven"));
     agent.end().await;
     assert!(!host.is_held(CONTAINER_ROOT));
-}
-
-#[tokio::test]
-async fn an_unchanged_node_makes_no_request() {
-    let host = node();
-    let agent = Running::start(&host, GpuNodeView::Absent, patient());
-    let report = agent.reports(|_| true).await;
-    agent.end().await;
-    let again = Running::start(&host, existing(false, Some(report)), patient());
-    host.gpu("0000:08:00.0", "0x2330");
-    again.reports(|report| report.gpus.len() == 3).await;
-    // After its restart the agent has looked many times, but written only once, for the new GPU.
-    let asked = again.server.asked();
-    assert_eq!(asked.len(), 1, "{asked:?}");
-    again.end().await;
 }
 
 #[tokio::test]
@@ -134,16 +121,6 @@ async fn the_driver_is_released_before_the_report_and_opened_again() {
 }
 
 #[tokio::test]
-async fn a_probe_started_during_a_release_does_not_open_the_driver() {
-    let host = served();
-    let agent = Running::start(&host, existing(true, None), patient());
-    let first = agent.reports(|_| true).await;
-    assert_eq!(first.nvml.state, NvmlState::Released);
-    assert!(!host.is_held(CONTAINER_ROOT));
-    agent.end().await;
-}
-
-#[tokio::test]
 async fn neither_a_release_nor_a_shutdown_waits_for_a_hanging_nvml() {
     let host = node();
     host.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.1.2", "");
@@ -175,60 +152,7 @@ async fn appears(path: &Path) {
 }
 
 #[tokio::test]
-async fn a_hanging_nvml_is_reported_with_the_gpus_of_the_bus() {
-    let host = served();
-    host.serve(CONTAINER_ROOT, &GPUS, true);
-    let agent =
-        Running::start(&host, GpuNodeView::Absent, Limits { answer: Duration::from_millis(300), ..Limits::default() });
-    let report = agent.reports(|_| true).await;
-    assert_eq!(report.nvml.state, NvmlState::Failing);
-    assert!(report.nvml.message.unwrap().contains("no answer"));
-    assert_eq!(report.gpus.len(), 2);
-    agent.end().await;
-}
-
-#[tokio::test]
-async fn removed_gpus_are_reported_including_the_last_one() {
-    let host = node();
-    let agent = Running::start(&host, GpuNodeView::Absent, patient());
-    agent.reports(|report| report.gpus.len() == 2).await;
-    for (left, (address, _)) in [(1, GPUS[0]), (0, GPUS[1])] {
-        fs::remove_dir_all(host.path(&format!("sys/bus/pci/devices/{address}"))).unwrap();
-        agent.reports(|report| report.gpus.len() == left).await;
-    }
-    agent.end().await;
-}
-
-#[tokio::test]
-async fn an_unreadable_host_is_not_reported_and_the_probe_continues() {
-    let host = node();
-    let (bus, hidden) = (host.path("sys/bus"), host.path("sys/hidden"));
-    fs::rename(&bus, &hidden).unwrap();
-    let agent = Running::start(&host, existing(false, None), patient());
-    // The first look at a host without NVML completes in one go, as soon as the task runs.
-    for _ in 0..10 {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(agent.server.asked(), []);
-    fs::rename(&hidden, &bus).unwrap();
-    agent.reports(|report| report.gpus.len() == 2).await;
-    let asked = agent.server.asked();
-    assert_eq!(asked.len(), 1, "{asked:?}");
-    agent.end().await;
-}
-
-#[tokio::test]
-async fn a_rejected_write_is_retried() {
-    let host = node();
-    let agent = Running::start(&host, GpuNodeView::Unknown, patient());
-    agent.server.fails_next_with(500);
-    agent.seen.send_replace(GpuNodeView::Absent);
-    agent.reports(|report| report.gpus.len() == 2).await;
-    agent.end().await;
-}
-
-#[tokio::test]
-async fn nvml_is_not_queried_until_the_wish_for_a_release_is_known() {
+async fn nvml_is_not_queried_before_or_during_a_release() {
     let host = served();
     let starts = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&starts);
@@ -241,8 +165,12 @@ async fn nvml_is_not_queried_until_the_wish_for_a_release_is_known() {
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(starts.load(Ordering::SeqCst), 0);
-    agent.seen.send_replace(GpuNodeView::Absent);
+    assert_eq!(starts.load(Ordering::SeqCst), 0, "it is not known whether a release is requested");
+    agent.server.put(PATH, json!({"metadata": {"name": "n1"}}));
+    agent.sees(true, None);
+    let released = agent.reports(|_| true).await;
+    assert_eq!((released.nvml.state, starts.load(Ordering::SeqCst)), (NvmlState::Released, 0));
+    agent.sees(false, Some(released));
     agent.reports(|report| report.nvml.state == NvmlState::Answering).await;
     assert_eq!(starts.load(Ordering::SeqCst), 1);
     agent.end().await;

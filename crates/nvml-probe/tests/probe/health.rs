@@ -70,37 +70,17 @@ async fn a_fatal_xid_stays_active_until_the_driver_is_reloaded() {
 }
 
 #[tokio::test]
-async fn a_restarted_probe_continues_from_the_report() {
-    let host = served();
-    let agent = begin(&host, patient(), None);
-    becomes(&agent, Healthy, None).await;
-    serve(&host, &json!({"xids": [{"xid": 79}]}));
-    let unhealthy = becomes(&agent, Unhealthy, Some(Xid)).await;
-    agent.end().await;
-    serve(&host, &json!({}));
-
-    let agent = begin(&host, patient(), Some(unhealthy.clone()));
-    // A change of the other GPU is written; the unhealthy one is unchanged.
-    host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
-        machine["devices"][1]["readings"] = json!({"rows": {"failed": true}});
-    });
-    let report = agent.awaits(|report| report.gpus[1].health.state == Unhealthy).await;
-    assert_eq!(first(&report), first(&unhealthy));
-    agent.end().await;
-}
-
-#[tokio::test]
 async fn a_flood_of_xids_causes_few_writes_application_errors_none() {
     let host = served();
     let agent = forgetting(1000, &host, patient(), None);
     becomes(&agent, Healthy, None).await;
-    agent.server.asked();
+    agent.server.take();
     let flood = |xid: u16, rate: u32| json!({"xid": xid, "perSecond": rate});
     serve(&host, &json!({"xids": [flood(63, 100), flood(31, 1000), flood(13, 1000)]}));
     let report = agent.awaits(|report| first(report).causes.iter().any(|cause| cause.count >= Some(100))).await;
     assert_eq!(first(&report).causes.len(), 1);
     // The reported counts are 1, 2, 5, 10, 20, 50 and 100.
-    let writes = agent.server.asked().len();
+    let writes = agent.server.take().len();
     assert!(writes <= 7, "{writes}");
     agent.end().await;
 }

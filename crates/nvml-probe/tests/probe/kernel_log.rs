@@ -158,43 +158,6 @@ async fn xids_from_before_the_last_driver_load_are_over() {
 }
 
 #[tokio::test]
-async fn xids_of_an_earlier_driver_load_never_count() {
-    let host = served();
-    write_log(&host, &[&xid(48), LOADED]);
-    let agent = begin(&host, patient(), None);
-    assert_eq!(first(&settles(&host, &agent).await).state, Healthy);
-    agent.end().await;
-}
-
-#[tokio::test]
-async fn application_errors_in_the_log_are_ignored() {
-    let host = served();
-    let errors = [13, 31, 43, 45, 68, 69, 109, 154].map(xid);
-    let errors: Vec<&str> = errors.iter().map(String::as_str).cycle().take(4000).collect();
-    write_log(&host, &errors);
-    let agent = begin(&host, patient(), None);
-    becomes(&agent, Healthy, None).await;
-    append(&host, &errors);
-    agent.server.asked();
-    let report = settles(&host, &agent).await;
-    assert_eq!((first(&report).state, outline(first(&report))), (Healthy, vec![]));
-    assert_eq!(agent.server.asked().len(), 1);
-    agent.end().await;
-}
-
-#[tokio::test]
-async fn a_new_xid_is_reported_at_once() {
-    let host = served();
-    let mut log = pipe(&host);
-    let agent = begin_seldom(&host);
-    becomes(&agent, Healthy, None).await;
-    log.write_all(records(&[&xid(31), &xid(79)]).as_bytes()).unwrap();
-    let unhealthy = becomes(&agent, Unhealthy, Some(Xid)).await;
-    assert_eq!(outline(first(&unhealthy)), [(79, 1, false)]);
-    agent.end().await;
-}
-
-#[tokio::test]
 async fn a_driver_load_and_xids_right_after_it_are_noticed_at_once() {
     let host = served();
     let mut log = pipe(&host);

@@ -1,18 +1,10 @@
 //! MIG layouts applied by the program as its container runs it, and the resulting report, with the stand-in library.
 
-use std::{
-    fs,
-    path::PathBuf,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{fs, process::Command, time::Instant};
 
 use gpu_host::{
-    nvml::{
-        supervisor::{Limits, NvmlStatus, Supervisor, child_command},
-        trusted::Target,
-    },
-    observe::driver::{CONTAINER_ROOT, all_libraries},
+    nvml::supervisor::{NvmlStatus, Supervisor},
+    observe::driver::CONTAINER_ROOT,
 };
 use gpu_operator_crd::report::Gpu;
 use nvml_probe::{
@@ -24,6 +16,7 @@ use test_support::host::Host;
 
 use crate::{
     PROBE,
+    child::{self, patient, probe, target},
     running::{GPUS, VERSION},
 };
 
@@ -79,11 +72,8 @@ fn divisions(host: &Host) -> Value {
 
 /// Returns NVML's answer.
 async fn look(host: &Host) -> NvmlStatus {
-    let limits = Limits { answer: Duration::from_mins(1), ..Limits::default() };
-    let mut supervisor = Supervisor::new(child_command(PathBuf::from(PROBE)), limits);
-    let root = host.root();
-    let target = Target::choose(&root, false, "boot", Some(VERSION), &all_libraries(&root, None).unwrap());
-    let look = supervisor.query(target, &GPUS.map(|(address, _)| address.to_owned()), Instant::now()).await;
+    let mut supervisor = Supervisor::new(probe(), patient());
+    let look = child::look(&mut supervisor, target(host, false, VERSION), Instant::now()).await;
     assert!(matches!(look, NvmlStatus::Answering(_)), "{look:?}");
     look
 }

@@ -6,13 +6,15 @@ use std::{
 };
 
 use gpu_operator_crd::report::{Gpu, NvmlFacts, NvmlState, Report};
+use http::StatusCode;
 use nvml_probe::report::gpu_node::{
     GpuNodeFields, GpuNodeView, PublishError, Published, Publisher, Requests, watch_gpu_node,
 };
 use serde_json::{Value, json};
+use test_api_server::{Api, Fault};
 use tokio::sync::watch;
 
-use crate::api_server::{Asked, Server};
+use crate::api_server::{PATH, asked, has_none, refuses_next};
 
 const CREATE: &str = "POST /apis/gpu.nodestack.dev/v1alpha1/gpunodes?&fieldManager=nvml-probe";
 const PATCH: &str = "PATCH /apis/gpu.nodestack.dev/v1alpha1/gpunodes/n1/status?&force=true&fieldManager=nvml-probe";
@@ -49,7 +51,7 @@ fn patch(report: &Report) -> Value {
     })
 }
 
-fn names(asked: &[Asked]) -> Vec<&str> {
+fn names(asked: &[(String, Value)]) -> Vec<&str> {
     asked.iter().map(|(request, _)| request.as_str()).collect()
 }
 
@@ -59,7 +61,7 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 
 #[tokio::test]
 async fn a_node_with_gpus_gets_gpunode_and_report_in_two_requests() {
-    let server = Server::new();
+    let server = Api::new();
     let published =
         Publisher::new(server.client(), "n1").publish(&GpuNodeView::Absent, &report(2), Instant::now()).await.unwrap();
     assert_eq!(published, Published::Created);
@@ -69,75 +71,32 @@ async fn a_node_with_gpus_gets_gpunode_and_report_in_two_requests() {
         "metadata": {"name": "n1"},
         "spec": {},
     });
-    assert_eq!(server.asked(), [(CREATE.to_owned(), bare), (PATCH.to_owned(), patch(&report(2)))]);
+    assert_eq!(asked(&server), [(CREATE.to_owned(), bare), (PATCH.to_owned(), patch(&report(2)))]);
 }
 
 #[tokio::test]
-async fn an_unchanged_report_is_not_written() {
-    let server = Server::new();
+async fn what_is_unknown_absent_or_unchanged_is_not_written() {
+    let server = Api::new();
     let mut publisher = Publisher::new(server.client(), "n1");
-    assert_eq!(
-        publisher.publish(&present(Some(report(2))), &report(2), Instant::now()).await.unwrap(),
-        Published::Unchanged
-    );
-    assert_eq!(server.asked(), []);
-}
-
-#[tokio::test]
-async fn a_changed_report_is_one_patch_of_the_status() {
-    let server = Server::new();
-    server.has(stored(&report(2)));
-    let mut changed = report(2);
-    changed.nvml = NvmlFacts { state: NvmlState::Released, ..NvmlFacts::default() };
-    let mut publisher = Publisher::new(server.client(), "n1");
-    assert_eq!(
-        publisher.publish(&present(Some(report(2))), &changed, Instant::now()).await.unwrap(),
-        Published::Report
-    );
-    assert_eq!(server.asked(), [(PATCH.to_owned(), patch(&changed))]);
-}
-
-#[tokio::test]
-async fn without_gpus_no_gpunode_is_created_but_one_is_updated() {
-    let server = Server::new();
-    let mut publisher = Publisher::new(server.client(), "n1");
-    assert_eq!(
-        publisher.publish(&GpuNodeView::Absent, &report(0), Instant::now()).await.unwrap(),
-        Published::Unchanged
-    );
-    assert_eq!(server.asked(), []);
-    server.has(stored(&report(2)));
+    for (seen, gpus) in [(GpuNodeView::Unknown, 2), (GpuNodeView::Absent, 0), (present(Some(report(2))), 2)] {
+        let published = publisher.publish(&seen, &report(gpus), Instant::now()).await.unwrap();
+        assert_eq!(published, Published::Unchanged, "{seen:?}");
+    }
+    assert_eq!(asked(&server), []);
+    // A GpuNode that exists is updated without GPUs, too.
+    server.put(PATH, stored(&report(2)));
     assert_eq!(
         publisher.publish(&present(Some(report(2))), &report(0), Instant::now()).await.unwrap(),
         Published::Report
     );
-    let asked = server.asked();
+    let asked = asked(&server);
     assert_eq!(names(&asked), [PATCH]);
     assert_eq!(asked[0].1["status"]["report"]["gpus"], json!([]));
 }
 
 #[tokio::test]
-async fn nothing_is_written_before_the_gpunode_has_been_read() {
-    let server = Server::new();
-    let mut publisher = Publisher::new(server.client(), "n1");
-    assert_eq!(
-        publisher.publish(&GpuNodeView::Unknown, &report(2), Instant::now()).await.unwrap(),
-        Published::Unchanged
-    );
-    assert_eq!(server.asked(), []);
-}
-
-#[tokio::test]
-async fn a_gpunode_created_by_the_operator_in_the_meantime_is_used() {
-    let server = Server::new();
-    server.has(stored(&report(1)));
-    Publisher::new(server.client(), "n1").publish(&GpuNodeView::Absent, &report(2), Instant::now()).await.unwrap();
-    assert_eq!(names(&server.asked()), [CREATE, PATCH]);
-}
-
-#[tokio::test]
 async fn a_gpunode_deleted_without_an_owner_is_created_less_often() {
-    let server = Server::new();
+    let server = Api::new();
     let mut publisher = Publisher::new(server.client(), "n1");
     let (start, mut created) = (Instant::now(), Vec::new());
     for second in 0..3600 {
@@ -145,7 +104,7 @@ async fn a_gpunode_deleted_without_an_owner_is_created_less_often() {
         let is_new = created.last().is_some_and(|last| second - last < 60);
         let seen = if is_new { present(Some(report(1))) } else { GpuNodeView::Absent };
         if !is_new {
-            server.has_none();
+            has_none(&server);
         }
         let outcome = publisher.publish(&seen, &report(1), start + Duration::from_secs(second)).await;
         match outcome {
@@ -158,26 +117,26 @@ async fn a_gpunode_deleted_without_an_owner_is_created_less_often() {
     let owned = GpuNodeFields { owned: true, report: Some(report(1)), ..GpuNodeFields::default() };
     let now = start + Duration::from_mins(61);
     publisher.publish(&GpuNodeView::Present(Box::new(owned)), &report(1), now).await.unwrap();
-    server.has_none();
+    has_none(&server);
     assert_eq!(publisher.publish(&GpuNodeView::Absent, &report(1), now).await.unwrap(), Published::Created);
 }
 
 #[tokio::test]
 async fn a_gpunode_is_written_before_the_watch_reports_its_creation() {
-    let server = Server::new();
+    let server = Api::new();
     let mut publisher = Publisher::new(server.client(), "n1");
     let now = Instant::now();
     publisher.publish(&GpuNodeView::Absent, &report(1), now).await.unwrap();
     assert_eq!(publisher.publish(&GpuNodeView::Absent, &report(2), now).await.unwrap(), Published::Report);
-    assert_eq!(names(&server.asked()), [CREATE, PATCH, PATCH]);
+    assert_eq!(names(&asked(&server)), [CREATE, PATCH, PATCH]);
 }
 
 #[tokio::test]
 async fn a_rejection_is_an_error_and_the_next_attempt_writes() {
-    let server = Server::new();
-    server.has(stored(&report(1)));
+    let server = Api::new();
+    server.put(PATH, stored(&report(1)));
     let mut publisher = Publisher::new(server.client(), "n1");
-    server.fails_next_with(403);
+    refuses_next(&server, StatusCode::FORBIDDEN);
     let error = publisher.publish(&present(Some(report(1))), &report(2), Instant::now()).await.unwrap_err();
     assert!(matches!(error, PublishError::Api(_)), "{error}");
     assert_eq!(
@@ -188,30 +147,30 @@ async fn a_rejection_is_an_error_and_the_next_attempt_writes() {
 
 #[tokio::test]
 async fn a_server_that_drops_a_field_is_not_written_to_repeatedly() {
-    let server = Server::new();
-    server.prunes("nvml");
+    let server = Api::new();
+    server.fail(|made| made.subresource == "status", Fault::Drops("/status/report/nvml"));
     let mut report = report(1);
     report.nvml = NvmlFacts { state: NvmlState::Failing, gpus: None, message: Some("why".to_owned()) };
     let mut publisher = Publisher::new(server.client(), "n1");
     publisher.publish(&GpuNodeView::Absent, &report, Instant::now()).await.unwrap();
-    server.asked();
-    let kept: Report = serde_json::from_value(server.object().unwrap()["status"]["report"].clone()).unwrap();
+    asked(&server);
+    let kept: Report = serde_json::from_value(server.get(PATH)["status"]["report"].clone()).unwrap();
     assert_ne!(kept, report);
     let seen = present(Some(kept));
     assert_eq!(publisher.publish(&seen, &report, Instant::now()).await.unwrap(), Published::Unchanged);
-    assert_eq!(server.asked(), []);
+    assert_eq!(asked(&server), []);
     // A later change by a third party is overwritten.
     assert_eq!(publisher.publish(&present(None), &report, Instant::now()).await.unwrap(), Published::Report);
 }
 
 #[tokio::test]
 async fn only_the_nodes_own_gpunode_is_watched_and_its_spec_is_read() {
-    let server = Server::new();
+    let server = Api::new();
     let mut object = stored(&report(2));
     object["spec"] = json!({"releaseDriver": true, "reportHolders": true, "fieldOfTheFuture": {"x": 1}});
     object["status"]["phase"] = json!("PhaseOfTheFuture");
     object["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u"}]);
-    server.has(object);
+    server.put(PATH, object);
     let (sender, mut seen) = watch::channel(GpuNodeView::Unknown);
     let follower = tokio::spawn(watch_gpu_node(server.client(), "n1".to_owned(), sender));
     let now = soon(seen.wait_for(|seen| *seen != GpuNodeView::Unknown)).await.unwrap().clone();
@@ -224,7 +183,7 @@ async fn only_the_nodes_own_gpunode_is_watched_and_its_spec_is_read() {
             ..GpuNodeFields::default()
         }))
     );
-    for (request, _) in server.asked() {
+    for (request, _) in asked(&server) {
         assert!(request.contains("fieldSelector=metadata.name%3Dn1"), "{request}");
     }
     drop(seen);
@@ -233,8 +192,8 @@ async fn only_the_nodes_own_gpunode_is_watched_and_its_spec_is_read() {
 
 #[tokio::test]
 async fn a_failed_watch_is_retried() {
-    let server = Server::new();
-    server.fails_next_with(403);
+    let server = Api::new();
+    refuses_next(&server, StatusCode::FORBIDDEN);
     let (sender, mut seen) = watch::channel(GpuNodeView::Unknown);
     let _follower = tokio::spawn(watch_gpu_node(server.client(), "n1".to_owned(), sender));
     assert_eq!(*soon(seen.wait_for(|seen| *seen != GpuNodeView::Unknown)).await.unwrap(), GpuNodeView::Absent);

@@ -1,59 +1,23 @@
 //! NVML's values of a GPU through the child: the stand-in library's C interface on one side, the probe's readings on
 //! the other.
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use gpu_host::{
-    nvml::{
-        protocol::{Inventory, NvmlXid},
-        readings::Readings,
-        supervisor::{Limits, NvmlStatus, Supervisor, child_command},
-        trusted::Target,
-    },
-    observe::driver::{CONTAINER_ROOT, all_libraries},
+    nvml::{protocol::NvmlXid, readings::Readings},
+    observe::driver::CONTAINER_ROOT,
 };
 use gpu_operator_crd::health::CauseKind;
 use serde_json::{Value, json};
-use test_support::host::Host;
 
-use crate::{PROBE, running::GPUS};
+use crate::{
+    child::{Asked, failure, patient},
+    running::{self, GPUS},
+};
 
-struct Asked {
-    host: Host,
-    supervisor: Supervisor,
-}
-
-impl Asked {
-    fn new() -> Self {
-        let host = Host::new();
-        host.install(CONTAINER_ROOT, "580.173.02", &GPUS);
-        let limits = Limits { answer: Duration::from_mins(1), first_pause: Duration::ZERO, ..Limits::default() };
-        Self { host, supervisor: Supervisor::new(child_command(PathBuf::from(PROBE)), limits) }
-    }
-
-    /// Sets these fields of the first GPU.
-    fn serve(&self, fields: &Value) {
-        self.host.serve_with(CONTAINER_ROOT, &GPUS, |machine| {
-            machine["devices"][0].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        });
-    }
-
-    async fn look(&mut self) -> NvmlStatus {
-        let root = self.host.root();
-        let libraries = all_libraries(&root, None).unwrap();
-        let target = Target::choose(&root, false, "boot", Some("580.173.02"), &libraries);
-        self.supervisor.query(target, &GPUS.map(|(address, _)| address.to_owned()), Instant::now()).await
-    }
-
-    async fn inventory(&mut self) -> Inventory {
-        match self.look().await {
-            NvmlStatus::Answering(inventory) => inventory,
-            other => panic!("expected an answer, got {other:?}"),
-        }
-    }
+/// Sets these fields of the first GPU.
+fn serve(asked: &Asked, fields: &Value) {
+    running::serve(&asked.host, fields);
 }
 
 /// Readings in the format of the stand-in's file, with every value present.
@@ -95,23 +59,26 @@ fn everything() -> Value {
 
 #[tokio::test]
 async fn every_reading_arrives_as_nvml_returns_it() {
-    let mut asked = Asked::new();
+    let mut asked = Asked::new(patient());
     let mut readings = everything();
     // The stand-in computes it.
     readings.as_object_mut().unwrap().remove("memoryTotalBytes");
-    asked.serve(&json!({"readings": readings}));
+    serve(&asked, &json!({"readings": readings}));
     let inventory = asked.inventory().await;
     let mut expected = everything();
     // The file sets the state of the first three of an H100's eighteen links.
     expected["nvlinks"].as_array_mut().unwrap().resize(18, true.into());
     assert_eq!(serde_json::to_value(&inventory.gpus[0].readings).unwrap(), expected);
     // Different values in every place, so that none is confused with another.
-    asked.serve(&json!({"readings": {
-        "fabric": {"state": 2},
-        "ecc": {"sramThresholdExceeded": false},
-        "rows": {"failed": true},
-        "pages": {"uncorrectable": 1},
-    }}));
+    serve(
+        &asked,
+        &json!({"readings": {
+            "fabric": {"state": 2},
+            "ecc": {"sramThresholdExceeded": false},
+            "rows": {"failed": true},
+            "pages": {"uncorrectable": 1},
+        }}),
+    );
     let now = asked.inventory().await.gpus.remove(0).readings;
     assert_eq!(now.fabric.map(|fabric| (fabric.state, fabric.health)), Some((2, None)));
     assert_eq!(now.ecc.sram_threshold_exceeded, Some(false));
@@ -121,9 +88,9 @@ async fn every_reading_arrives_as_nvml_returns_it() {
 
 #[tokio::test]
 async fn a_value_that_a_card_does_not_support_is_absent() {
-    let mut asked = Asked::new();
+    let mut asked = Asked::new(patient());
     // A Quadro K620, which has no MIG, NVLink or fabric.
-    asked.serve(&json!({"pciDeviceId": "0x13BB10DE"}));
+    serve(&asked, &json!({"pciDeviceId": "0x13BB10DE"}));
     let readings = serde_json::to_value(&asked.inventory().await.gpus[0].readings).unwrap();
     let mut there = Vec::new();
     leaves("", &readings, &mut there);
@@ -134,8 +101,8 @@ async fn a_value_that_a_card_does_not_support_is_absent() {
 
 #[tokio::test]
 async fn memory_of_a_library_before_r510_is_read_by_the_older_call() {
-    let mut asked = Asked::new();
-    asked.serve(&json!({"readings": {"memoryUsedBytes": 1 << 20, "memoryReservedBytes": 558 << 20}}));
+    let mut asked = Asked::new(patient());
+    serve(&asked, &json!({"readings": {"memoryUsedBytes": 1 << 20, "memoryReservedBytes": 558 << 20}}));
     asked.host.hide(CONTAINER_ROOT, "580.173.02", "nvmlDeviceGetMemoryInfo_v2");
     let gpu = asked.inventory().await.gpus.remove(0);
     assert_eq!(gpu.memory_mib, Some(81_559));
@@ -159,7 +126,7 @@ fn leaves(path: &str, value: &Value, there: &mut Vec<String>) {
 
 #[tokio::test]
 async fn a_gpu_that_cannot_be_opened_is_listed_and_others_are_read() {
-    let mut asked = Asked::new();
+    let mut asked = Asked::new(patient());
     for (code, kind) in [
         (4, CauseKind::NoPermission),
         (6, CauseKind::NotListed),
@@ -171,7 +138,7 @@ async fn a_gpu_that_cannot_be_opened_is_listed_and_others_are_read() {
         (28, CauseKind::NotListed),
         (999, CauseKind::CannotOpen),
     ] {
-        asked.serve(&json!({"error": code}));
+        serve(&asked, &json!({"error": code}));
         let inventory = asked.inventory().await;
         let refused: Vec<_> = inventory.refused.iter().map(|gpu| (gpu.pci_address.as_str(), gpu.kind)).collect();
         assert_eq!(refused, [("0000:06:00.0", kind)], "{code}");
@@ -182,19 +149,10 @@ async fn a_gpu_that_cannot_be_opened_is_listed_and_others_are_read() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_nvml_does_not_list_is_reported() {
-    let mut asked = Asked::new();
-    asked.host.serve(CONTAINER_ROOT, &GPUS[1..], false);
-    let inventory = asked.inventory().await;
-    assert_eq!(inventory.count, 1);
-    assert_eq!((inventory.refused.len(), inventory.refused[0].kind), (1, CauseKind::NotListed));
-}
-
-#[tokio::test]
 async fn xids_are_counted_by_gpu_and_number() {
-    let mut asked = Asked::new();
+    let mut asked = Asked::new(patient());
     assert_eq!(asked.inventory().await.xids, []);
-    asked.serve(&json!({"xids": [{"xid": 31, "perSecond": 1000}, {"xid": 79}]}));
+    serve(&asked, &json!({"xids": [{"xid": 31, "perSecond": 1000}, {"xid": 79}]}));
     let (mut flood, mut lost) = (0, 0);
     while flood < 500 || lost == 0 {
         for NvmlXid { pci_address, xid, count } in asked.inventory().await.xids {
@@ -204,7 +162,7 @@ async fn xids_are_counted_by_gpu_and_number() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(lost, 1);
-    asked.serve(&json!({}));
+    serve(&asked, &json!({}));
     // Those in transit.
     asked.inventory().await;
     asked.inventory().await;
@@ -212,22 +170,12 @@ async fn xids_are_counted_by_gpu_and_number() {
 }
 
 #[tokio::test]
-async fn a_crash_inside_the_library_is_survived_and_reported() {
-    let mut asked = Asked::new();
-    asked.inventory().await;
-    asked.host.serve_with(CONTAINER_ROOT, &GPUS, |machine| machine["crash"] = true.into());
-    assert_eq!(asked.look().await, NvmlStatus::Failing("the NVML process was ended by signal 11 (SIGSEGV)".to_owned()));
-    asked.serve(&json!({}));
-    assert_eq!(asked.inventory().await.gpus.len(), 2);
-}
-
-#[tokio::test]
 async fn slow_calls_are_waited_for_and_a_failed_init_is_reported() {
-    let mut asked = Asked::new();
+    let mut asked = Asked::new(patient());
     asked.host.serve_with(CONTAINER_ROOT, &GPUS, |machine| machine["slowMillis"] = 3.into());
     assert_eq!(asked.inventory().await.gpus.len(), 2);
     asked.supervisor.end().await.unwrap();
     asked.host.serve_with(CONTAINER_ROOT, &GPUS, |machine| machine["initError"] = 18.into());
-    let NvmlStatus::Failing(why) = asked.look().await else { panic!("it answers") };
+    let why = failure(asked.after(0).await);
     assert!(why.contains("reload the driver or reboot"), "{why}");
 }

@@ -19,13 +19,14 @@ use nvml_probe::{
     report::gpu_node::{GpuNodeFields, GpuNodeView, Publisher, Requests},
 };
 use serde_json::{Value, json};
+use test_api_server::Api;
 use test_support::host::Host;
 use tokio::{
     sync::{oneshot, watch},
     task::JoinHandle,
 };
 
-use crate::{PROBE, api_server::Server};
+use crate::{PROBE, api_server::PATH};
 
 /// Address and uuid of the host's GPUs.
 pub const GPUS: [(&str, &str); 2] = [("0000:06:00.0", "GPU-six"), ("0000:07:00.0", "GPU-seven")];
@@ -38,7 +39,7 @@ pub const INTERVAL: Duration = Duration::from_millis(20);
 
 /// A running agent.
 pub struct Running {
-    pub server: Server,
+    pub server: Api,
     pub seen: watch::Sender<GpuNodeView>,
     pub telemetry: Telemetry,
     stop: oneshot::Sender<()>,
@@ -55,14 +56,14 @@ impl Running {
     }
 
     pub fn looking_every(interval: Duration, host: &Host, seen: GpuNodeView, supervisor: Supervisor) -> Self {
-        let server = Server::new();
+        let server = Api::new();
         if let GpuNodeView::Present(own) = &seen {
-            server.has(json!({
-                "apiVersion": "gpu.nodestack.dev/v1alpha1",
-                "kind": "GpuNode",
-                "metadata": {"name": "n1"},
-                "status": {"report": own.report},
-            }));
+            let bare =
+                json!({"apiVersion": "gpu.nodestack.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "n1"}});
+            server.put(PATH, bare);
+            if let Some(report) = &own.report {
+                server.apply_status("nvml-probe", PATH, &json!({"report": report}));
+            }
         }
         let (sender, receiver) = watch::channel(seen);
         let (stop, stopped) = oneshot::channel::<()>();
@@ -84,7 +85,7 @@ impl Running {
     }
 
     pub fn report(&self) -> Option<Report> {
-        serde_json::from_value(self.server.object()?.pointer("/status/report")?.clone()).ok()
+        serde_json::from_value(self.server.get(PATH)["status"]["report"].take()).ok()
     }
 
     /// Returns the first report that satisfies the condition, and shows it to the agent as its watch would.

@@ -2,12 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::http::StatusCode;
 use gpu_operator::{installation_watch::watch_admission_policies, metrics::Metrics};
+use http::StatusCode;
 use serde_json::json;
+use test_api_server::{Api, Fault, Made};
 use tokio::{task::LocalSet, time::sleep};
-
-use crate::api::{Api, Fault, Made};
 
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
@@ -41,7 +40,7 @@ fn series(name: &str, is_enforced: u8) -> String {
 }
 
 /// Follows policies `a` and `b`, which may not exist.
-fn start(api: &Arc<Api>) -> (LocalSet, Arc<Metrics>) {
+fn start(api: &Api) -> (LocalSet, Arc<Metrics>) {
     let (tasks, metrics) = (LocalSet::new(), Arc::<Metrics>::default());
     for follow in watch_admission_policies(&api.client(), vec!["a".into(), "b".into()], &metrics) {
         tasks.spawn_local(follow);
@@ -90,7 +89,7 @@ async fn settled_policies_cause_no_requests_but_watches() {
 async fn what_may_not_be_read_is_unknown_but_not_in_an_outage() {
     let api = Api::new();
     install(&api, "a");
-    api.fail(|made| if made.path == POLICIES { Fault::Refused(StatusCode::FORBIDDEN) } else { Fault::None });
+    api.fail(|made| made.path == POLICIES, Fault::Refused(StatusCode::FORBIDDEN));
     let (tasks, metrics) = start(&api);
     let minutes = |minutes| tasks.run_until(sleep(Duration::from_mins(minutes)));
     minutes(5).await;
@@ -98,16 +97,16 @@ async fn what_may_not_be_read_is_unknown_but_not_in_an_outage() {
     assert_eq!(shown(&metrics), [series("b", 0)]);
     let made = api.take().len();
     assert!(made < 60, "{made} requests");
-    api.fail(|_| Fault::None);
+    api.heal();
     install(&api, "b");
     minutes(5).await;
     assert_eq!(shown(&metrics), [series("a", 1), series("b", 1)]);
-    api.fail(|_| Fault::Refused(StatusCode::INTERNAL_SERVER_ERROR));
+    api.fail(|_| true, Fault::Refused(StatusCode::INTERNAL_SERVER_ERROR));
     api.expire();
     minutes(5).await;
     assert_eq!(shown(&metrics), [series("a", 1), series("b", 1)]);
     // The API server does not serve the kinds.
-    api.fail(|_| Fault::Refused(StatusCode::NOT_FOUND));
+    api.fail(|_| true, Fault::Refused(StatusCode::NOT_FOUND));
     minutes(5).await;
     assert_eq!(shown(&metrics), [""; 0]);
 }

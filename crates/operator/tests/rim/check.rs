@@ -1,14 +1,14 @@
 //! What `helm test` finds in an installed chart.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use gpu_operator::check::{faults, lasting_faults};
 use gpu_operator_crd::schema_revision::SCHEMA_REVISION;
 use serde_json::json;
+use test_api_server::Api;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    api::Api,
     cluster::{NODES, PODS, SETS},
     schema::{GPU_NODES, set_revision},
 };
@@ -53,7 +53,7 @@ fn working(api: &Api) {
     node(api, "gpu", "true");
 }
 
-async fn found(api: &Arc<Api>) -> Vec<String> {
+async fn found(api: &Api) -> Vec<String> {
     faults(&api.client(), "gpu-operator").await.expect("an answer")
 }
 

@@ -17,15 +17,13 @@ use gpu_operator_plan::{
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
+use test_api_server::{Api, clock, merge};
 use tokio::{
     task::LocalSet,
     time::{sleep, timeout},
 };
 
-use crate::{
-    api::{Api, clock, merge},
-    sim::{Sim, pod_json::json_of_pod},
-};
+use crate::sim::{Sim, pod_json::json_of_pod};
 
 pub const NODES: &str = "/api/v1/nodes";
 pub const PODS: &str = "/api/v1/namespaces/gpu-operator/pods";
@@ -34,9 +32,12 @@ pub const CLASSES: &str = "/apis/node.k8s.io/v1/runtimeclasses";
 pub const GPU_NODES: &str = "/apis/gpu.nodestack.dev/v1alpha1/gpunodes";
 pub const POLICIES: &str = "/apis/gpu.nodestack.dev/v1alpha1/clustergpupolicies";
 
+/// How long an answer takes, and an event of a watch.
+const LATENCY: Duration = Duration::from_millis(5);
+
 /// An operator in a cluster of nodes with eight H100 each, under a policy `all`.
 pub struct Cluster {
-    pub api: Arc<Api>,
+    pub api: Api,
     tasks: LocalSet,
 }
 
@@ -48,7 +49,7 @@ impl Cluster {
         for node in 0..nodes {
             sim.join(format!("n{node:03}"), "2330", 8);
         }
-        let api = Api::new();
+        let api = Api::with_latency(LATENCY);
         store(&api, &sim);
         (Self { api, tasks: LocalSet::new() }, sim)
     }
@@ -63,7 +64,7 @@ impl Cluster {
 
     /// Lets the simulator's kubelets, probes and controllers act from now on.
     pub fn run_surroundings(&self, sim: Sim) {
-        self.spawn(surroundings(Arc::clone(&self.api), sim));
+        self.spawn(surroundings(self.api.clone(), sim));
     }
 
     /// Runs a task until the cluster is dropped.
@@ -73,7 +74,7 @@ impl Cluster {
 
     /// Returns the same cluster with tasks of its own, which end before the others.
     pub fn beside(&self) -> Self {
-        Self { api: Arc::clone(&self.api), tasks: LocalSet::new() }
+        Self { api: self.api.clone(), tasks: LocalSet::new() }
     }
 
     /// Lets everything run until this has ended.
@@ -116,7 +117,7 @@ impl Cluster {
 
     /// Lets another manager change an object whenever it does not look as this manager wants it to.
     pub fn revert(&self, manager: &'static str, path: &str, change: fn(&mut Value)) {
-        let (api, path) = (Arc::clone(&self.api), path.to_owned());
+        let (api, path) = (self.api.clone(), path.to_owned());
         self.spawn(async move {
             loop {
                 api.write(manager, &path, change);
@@ -154,7 +155,7 @@ impl Cluster {
 }
 
 /// Takes steps of the simulator while something changes.
-async fn surroundings(api: Arc<Api>, mut sim: Sim) {
+async fn surroundings(api: Api, mut sim: Sim) {
     loop {
         sleep(Duration::from_secs(1)).await;
         observe(&api, &mut sim);

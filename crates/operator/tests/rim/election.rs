@@ -5,14 +5,12 @@ use std::{
     time::Duration,
 };
 
-use axum::http::Method;
+use http::Method;
 use serde_json::Value;
+use test_api_server::{Fault, Made};
 use tokio::time::Instant;
 
-use crate::{
-    api::{Fault, Made},
-    cluster::Cluster,
-};
+use crate::cluster::Cluster;
 
 const MINUTE: Duration = Duration::from_mins(1);
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/gpu-operator/leases/operator";
@@ -81,7 +79,7 @@ async fn a_leader_without_an_api_server_is_followed() {
     // From now on the leader's requests are not answered, and there is something to do.
     cluster.api.take();
     let cut = Instant::now();
-    cluster.api.fail(move |made| if made.client == leader { Fault::Hangs } else { Fault::None });
+    cluster.api.fail(move |made| made.client == leader, Fault::Hangs);
     cluster.publish_label();
     cluster.run_for(MINUTE).await;
     let made = cluster.api.take();
@@ -92,7 +90,7 @@ async fn a_leader_without_an_api_server_is_followed() {
     assert!(!made.iter().any(|made| made.client == standby && made.is_list()));
     assert_eq!(lease(&cluster)["leaseTransitions"], 1);
     // The former leader waits, once it is back.
-    cluster.api.fail(|_| Fault::None);
+    cluster.api.heal();
     cluster.run_for(10 * MINUTE).await;
     let made = cluster.api.take();
     assert_eq!(writes(&made, leader), []);
@@ -105,11 +103,9 @@ async fn a_lost_answer_to_a_renewal_changes_no_leader() {
     cluster.api.take();
     // Each third renewal is stored, but its answer comes too late.
     let renewals = AtomicU32::new(0);
-    cluster.api.fail(move |made| {
-        let is_renewal = is_lease(made) && made.method == Method::PUT;
-        let is_third = is_renewal && renewals.fetch_add(1, Ordering::Relaxed).is_multiple_of(3);
-        if is_third { Fault::AnsweredLate(MINUTE) } else { Fault::None }
-    });
+    let is_renewal = |made: &Made| is_lease(made) && made.method == Method::PUT;
+    let is_third = move |made: &Made| is_renewal(made) && renewals.fetch_add(1, Ordering::Relaxed).is_multiple_of(3);
+    cluster.api.fail(is_third, Fault::AnsweredLate(MINUTE));
     cluster.run_for(10 * MINUTE).await;
     cluster.publish_label();
     cluster.run_for(MINUTE).await;

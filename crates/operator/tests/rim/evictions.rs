@@ -1,8 +1,7 @@
 //! Evictions, and their checks.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-use axum::http::{Method, StatusCode};
 use gpu_operator::error::Error;
 use gpu_operator_plan::{
     Plan,
@@ -10,15 +9,14 @@ use gpu_operator_plan::{
     output::{body::Body, write::Write},
     world::World,
 };
+use http::{Method, StatusCode};
 use serde_json::json;
+use test_api_server::{Api, Fault};
 
-use crate::{
-    api::{Api, Fault},
-    writes::{apply, carry_out, driver, fault_of},
-};
+use crate::writes::{apply, carry_out, driver};
 
 /// Returns an API server with pods, most of which have a PodDisruptionBudget.
-fn pods_with_budgets() -> Arc<Api> {
+fn pods_with_budgets() -> Api {
     let api = Api::new();
     for (name, app) in [("free", "free"), ("held", "held"), ("twice", "twice"), ("another", "free")] {
         api.write("user", &format!("/api/v1/namespaces/team/pods/{name}"), |pod| {
@@ -79,7 +77,7 @@ async fn an_eviction_is_checked_without_evicting() {
     let api = pods_with_budgets();
     let pods = "/api/v1/namespaces/team/pods";
     // Its admission webhook has side effects.
-    api.fail(fault_of("/api/v1/namespaces/team/pods/another", Fault::Refused(StatusCode::BAD_REQUEST)));
+    api.fail(|made| made.names("another"), Fault::Refused(StatusCode::BAD_REQUEST));
     let check = |name: &str| Write::new(format!("team/{name}"), Body::EvictionCheck(format!("uid of {name}")));
     let plan = Plan { writes: ["another", "free", "gone", "held"].map(check).into(), ..Plan::default() };
     let mut carry = LoopState::default();

@@ -5,15 +5,13 @@ use std::{
     time::Duration,
 };
 
-use axum::http::StatusCode;
 use gpu_operator_crd::keys;
+use http::StatusCode;
 use serde_json::json;
+use test_api_server::{Fault, Made};
 use tokio::time::Instant;
 
-use crate::{
-    api::{Fault, Made},
-    cluster::{Cluster, GPU_NODES, NODES, PODS, POLICIES, SETS},
-};
+use crate::cluster::{Cluster, GPU_NODES, NODES, PODS, POLICIES, SETS};
 
 const MINUTE: Duration = Duration::from_mins(1);
 const HOUR: Duration = Duration::from_hours(1);
@@ -49,15 +47,6 @@ async fn a_settled_fleet_costs_no_write_and_no_list() {
     assert!(made.len() <= 13 * 75, "{}", made.len());
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_installation_begins_each_watch_once() {
-    let cluster = Cluster::running(100);
-    cluster.run_for(4 * MINUTE).await;
-    assert!(cluster.is_ready(), "{}", cluster.policy());
-    let watches: Vec<_> = cluster.api.take().into_iter().filter(Made::is_watch).map(|made| made.path).collect();
-    assert_eq!(watches.len(), 13, "{watches:#?}");
-}
-
 /// The slices of DRA drivers, which not every API server serves.
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 
@@ -71,8 +60,7 @@ async fn slices_are_watched_where_the_api_server_serves_them() {
             });
         }
         if !is_served {
-            let missing = |made: &Made| made.path == SLICES;
-            cluster.api.fail(move |made| if missing(made) { Fault::NotServed } else { Fault::None });
+            cluster.api.fail(|made| made.path == SLICES, Fault::NotServed);
         }
         cluster.start_operator(&sim);
         cluster.run_surroundings(sim);
@@ -99,31 +87,11 @@ async fn a_change_of_an_own_pod_is_sent_to_one_watch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_that_hang_delay_no_other_write() {
-    async fn writes_with_events(hang: bool) -> Vec<String> {
-        let cluster = Cluster::running(3);
-        cluster.api.fail(move |made| if hang && is_event(made) { Fault::Hangs } else { Fault::None });
-        cluster.run_for(2 * MINUTE).await;
-        assert!(cluster.is_ready(), "{}", cluster.policy());
-        cluster.publish_label();
-        cluster.run_for(MINUTE).await;
-        let made = cluster.api.take();
-        assert!(made.iter().any(is_event));
-        writes(&made)
-    }
-    let writes = writes_with_events(true).await;
-    assert_eq!(writes.iter().filter(|write| write.contains(NODES)).count(), 6, "{writes:#?}");
-    assert_eq!(writes, writes_with_events(false).await);
-}
-
-#[tokio::test(start_paused = true)]
 async fn failing_writes_to_one_object_become_rare_and_others_go_on() {
     let cluster = Cluster::running(3);
-    cluster.api.fail(|made| match made.path.strip_prefix(NODES) {
-        Some("/n000") if made.is_write() => Fault::Refused(StatusCode::FORBIDDEN),
-        Some("/n001") if made.is_write() => Fault::Hangs,
-        _ => Fault::None,
-    });
+    let writes_to = |node| move |made: &Made| made.is_write() && made.path == format!("{NODES}/{node}");
+    cluster.api.fail(writes_to("n000"), Fault::Refused(StatusCode::FORBIDDEN));
+    cluster.api.fail(writes_to("n001"), Fault::Hangs);
     let state = |node: &str| cluster.condition(&format!("{GPU_NODES}/{node}"), "Ready");
     cluster.run_for(20 * MINUTE).await;
     assert_eq!((&*state("n000").0, &*state("n002").0), ("False", "True"));
@@ -194,7 +162,7 @@ async fn watches_that_end_or_expire_resume_without_a_storm_of_lists() {
     assert!(lists(&made).values().all(|count| (5..=10).contains(count)), "{:#?}", lists(&made));
     // Every version has expired by the time that its watch begins.
     let continues = |made: &Made| made.is_watch() && !made.query["resourceVersion"].is_empty();
-    cluster.api.fail(move |made| if continues(made) { Fault::Expired } else { Fault::None });
+    cluster.api.fail(continues, Fault::Expired);
     cluster.api.cut();
     cluster.run_for(10 * MINUTE).await;
     let made = cluster.api.take();
@@ -215,7 +183,7 @@ async fn writes_to_half_of_the_nodes_hang_and_others_are_made() {
         let name = made.path.strip_prefix(GPU_NODES).and_then(|name| name.strip_prefix("/n"));
         made.is_write() && name.and_then(|name| name.parse::<usize>().ok()).is_some_and(|number| number % 2 == 0)
     };
-    cluster.api.fail(move |made| if hangs(made) { Fault::Hangs } else { Fault::None });
+    cluster.api.fail(hangs, Fault::Hangs);
     cluster.start_operator(&sim);
     // Sixteen writes are in progress at a time, and one that hangs occupies its place for a second. The first pass begins writes for seven
     // seconds, and the second pass makes the rest.

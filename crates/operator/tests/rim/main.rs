@@ -2,7 +2,6 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod admission;
-mod api;
 mod check;
 mod cluster;
 mod election;

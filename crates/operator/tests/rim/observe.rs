@@ -1,15 +1,15 @@
 //! What is read on request: the pods that use a GPU, and the logs of validation pods.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use axum::http::StatusCode;
+use futures::{StreamExt, stream};
 use gpu_operator::observe;
 use gpu_operator_crd::{NodeName, keys};
 use gpu_operator_plan::world::{Bystander, GpuPods, GpuRequests};
+use http::StatusCode;
 use serde_json::{Value, json};
+use test_api_server::{Api, Fault, Made};
 use tokio::time::Instant;
-
-use crate::api::{Api, Fault, Made};
 
 #[tokio::test]
 async fn only_pods_that_use_a_gpu_and_have_not_ended_are_returned() {
@@ -113,13 +113,16 @@ async fn the_pods_of_a_node_are_listed_page_by_page() {
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_log_is_read_and_a_silent_node_does_not_block() {
     let api = Api::new();
-    api.fail(|made| match made.path.rsplit('/').next() {
-        Some("gone") => Fault::Refused(StatusCode::NOT_FOUND),
-        Some("rotated") => Fault::Text("unable to retrieve container logs for containerd://7"),
-        Some("passed") => Fault::Text("Test PASSED\nDone\n"),
-        Some("endless") => Fault::Endless("more\n"),
-        _ => Fault::Hangs,
-    });
+    let endless = Arc::new(|_: &Made| stream::repeat("more\n".to_owned()).boxed());
+    for (pod, fault) in [
+        ("silent", Fault::Hangs),
+        ("gone", Fault::Refused(StatusCode::NOT_FOUND)),
+        ("rotated", Fault::text("unable to retrieve container logs for containerd://7")),
+        ("passed", Fault::text("Test PASSED\nDone\n")),
+        ("endless", Fault::Answered(endless)),
+    ] {
+        api.fail(move |made| made.names(pod), fault);
+    }
     let client = api.client();
     let pods = ["endless", "gone", "passed", "rotated", "silent"].map(str::to_owned).into();
     let began = Instant::now();

@@ -2,18 +2,16 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use axum::http::{Method, StatusCode};
 use gpu_operator_cli::{
     objects::{Objects, ObjectsError},
     plan::{Report, report},
 };
 use gpu_operator_crd::ClusterGpuPolicy;
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
+use test_api_server::{Api, Fault, Made, clock};
 
-use crate::{
-    api::{Api, Fault, Made, clock},
-    cluster::{Cluster, GPU_NODES, NODES, PODS, POLICIES, SETS},
-};
+use crate::cluster::{Cluster, GPU_NODES, NODES, PODS, POLICIES, SETS};
 
 const TEAM: &str = "/api/v1/namespaces/team/pods";
 const BUDGETS: &str = "/apis/policy/v1/namespaces/team/poddisruptionbudgets";
@@ -118,10 +116,9 @@ async fn a_plan_names_every_right_that_is_missing() {
     let api = Api::new();
     furnish(&api);
     let forbid = |paths: &'static [&'static str]| {
-        api.fail(move |made: &Made| {
-            let is_forbidden = paths.iter().any(|path| made.path.ends_with(path));
-            if is_forbidden { Fault::Refused(StatusCode::FORBIDDEN) } else { Fault::None }
-        });
+        api.heal();
+        let is_forbidden = |made: &Made| paths.iter().any(|path| made.path.ends_with(path));
+        api.fail(is_forbidden, Fault::Refused(StatusCode::FORBIDDEN));
     };
     forbid(&["/pods", "/nodes", "/deployments"]);
     let error = Objects::of_cluster(&api.client(), "gpu-operator").await.expect_err("missing rights");

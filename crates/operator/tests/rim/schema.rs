@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use axum::http::StatusCode;
 use gpu_operator_crd::{
     keys,
     schema_revision::{ANNOTATION, SCHEMA_REVISION},
 };
+use http::StatusCode;
 use serde_json::{Value, json};
+use test_api_server::{Api, Fault, Made};
 
-use crate::{
-    api::{Api, Fault, Made},
-    cluster::{Cluster, SETS},
-};
+use crate::cluster::{Cluster, SETS};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 pub const GPU_NODES: &str = "gpunodes.gpu.nodestack.dev";
@@ -70,7 +68,7 @@ async fn newer_crds_are_as_those_of_this_version() {
 async fn crds_that_may_not_be_read_prevent_nothing() {
     let (cluster, sim) = Cluster::new(2);
     set_revision(&cluster.api, GPU_NODES, None);
-    cluster.api.fail(|made| if made.path == CRDS { Fault::Refused(StatusCode::FORBIDDEN) } else { Fault::None });
+    cluster.api.fail(|made| made.path == CRDS, Fault::Refused(StatusCode::FORBIDDEN));
     cluster.start_operator(&sim);
     cluster.run_surroundings(sim);
     cluster.run_for(Duration::from_mins(3)).await;
@@ -80,8 +78,7 @@ async fn crds_that_may_not_be_read_prevent_nothing() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_written_before_the_crds_are_known() {
     let (cluster, sim) = Cluster::new(2);
-    let unavailable = StatusCode::INTERNAL_SERVER_ERROR;
-    cluster.api.fail(move |made| if made.path == CRDS { Fault::Refused(unavailable) } else { Fault::None });
+    cluster.api.fail(|made| made.path == CRDS, Fault::Refused(StatusCode::INTERNAL_SERVER_ERROR));
     cluster.start_operator(&sim);
     cluster.run_for(Duration::from_mins(1)).await;
     let written: Vec<Value> = cluster.api.take().into_iter().filter(Made::is_write).map(|made| made.body).collect();

@@ -1,15 +1,15 @@
 //! The hook for `helm uninstall`: the order in which it removes what the operator keeps in the cluster.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use axum::http::{Method, StatusCode};
 use gpu_operator::uninstall::{Left, Policies, QuietError, Uninstall, UninstallError};
+use http::{Method, StatusCode};
 use kube::Client;
 use serde_json::{Value, json};
+use test_api_server::{Api, Fault, Made};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    api::{Api, Fault, Made},
     cluster::{Cluster, GPU_NODES, NODES, POLICIES, SETS},
     sim::Sim,
 };
@@ -22,7 +22,7 @@ const PRESENT: &str = "gpu.nodestack.dev/present";
 
 /// Creates the objects of an installed chart with two nodes under a policy. The policy exists until the operator removes its finalizer,
 /// and a DaemonSet until the garbage collector has deleted its pods.
-fn installed() -> Arc<Api> {
+fn installed() -> Api {
     let api = Api::new();
     let collecting = json!({"metadata": {"finalizers": ["foregroundDeletion"]}});
     let policy = json!({
@@ -113,13 +113,9 @@ async fn an_api_server_that_fails_for_a_time_is_asked_again() {
     // Neither the CRDs nor an object exists, as after an earlier attempt.
     let api = Api::new();
     let until = Instant::now() + Duration::from_secs(30);
-    api.fail(
-        move |_| {
-            if Instant::now() < until { Fault::Refused(StatusCode::SERVICE_UNAVAILABLE) } else { Fault::None }
-        },
-    );
+    api.fail(move |_| Instant::now() < until, Fault::Refused(StatusCode::SERVICE_UNAVAILABLE));
     deleting(&api.client()).await.expect("nothing exists");
-    api.fail(|made| if made.path == NODES { Fault::Refused(StatusCode::FORBIDDEN) } else { Fault::None });
+    api.fail(|made| made.path == NODES, Fault::Refused(StatusCode::FORBIDDEN));
     let error = deleting(&api.client()).await.expect_err("nodes cannot be listed");
     assert!(error.left.to_string().starts_with("failed to list the nodes with GPUs"), "{error}");
 }

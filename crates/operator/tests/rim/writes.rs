@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::http::StatusCode;
 use gpu_operator::{
     drive::{Driver, Written},
     election::Leadership,
@@ -27,34 +26,34 @@ use gpu_operator_plan::{
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
+use test_api_server::{Api, Fault, Made};
 use test_support::planned::Planned;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    api::{Api, Fault, Made},
     cluster::{CLASSES, GPU_NODES, NODES, PODS, POLICIES, SETS, store},
     sim::Sim,
 };
 
 /// Returns an API server that stores what a simulation contains.
-fn api_of(sim: &Sim) -> Arc<Api> {
+fn api_of(sim: &Sim) -> Api {
     let api = Api::new();
     store(&api, sim);
     api
 }
 
 /// Returns a fleet that is not installed yet, and its API server, which takes most of a second for each request.
-fn slow_fleet(nodes: usize) -> (Arc<Api>, Sim) {
+fn slow_fleet(nodes: usize) -> (Api, Sim) {
     let mut sim = Sim::new().policy("all", "{}");
     for node in 0..nodes {
         sim.join(format!("n{node:03}"), "2330", 8);
     }
     let api = api_of(&sim);
-    api.fail(|_| Fault::Late(Duration::from_millis(900)));
+    api.fail(|_| true, Fault::Late(Duration::from_millis(900)));
     (api, sim)
 }
 
-pub fn driver(api: &Arc<Api>) -> Driver {
+pub fn driver(api: &Api) -> Driver {
     let Sim { settings, .. } = Sim::new();
     Driver::new(settings, Catalogue::builtin().expect("a catalogue"), api.client(), mirrors(api))
 }
@@ -70,7 +69,7 @@ fn mirrors(api: &Api) -> Arc<Mirrors> {
     Arc::new(mirrors)
 }
 
-pub async fn apply(api: &Arc<Api>, plan: &Plan) -> Vec<Written> {
+pub async fn apply(api: &Api, plan: &Plan) -> Vec<Written> {
     carry_out(&driver(api), plan, &mut LoopState::default()).await
 }
 
@@ -85,11 +84,6 @@ async fn carry_out_as(driver: &Driver, plan: &Plan, carry: &mut LoopState, leade
     plan.writes.iter_mut().for_each(|write| write.urgency = Urgency::Immediate);
     let (mut pass, requests) = Pass::carry_out(plan, &world, now, &mut driver.around(carry));
     driver.drive(&mut pass, requests, carry, leadership).await
-}
-
-/// Returns a fault of the requests for paths with this prefix.
-pub fn fault_of(prefix: &'static str, fault: Fault) -> impl Fn(&Made) -> Fault {
-    move |made| if made.url().starts_with(prefix) { fault.clone() } else { Fault::None }
 }
 
 fn paths(api: &Api) -> Vec<String> {
@@ -213,18 +207,6 @@ async fn a_write_for_an_earlier_state_is_not_made() {
 }
 
 #[tokio::test]
-async fn a_rejected_write_has_a_class_and_does_not_affect_others() {
-    let sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8).policy("all", "{}");
-    let api = api_of(&sim);
-    api.fail(fault_of("/api/v1/nodes/a", Fault::Refused(StatusCode::FORBIDDEN)));
-    let written = apply(&api, &sim.plan()).await;
-    let failed: Vec<_> = written.iter().filter_map(|write| write.result.as_ref().err()).collect();
-    assert_eq!(failed.iter().map(|error| error.class()).collect::<Vec<_>>(), [Class::Forbidden]);
-    assert!(failed[0].to_string().contains("labels of node a"), "{}", failed[0]);
-    assert!(paths(&api).contains(&format!("{NODES}/b")));
-}
-
-#[tokio::test]
 async fn pruning_a_daemon_set_that_does_not_exist_succeeds() {
     let mut sim = Sim::settled_fleet("{deletionPolicy: Now}", &["a"]);
     sim.delete_policy("all");
@@ -294,7 +276,7 @@ async fn creating_a_pod_that_already_exists_succeeds() {
 #[tokio::test(start_paused = true)]
 async fn events_that_hang_delay_nothing_and_are_counted() {
     let api = Api::new();
-    api.fail(|_| Fault::Hangs);
+    api.fail(|_| true, Fault::Hangs);
     let metrics = Arc::<Metrics>::default();
     let (publisher, publishing) = Publisher::new(api.client(), Arc::clone(&metrics));
     let publishing = tokio::spawn(publishing);

@@ -7,10 +7,11 @@ use k8s_openapi::{
     api::apps::v1::DaemonSet, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use serde_json::{Value, json};
+use test_api_server::Api;
 
 use crate::{
     check::{facts::Facts, gather::gather},
-    testing::{self, FakeApi},
+    testing,
 };
 
 pub const NAMESPACE: &str = "gpu-operator";
@@ -21,16 +22,16 @@ static CRDS: LazyLock<Vec<CustomResourceDefinition>> =
     LazyLock::new(|| crds().into_iter().map(|(_, crd)| crd).collect());
 
 /// Reads what the checks are made from.
-pub async fn facts(api: &FakeApi, before: bool) -> Facts {
+pub async fn facts(api: &Api, before: bool) -> Facts {
     gather(&api.client(), NAMESPACE, before).await.expect("facts")
 }
 
 /// Returns a cluster in which the chart is installed, with two nodes with GPUs that are ready.
-pub fn healthy() -> FakeApi {
+pub fn healthy() -> Api {
     let api = empty();
     for name in GPU_NODES {
         let labels = json!({"kubernetes.io/os": "linux", "gpu.nodestack.dev/present": "true"});
-        api.add_json(&format!("/api/v1/nodes/{name}"), node(name, &labels));
+        api.put(&format!("/api/v1/nodes/{name}"), node(name, &labels));
     }
     for crd in CRDS.iter() {
         let mut crd = crd.clone();
@@ -40,7 +41,7 @@ pub fn healthy() -> FakeApi {
         crd.status = Some(serde_json::from_value(established).expect("a status"));
         api.add(&crd);
     }
-    api.add_json(&in_namespace("apis/apps/v1", "deployments", "nodestack-gpu-operator"), operator(NAMESPACE));
+    api.put(&in_namespace("apis/apps/v1", "deployments", "nodestack-gpu-operator"), operator(NAMESPACE));
     for (name, app, nodes) in [("nodestack-gpu-detector", "gpu-detector", 3), ("nodestack-nvml-probe", "nvml-probe", 2)]
     {
         api.add(&daemon_set(name, app, nodes));
@@ -49,35 +50,35 @@ pub fn healthy() -> FakeApi {
         let meta = json!({"name": name});
         let group = "/apis/admissionregistration.k8s.io/v1";
         let binding = json!({"metadata": meta, "spec": {"policyName": name, "validationActions": ["Deny"]}});
-        api.add_json(&format!("{group}/validatingadmissionpolicies/{name}"), json!({"metadata": meta, "spec": {}}));
-        api.add_json(&format!("{group}/validatingadmissionpolicybindings/{name}"), binding);
+        api.put(&format!("{group}/validatingadmissionpolicies/{name}"), json!({"metadata": meta, "spec": {}}));
+        api.put(&format!("{group}/validatingadmissionpolicybindings/{name}"), binding);
     }
     let labels = json!({"app.kubernetes.io/name": "nodestack-gpu-operator"});
     for (name, ready) in [("operator-1", "False"), ("operator-2", "True")] {
         let conditions = json!([{"type": "Ready", "status": ready}]);
         let pod = json!({"metadata": {"name": name, "labels": labels}, "status": {"conditions": conditions}});
-        api.add_json(&in_namespace("api/v1", "pods", name), pod);
+        api.put(&in_namespace("api/v1", "pods", name), pod);
     }
     let lease = json!({"metadata": {"name": "l", "labels": labels}, "spec": {"holderIdentity": "operator-2"}});
-    api.add_json(&in_namespace("apis/coordination.k8s.io/v1", "leases", "l"), lease);
+    api.put(&in_namespace("apis/coordination.k8s.io/v1", "leases", "l"), lease);
     api
 }
 
 /// Returns a cluster with one node of the control plane, in which the chart is not installed and can be.
-pub fn empty() -> FakeApi {
-    let api = FakeApi::default();
-    api.add_text("/version", &testing::version("v1.36.3").to_string());
+pub fn empty() -> Api {
+    let api = Api::new();
+    api.answer_with("/version", &testing::version("v1.36.3").to_string());
     let labels = json!({"kubernetes.io/os": "linux", "node-role.kubernetes.io/control-plane": ""});
-    api.add_json("/api/v1/nodes/control", node("control", &labels));
-    api.add_json(&format!("/api/v1/namespaces/{NAMESPACE}"), json!({"metadata": {"name": NAMESPACE, "labels": {}}}));
+    api.put("/api/v1/nodes/control", node("control", &labels));
+    api.put(&format!("/api/v1/namespaces/{NAMESPACE}"), json!({"metadata": {"name": NAMESPACE, "labels": {}}}));
     review(&api, true);
     api
 }
 
 /// Sets whether the user has the rights to install the chart.
-pub fn review(api: &FakeApi, is_allowed: bool) {
+pub fn review(api: &Api, is_allowed: bool) {
     let answer = json!({"metadata": {}, "spec": {}, "status": {"allowed": is_allowed}});
-    api.add_json("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", answer);
+    api.answer_with("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", answer.to_string());
 }
 
 /// Returns a Node that is Ready.

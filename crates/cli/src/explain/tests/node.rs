@@ -7,6 +7,7 @@ use gpu_operator_crd::{
     policy::Stage,
 };
 use gpu_operator_plan::catalogue::Catalogue;
+use http::StatusCode;
 use k8s_openapi::{
     api::core::v1::{Event, Node, NodeCondition},
     apimachinery::pkg::apis::meta::v1::Time,
@@ -14,6 +15,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 use serde_json::json;
+use test_api_server::{Api, Fault};
 use test_support::sim::Sim;
 
 use super::super::*;
@@ -25,7 +27,7 @@ use crate::{
     },
     output::{Screen, Tone},
     report::{Line, Look, Report},
-    testing::{FakeApi, SCREEN, assert_narrow},
+    testing::{SCREEN, assert_narrow},
 };
 
 fn facts(sim: &Sim, name: &str) -> Facts {
@@ -278,7 +280,7 @@ fn every_stage_that_crashes_fails_with_its_pod() {
     }
 }
 
-fn context(api: &FakeApi, now: Timestamp) -> Context {
+fn context(api: &Api, now: Timestamp) -> Context {
     Context { client: api.client(), namespace: "ml".into(), screen: Screen::default(), now }
 }
 
@@ -289,14 +291,14 @@ struct Arguments {
 }
 
 /// Returns the error of a command.
-async fn error(arguments: &[&str], api: &FakeApi) -> String {
+async fn error(arguments: &[&str], api: &Api) -> String {
     let explain = Arguments::parse_from(["x"].iter().chain(arguments)).explain;
     explain.report(std::future::ready(Ok(context(api, Timestamp::UNIX_EPOCH)))).await.expect_err("an error").to_string()
 }
 
 /// Returns an API server with a Node and the GpuNode of a settled node.
-fn api(sim: &Sim) -> FakeApi {
-    let api = FakeApi::default();
+fn api(sim: &Sim) -> Api {
+    let api = Api::new();
     let facts = sim.node("a");
     let node: Node = serde_json::from_value(json!({
         "metadata": {"name": "a", "uid": facts.uid, "annotations": {keys::CORDON: "true"}},
@@ -327,7 +329,8 @@ async fn a_node_is_read_with_five_requests() {
     let sim = Sim::settled_fleet("{}", &["a"]);
     let api = api(&sim);
     let facts = node_facts::read(&api.client(), "a", "gpu-operator").await.expect("an answer").expect("facts");
-    assert_eq!(api.requests().len(), 5, "{:?}", api.requests());
+    let made = api.take();
+    assert_eq!(made.len(), 5, "{made:?}");
     let node = facts.node.expect("a Node").expect("a Node");
     assert!(node.facts.ready && node.facts.own_cordon && node.ready.is_some());
     assert_eq!(facts.policies.expect("policies")[0].name_any(), "all");
@@ -348,7 +351,7 @@ fn the_exit_code_of_a_node_is_its_readiness() {
 
 #[tokio::test]
 async fn a_missing_node_and_missing_rights_are_errors() {
-    let api = FakeApi::default();
+    let api = Api::new();
     let expected = "there is no node x; to list what exists: kubectl get nodes,gpunodes";
     assert_eq!(error(&["node", "x"], &api).await, expected);
     let expected = "there is no pod ml/x; to list what exists: kubectl get pods --namespace ml";
@@ -356,7 +359,7 @@ async fn a_missing_node_and_missing_rights_are_errors() {
     api.forbid("nodes").forbid("gpunodes");
     let forbidden = error(&["node", "x"], &api).await;
     assert!(forbidden.starts_with("the right to get nodes is missing"), "{forbidden}");
-    api.stop();
+    api.fail(|_| true, Fault::Refused(StatusCode::SERVICE_UNAVAILABLE));
     error(&["node", "x"], &api).await;
     assert!(Arguments::try_parse_from(["x", "reason", "y"]).is_err());
 }

@@ -5,6 +5,7 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 use serde_json::{Value, json};
+use test_api_server::{Api, Made};
 use test_support::sim::Sim;
 
 use super::super::*;
@@ -12,7 +13,7 @@ use crate::{
     context::Outcome,
     explain::pod_report::{Facts, report},
     output::Tone,
-    testing::{FakeApi, SCREEN, assert_narrow},
+    testing::{SCREEN, assert_narrow},
 };
 
 const CREATED: &str = "2026-01-01T00:00:00Z";
@@ -171,7 +172,7 @@ fn nodes_that_offer_enough_come_first() {
 #[tokio::test]
 async fn a_pod_is_read_with_its_own_node_only() {
     let sim = fleet();
-    let api = FakeApi::default();
+    let api = Api::new();
     let mut spec = requesting("nvidia.com/gpu", 1);
     spec["nodeName"] = "a".into();
     api.add(&pod(&spec, &json!({"phase": "Running"}))).forbid("nodes");
@@ -181,5 +182,5 @@ async fn a_pod_is_read_with_its_own_node_only() {
     let facts = pod_report::read(&api.client(), "ml", "train").await.expect("an answer").expect("facts");
     assert_eq!(facts.world.gpu_nodes.len(), 1);
     assert!(facts.missing.len() == 1 && facts.missing[0].contains("get nodes"), "{:?}", facts.missing);
-    assert!(api.requests().iter().any(|request| request.contains("events?") && request.contains("uid-train")));
+    assert!(api.take().iter().map(Made::line).any(|line| line.contains("events?") && line.contains("uid-train")));
 }

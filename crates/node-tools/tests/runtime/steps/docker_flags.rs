@@ -25,7 +25,7 @@ async fn nothing_is_added_to_a_file_that_flags_conflict_with() {
             if installed {
                 // Its pod had saved the file.
                 steps::snapshot(&setup).unwrap();
-                node.install_only(default);
+                node.install(default);
             }
             steps::snapshot(&setup).unwrap();
             let error = steps::check_flags(&setup).await.unwrap_err().to_string();
@@ -43,7 +43,7 @@ async fn a_rejected_file_is_restored_by_the_next_start() {
         let mut node = Node::with_flags(Some(FOUND), keys, version);
         let mut setup = node.setup_with(default, flags);
         steps::snapshot(&setup).unwrap();
-        node.install_only(default);
+        node.install(default);
         // Killed before Docker's answer.
         let killed = tokio::time::timeout(Duration::from_millis(100), steps::apply(&setup)).await;
         assert!(killed.is_err(), "{killed:?}");
@@ -80,7 +80,7 @@ async fn releases_that_merge_runtimes_load_the_one_of_the_file() {
         let setup = node.setup_with(default, flags);
         steps::snapshot(&setup).unwrap();
         steps::check_flags(&setup).await.unwrap();
-        node.install_only(default);
+        node.install(default);
         steps::apply(&setup).await.unwrap();
         assert_eq!(node.says(), "loaded true");
         steps::revert(&setup).await.unwrap();

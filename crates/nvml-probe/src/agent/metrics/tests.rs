@@ -177,24 +177,6 @@ fn each_cause_is_a_series_of_its_own() {
     assert!(health.ends_with(r#",state="Unhealthy",action="RebootNode"} 1.0"#), "{health}");
 }
 
-#[test]
-fn looks_and_writes_are_counted_by_result() {
-    let metrics = Metrics::new("n1");
-    for succeeded in [true, true, false] {
-        metrics.count_look(succeeded);
-        metrics.count_write(!succeeded);
-    }
-    let text = metrics.text().unwrap();
-    for line in [
-        r#"looks_total{node="n1",result="Done"} 2"#,
-        r#"looks_total{node="n1",result="Failed"} 1"#,
-        r#"report_writes_total{node="n1",result="Written"} 1"#,
-        r#"report_writes_total{node="n1",result="Failed"} 2"#,
-    ] {
-        assert!(text.contains(line), "{line}\n{text}");
-    }
-}
-
 /// Readings in which a card reports every value, which no real one does: newer ones remap rows, older ones retire pages.
 fn everything() -> Readings {
     Readings {

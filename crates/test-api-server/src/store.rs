@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::{
+use crate::{
     Made, clock,
     fields::{Manager, Object},
 };
@@ -41,7 +41,7 @@ struct Change {
 pub struct Store {
     pub version: u64,
     /// The oldest version from which a watch can continue.
-    pub oldest: u64,
+    oldest: u64,
     objects: BTreeMap<String, Object>,
     history: Vec<Change>,
 }
@@ -51,9 +51,42 @@ impl Store {
         self.objects.get(path).map(|object| &object.value)
     }
 
+    pub fn objects(&self) -> impl Iterator<Item = &Value> {
+        self.objects.values().map(|object| &object.value)
+    }
+
     /// Returns the objects of a collection of one namespace or of all.
     pub fn all<'s>(&'s self, collection: &'s str) -> impl Iterator<Item = &'s Value> {
         self.objects.iter().filter(|(path, _)| belongs(path, collection)).map(|(_, object)| &object.value)
+    }
+
+    /// Returns the paths of the objects of a collection.
+    pub fn paths(&self, collection: &str) -> Vec<String> {
+        let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        self.all(collection).map(|object| format!("{collection}/{}", name(object))).collect()
+    }
+
+    /// Stores an object as it is.
+    pub fn put(&mut self, path: &str, value: Value) {
+        self.version += 1;
+        self.replace(path, Some(value.into()));
+    }
+
+    /// Lets no watch continue from a version so far.
+    pub fn forget(&mut self) {
+        self.version += 1;
+        self.oldest = self.version;
+    }
+
+    /// Stores or removes an object, as the history shows it.
+    fn replace(&mut self, path: &str, after: Option<Object>) {
+        let shown = after.as_ref().map(|after| Arc::new(after.value.clone()));
+        let before = match after {
+            Some(object) => self.objects.insert(path.to_owned(), object),
+            None => self.objects.remove(path),
+        };
+        let before = before.map(|before| Arc::new(before.value));
+        self.history.push(Change { version: self.version, path: path.to_owned(), before, after: shown });
     }
 
     /// Returns the events of a watch after a version, or `None` if the history does not go back that far. A watch without a version
@@ -85,7 +118,7 @@ impl Store {
     pub fn answer(&mut self, made: &Made) -> Answer {
         match made.method {
             Method::GET if made.names_collection() => {
-                let number = |name: &str| made.query.get(name).and_then(|value| value.parse().ok());
+                let number = |name| made.number(name).and_then(|number| usize::try_from(number).ok());
                 let (first, limit) = (number("continue").unwrap_or_default(), number("limit").unwrap_or(usize::MAX));
                 let mut rest = self.all(&made.path).filter(|object| made.selects(object)).skip(first);
                 let items: Vec<_> = rest.by_ref().take(limit).collect();
@@ -232,10 +265,7 @@ impl Store {
         meta["managedFields"] = managed;
         let goes = !meta["deletionTimestamp"].is_null() && meta["finalizers"].as_array().is_none_or(Vec::is_empty);
         let value = object.value.clone();
-        let before = if goes { self.objects.remove(path) } else { self.objects.insert(path.to_owned(), object) };
-        let after = (!goes).then(|| Arc::new(value.clone()));
-        let before = before.map(|before| Arc::new(before.value));
-        self.history.push(Change { version: self.version, path: path.to_owned(), before, after });
+        self.replace(path, (!goes).then_some(object));
         value
     }
 

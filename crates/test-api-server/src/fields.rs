@@ -32,6 +32,12 @@ pub struct Object {
     managed: BTreeMap<Manager, Fields>,
 }
 
+impl From<Value> for Object {
+    fn from(value: Value) -> Self {
+        Self { value, managed: BTreeMap::new() }
+    }
+}
+
 impl Object {
     pub fn apply(&mut self, manager: Manager, applied: &Value, force: bool, time: &str) -> Result<(), String> {
         let wanted = leaves(applied);
