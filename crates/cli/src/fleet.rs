@@ -12,6 +12,7 @@ use crate::{
     context::{COMMAND, Connection, ConnectionError, Context, Outcome},
     explain::{Explain, ExplainError},
     images::{Images, ImagesError},
+    import::{Import, ImportError},
     output::{Output, Screen},
     plan::{Plan, PlanError},
     read::ReadError,
@@ -39,6 +40,7 @@ enum Command {
     Plan(Plan),
     /// List the images that the nodes of policies may pull, one per line; needs no cluster.
     Images(Images),
+    Import(Import),
     /// Check whether the installation works or, with --pre, whether the cluster is ready for it.
     Check(RunChecks),
     SupportBundle(SupportBundle),
@@ -61,6 +63,8 @@ pub enum FleetError {
     #[error(transparent)]
     Images(#[from] ImagesError),
     #[error(transparent)]
+    Import(#[from] ImportError),
+    #[error(transparent)]
     Bundle(#[from] BundleError),
     #[error("cannot write the output: {0}")]
     Write(#[from] io::Error),
@@ -77,6 +81,11 @@ impl Fleet {
             Command::Explain(explain) => print(explain.output(), &explain.report(self.context()).await?)?,
             Command::Check(check) => check.run(&self.context().await?).await?,
             Command::SupportBundle(bundle) => bundle.run(&self.context().await?).await?,
+            Command::Import(import) => {
+                let client = if import.needs_cluster() { Some(self.context().await?.client) } else { None };
+                import.run(client).await?;
+                Outcome::Good
+            }
             Command::Plan(plan) => {
                 let client = if plan.needs_cluster() { Some(self.context().await?.client) } else { None };
                 if plan.run(client).await? { Outcome::Changes } else { Outcome::Good }
@@ -119,6 +128,15 @@ mod tests {
         let arguments = all(&root).into_iter().flat_map(clap::Command::get_arguments);
         let by_environment: Vec<_> = arguments.filter(|argument| argument.get_env().is_some()).collect();
         assert!(by_environment.is_empty(), "{by_environment:?}");
+    }
+
+    #[test]
+    fn help_has_at_most_80_columns() {
+        let mut root = Fleet::command();
+        root.build();
+        for command in all(&root) {
+            crate::testing::assert_narrow(&command.clone().render_long_help().to_string());
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod context;
 pub mod explain;
 pub mod fleet;
 pub mod images;
+pub mod import;
 pub mod objects;
 pub mod output;
 pub mod plan;

@@ -1,10 +1,12 @@
-//! `docs`: the pages that are generated from the API, the chart, the catalogue, the checks and the reasons.
+//! `docs`: the pages that are generated from the API, the chart, the catalogue, the checks, the reasons and the fields
+//! of NVIDIA's operator.
 
 mod api;
 mod catalogue;
 mod checks;
 mod disruption;
 mod images;
+mod nvidia_fields;
 mod page;
 mod reasons;
 mod values;
@@ -21,6 +23,7 @@ pub(super) fn files(checkout: &Path) -> Result<Vec<Generated>> {
     pages.push(disruption::page()?);
     pages.push(images::page(checkout)?);
     pages.extend(catalogue::pages()?);
+    pages.push(nvidia_fields::page());
     pages.push(checks::page());
     pages.extend(reasons::pages()?);
     Ok(pages)

@@ -1,0 +1,40 @@
+//! What becomes of the fields of NVIDIA's operator, from the table of `kubectl gpu-fleet import`.
+
+use gpu_operator_cli::import::fields::{FIELDS, Field, Outcome};
+
+use super::page::{Page, code};
+use crate::file::Generated;
+
+const SOURCE: &str = "crates/cli/src/import/fields.rs";
+
+pub(super) fn page() -> Generated {
+    let mut page = Page::new("nvidia-fields", SOURCE, "Fields of NVIDIA's GPU Operator");
+    page.block(
+        "What [`kubectl gpu-fleet import`](../guides/migration.md#import) makes of each field of a ClusterPolicy. An `NVIDIADriver` has the fields\n\
+         of `driver` at its top, and `gds` and `gdrcopy`. The values of NVIDIA's chart have the names of the ClusterPolicy, except `driver.nvidiaDriverCRD`\n\
+         and `driver.upgradePolicy.gpuPodDeletion` (`podDeletion`). A field stands for all that are below it and are not listed themselves.",
+    );
+    page.block(
+        "The list is complete for 26.3 and 26.7. Later fields are listed by the command as unknown. Components that are switched off, and those for\n\
+         virtual machines if `sandboxWorkloads.enabled` is false, become nothing, and neither do values that are NVIDIA's defaults and need nothing.",
+    );
+    page.heading(2, "Fields that become members of a policy");
+    page.block(&table("In a policy", |outcome| match outcome {
+        Outcome::Becomes(text) => Some(text),
+        Outcome::NotServed(_) => None,
+    }));
+    page.heading(2, "Fields without a counterpart");
+    page.block(&table("What to do", |outcome| match outcome {
+        Outcome::Becomes(_) => None,
+        Outcome::NotServed(text) => Some(text),
+    }));
+    page.end()
+}
+
+fn table(title: &str, text_of: impl Fn(&Outcome) -> Option<&str>) -> String {
+    let row = |field: &Field| {
+        let paths: Vec<String> = field.paths.iter().map(|path| code(path)).collect();
+        text_of(&field.outcome).map(|text| format!("\n| {} | {text} |", paths.join(", ")))
+    };
+    format!("| ClusterPolicy | {title} |\n|---|---|{}", FIELDS.iter().filter_map(row).collect::<String>())
+}
