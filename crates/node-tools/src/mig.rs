@@ -267,3 +267,6 @@ fn to_error(host: &HostRoot, gpu: &str, obstacle: Obstacle) -> MigError {
 fn process_name(host: &HostRoot, pid: u32) -> String {
     host.read_if_present(format!("/proc/{pid}/comm")).ok().flatten().unwrap_or_else(|| "a process".to_owned())
 }
+
+#[cfg(test)]
+mod tests;

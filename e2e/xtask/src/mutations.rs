@@ -96,7 +96,7 @@ fn parse(list: &str) -> Result<Vec<Mutation>> {
     list["mutation"].as_array_of_tables().context("no mutations")?.iter().map(read).collect()
 }
 
-/// A copy of the checkout with its own build results: nobody's files and programs are changed.
+/// A copy of the checkout with its own build results: the files and the programs of the checkout stay.
 struct Copy<'p> {
     paths: &'p Paths,
     root: PathBuf,

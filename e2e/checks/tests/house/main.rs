@@ -154,6 +154,25 @@ fn no_file_is_longer_than_a_reader_wants() {
     none("split these files", found.map(|(name, lines)| format!("{name}: {lines} lines")));
 }
 
+/// A file that no module declares is not compiled, and its tests do not run.
+#[test]
+fn every_file_is_declared_as_a_module() {
+    let is_left_out = |file: &Path| {
+        let (Some(folder), Some(name)) = (file.parent(), file.file_stem().and_then(|name| name.to_str())) else {
+            return false;
+        };
+        let is_root = ["lib", "main", "build"].contains(&name)
+            || folder.ends_with("bin")
+            || folder.ends_with("tests") && folder.join("../Cargo.toml").exists();
+        let parents = [folder.with_extension("rs"), folder.join("lib.rs"), folder.join("main.rs")];
+        let declares =
+            |parent: &PathBuf| fs::read_to_string(parent).is_ok_and(|text| text.contains(&format!("mod {name};")));
+        !is_root && !parents.iter().any(declares)
+    };
+    let found = all_files().filter(|(_, file)| is_left_out(file)).map(|(name, _)| name);
+    none("declare these files as modules", found);
+}
+
 #[test]
 fn a_module_is_a_file_beside_its_folder() {
     let deviates = |name: &str, file: &Path| {
