@@ -181,9 +181,6 @@ fn failure(message: &str) -> kube::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use axum::body::Body as Sent;
     use futures::{StreamExt, TryStreamExt, stream};
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::{
@@ -191,38 +188,20 @@ mod tests {
         api::{ListParams, LogParams, WatchParams},
     };
     use serde_json::json;
+    use test_api_server::{Api as Server, Fault};
 
     use super::*;
 
-    /// Returns a client of a server with so many objects of the sizes that `size` returns, and the number of its requests.
-    fn client(count: usize, size: fn(usize) -> usize) -> (Client, Arc<AtomicUsize>) {
-        let made = Arc::<AtomicUsize>::default();
-        let counted = Arc::clone(&made);
-        let object = move |number: usize| {
-            let meta = json!({"name": number.to_string(), "resourceVersion": "1"});
-            json!({"metadata": meta, "data": {"text": "x".repeat(size(number))}})
-        };
-        let service = tower::service_fn(move |request: Request<Body>| {
-            counted.fetch_add(1, Ordering::Relaxed);
-            let query = |name: &str| {
-                let mut query = form_urlencoded::parse(request.uri().query().unwrap_or_default().as_bytes());
-                query.find_map(|(key, value)| (key == name).then_some(value)?.parse::<usize>().ok())
-            };
-            let body = if is_stream(request.uri()) {
-                let event = json!({"type": "ADDED", "object": object(0)}).to_string() + "\n";
-                Sent::from_stream(stream::repeat(event).map(Ok::<_, std::io::Error>))
-            } else if let Some(limit) = query("limit") {
-                let first = query("continue").unwrap_or_default();
-                let end = count.min(first + limit);
-                let items: Vec<_> = (first..end).map(object).collect();
-                let next = if end < count { end.to_string() } else { String::new() };
-                Sent::from(json!({"metadata": {"continue": next}, "items": items}).to_string())
-            } else {
-                Sent::from(object(0).to_string())
-            };
-            async move { Response::builder().body(body) }
-        });
-        (bounded(Client::new(service, "default")), made)
+    /// Returns a client of a server with so many objects of the sizes that `size` returns, and the server.
+    fn client(count: usize, size: fn(usize) -> usize) -> (Client, Server) {
+        let server = Server::new();
+        for number in 0..count {
+            let (name, text) = (format!("{number:03}"), "x".repeat(size(number)));
+            let meta = json!({"name": name, "resourceVersion": "1"});
+            let object = json!({"a": "b", "metadata": meta, "data": {"text": text}});
+            server.put(&format!("/api/v1/namespaces/default/configmaps/{name}"), object);
+        }
+        (bounded(server.client()), server)
     }
 
     /// Lists all objects, and returns the size of each page.
@@ -234,7 +213,7 @@ mod tests {
             let page = api.list(&params).await?;
             pages.push(page.items.len());
             for object in page.items {
-                assert_eq!(object.name_any(), count.to_string());
+                assert_eq!(object.name_any(), format!("{count:03}"));
                 count += 1;
             }
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
@@ -246,19 +225,19 @@ mod tests {
 
     #[tokio::test]
     async fn pages_of_ordinary_objects_are_as_large_as_requested() {
-        let (client, made) = client(250, |_| 10_000);
+        let (client, server) = client(250, |_| 10_000);
         assert_eq!(list(&client).await.unwrap(), [100, 100, 50]);
-        assert_eq!(made.load(Ordering::Relaxed), 3);
+        assert_eq!(server.take().len(), 3);
     }
 
     #[tokio::test]
     async fn pages_of_large_objects_are_smaller_and_grow_again() {
-        let (client, made) = client(120, |number| if number < 20 { 1_500_000 } else { 1000 });
+        let (client, server) = client(120, |number| if number < 20 { 1_500_000 } else { 1000 });
         let pages = list(&client).await.unwrap();
         assert_eq!(pages, [3, 3, 3, 3, 3, 3, 3, 3, 6, 12, 24, 48, 6]);
-        assert_eq!(made.load(Ordering::Relaxed), pages.len() + 5, "100, 50, 25, 12 and 6 are too many at first");
+        assert_eq!(server.take().len(), pages.len() + 5, "100, 50, 25, 12 and 6 are too many at first");
         list(&client).await.unwrap();
-        let again = made.load(Ordering::Relaxed) - pages.len() - 5;
+        let again = server.take().len();
         assert!(again <= pages.len() + 5, "{again}");
     }
 
@@ -270,13 +249,17 @@ mod tests {
         let (client, _) = self::client(1, |_| 9 << 20);
         assert_eq!(list(&client).await.unwrap(), [1], "it is larger than a page may be");
         let (client, _) = self::client(1, |_| 17 << 20);
-        let error = Api::<ConfigMap>::default_namespaced(client).get("a").await.unwrap_err().to_string();
+        let error = Api::<ConfigMap>::default_namespaced(client).get("000").await.unwrap_err().to_string();
         assert!(error.contains("the answer has more than 16777216 bytes"), "{error}");
     }
 
     #[tokio::test]
     async fn streams_are_not_collected() {
-        let (client, _) = client(1, |_| 1000);
+        let (client, server) = client(0, |_| 0);
+        let event =
+            json!({"type": "ADDED", "object": {"metadata": {"name": "a", "resourceVersion": "1"}}}).to_string() + "\n";
+        let endless = move |_: &_| stream::repeat(event.clone()).boxed();
+        server.fail(|_| true, Fault::Answered(Arc::new(endless)));
         let api = Api::<ConfigMap>::all(client.clone());
         let events = api.watch(&WatchParams::default(), "0").await.unwrap();
         assert_eq!(events.take(100_000).try_fold(0, async |count, _| Ok(count + 1)).await.unwrap(), 100_000);

@@ -157,13 +157,9 @@ fn ended<E>(last: Option<kube::Result<WatchEvent<E>>>) -> (Item<E>, State<E>) {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use axum::{
-        body::Body,
-        http::{Request, Response},
-    };
     use k8s_openapi::api::core::v1::Event;
-    use kube::Client;
     use serde_json::{Value, json};
+    use test_api_server::{Api as Server, Fault, Made};
 
     use super::*;
 
@@ -197,17 +193,12 @@ mod tests {
 
     /// Returns the received events as text until nothing arrives any more, and the versions from which watches were opened.
     async fn follow(watches: Vec<Vec<Step>>, patience: Duration) -> (Vec<String>, Vec<String>) {
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&asked);
         let watches = Mutex::new(watches.into_iter());
-        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
-            let query = request.uri().query().unwrap_or_default().to_owned();
-            assert!(query.contains("watch=true") && query.contains("fieldSelector=reason%3DFailedCreate"), "{query}");
-            kept.lock().unwrap().push(query.rsplit_once("resourceVersion=").unwrap().1.to_owned());
+        let answer = move |_: &Made| {
             let steps = watches.lock().unwrap().next().unwrap_or_default();
             let stays = !matches!(steps.last(), Some(Step::End));
             let lines = stream::iter(steps).filter_map(async |step| match step {
-                Step::Tell(event) => Some(Ok::<_, std::io::Error>(format!("{event}\n"))),
+                Step::Tell(event) => Some(format!("{event}\n")),
                 Step::Pause => {
                     sleep(SILENCE * 3 / 2).await;
                     None
@@ -219,9 +210,11 @@ mod tests {
                 Step::End => None,
             });
             let rest = if stays { stream::pending().boxed() } else { stream::empty().boxed() };
-            async move { Response::builder().body(Body::from_stream(lines.chain(rest))) }
-        });
-        let api = Api::<Event>::all(Client::new(service, "default"));
+            lines.chain(rest).boxed()
+        };
+        let server = Server::new();
+        server.fail(|_| true, Fault::Answered(Arc::new(answer)));
+        let api = Api::<Event>::all(server.client());
         let mut events = watch_events(api, "reason=FailedCreate").boxed();
         let mut words = Vec::new();
         while let Ok(Some(event)) = timeout(patience, events.next()).await {
@@ -233,8 +226,12 @@ mod tests {
                 watcher::Event::Delete(event) => format!("gone {}", event.name_any()),
             });
         }
-        let asked = asked.lock().unwrap().clone();
-        (words, asked)
+        let made = server.take();
+        assert!(
+            made.iter().all(|made| made.is_watch() && made.query["fieldSelector"] == "reason=FailedCreate"),
+            "{made:?}"
+        );
+        (words, made.into_iter().map(|made| made.query["resourceVersion"].clone()).collect())
     }
 
     #[tokio::test(start_paused = true)]
