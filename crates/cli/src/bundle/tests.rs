@@ -161,7 +161,7 @@ fn cluster() -> Api {
     api.put(&format!("/api/v1/{HERE}/events/e"), event);
     api.put(&format!("/api/v1/{HERE}/secrets/s"), maximal_of::<Secret>("Secret"));
     api.put(&format!("/api/v1/{HERE}/configmaps/c"), maximal_of::<ConfigMap>("ConfigMap"));
-    api.answer_with("/version", &testing::version("v1.36.0").to_string());
+    api.answer_with("/version", testing::version("v1.36.0").to_string());
     api
 }
 

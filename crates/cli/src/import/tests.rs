@@ -4,9 +4,10 @@ use std::{collections::BTreeSet, sync::LazyLock};
 
 use gpu_operator_crd::policy::ClusterGpuPolicySpec;
 use serde_json::{Value, json};
+use test_api_server::Api;
 
 use super::*;
-use crate::testing::{FakeApi, assert_narrow};
+use crate::testing::assert_narrow;
 
 const DEFAULT: &str = include_str!("../../tests/nvidia_default.yaml");
 const FLEET: &str = include_str!("../../tests/nvidia_fleet.yaml");
@@ -251,13 +252,13 @@ fn what_cannot_be_read_is_an_error_with_what_to_write() {
 
 #[tokio::test]
 async fn the_cluster_is_read_with_the_config_maps_of_its_objects() {
-    let api = FakeApi::default();
+    let api = Api::new();
     assert!(matches!(of_cluster(&api.client()).await, Err(ImportError::NotInstalled)));
     let spec = json!({"driver": {"version": "580.1.1"}, "devicePlugin": {"config": {"name": "sharing"}}});
     let policy = json!({"metadata": {"name": "p"}, "spec": spec, "status": {"namespace": "other"}});
-    api.add_json("/apis/nvidia.com/v1/clusterpolicies/p", policy);
+    api.put("/apis/nvidia.com/v1/clusterpolicies/p", policy);
     let data = json!({"two": "sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}"});
-    api.add_json("/api/v1/namespaces/other/configmaps/sharing", json!({"metadata": {"name": "sharing"}, "data": data}));
+    api.put("/api/v1/namespaces/other/configmaps/sharing", json!({"metadata": {"name": "sharing"}, "data": data}));
     let imported = of(of_cluster(&api.client()).await.unwrap());
     assert_eq!(imported.policy.pools.len(), 1, "{:#?}", imported.remarks);
     api.forbid("configmaps");

@@ -79,8 +79,8 @@ async fn what_is_unknown_absent_or_unchanged_is_not_written() {
     let server = Api::new();
     let mut publisher = Publisher::new(server.client(), "n1");
     for (seen, gpus) in [(GpuNodeView::Unknown, 2), (GpuNodeView::Absent, 0), (present(Some(report(2))), 2)] {
-        let published = publisher.publish(&seen, &report(gpus), Instant::now()).await.unwrap();
-        assert_eq!(published, Published::Unchanged, "{seen:?}");
+        let outcome = publisher.publish(&seen, &report(gpus), Instant::now()).await.unwrap();
+        assert_eq!(outcome, Published::Unchanged, "{seen:?}");
     }
     assert_eq!(asked(&server), []);
     // A GpuNode that exists is updated without GPUs, too.

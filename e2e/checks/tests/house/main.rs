@@ -6,6 +6,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod budgets;
 mod functions;
 mod modules;
 

@@ -67,7 +67,7 @@ pub fn healthy() -> Api {
 /// Returns a cluster with one node of the control plane, in which the chart is not installed and can be.
 pub fn empty() -> Api {
     let api = Api::new();
-    api.answer_with("/version", &testing::version("v1.36.3").to_string());
+    api.answer_with("/version", testing::version("v1.36.3").to_string());
     let labels = json!({"kubernetes.io/os": "linux", "node-role.kubernetes.io/control-plane": ""});
     api.put("/api/v1/nodes/control", node("control", &labels));
     api.put(&format!("/api/v1/namespaces/{NAMESPACE}"), json!({"metadata": {"name": NAMESPACE, "labels": {}}}));
