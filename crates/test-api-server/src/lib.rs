@@ -14,7 +14,7 @@ mod store;
 use std::{
     convert::Infallible,
     net::SocketAddr,
-    sync::{Arc, LazyLock, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -26,25 +26,17 @@ use axum::{
 use fields::Manager;
 pub use fields::merge;
 use futures::{StreamExt, channel::mpsc, stream, stream::BoxStream};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::{Client, Resource, ResourceExt};
 pub use request::Made;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+pub use store::clock;
 use store::{Refusal, Store};
 use tokio::{
     net::TcpListener,
     sync::watch,
     time::{Instant, sleep, sleep_until},
 };
-
-/// Returns the time according to tokio's clock, in whole seconds.
-pub fn clock() -> Timestamp {
-    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let start: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
-    let elapsed = Instant::now().saturating_duration_since(*START).as_secs();
-    start + SignedDuration::from_secs(elapsed.cast_signed())
-}
 
 /// The texts of which an answer consists.
 pub type Texts = BoxStream<'static, String>;

@@ -1,14 +1,27 @@
 //! What the API server stores, by path, with the history that watches are served from.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+};
 
 use axum::http::{Method, StatusCode};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{
-    Made, clock,
     fields::{Manager, Object},
+    request::Made,
 };
+
+/// Returns the time according to tokio's clock, in whole seconds.
+pub fn clock() -> Timestamp {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let start: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+    let elapsed = Instant::now().saturating_duration_since(*START).as_secs();
+    start + SignedDuration::from_secs(elapsed.cast_signed())
+}
 
 /// A rejection: status code, reason and message.
 pub struct Refusal {

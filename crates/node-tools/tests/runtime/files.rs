@@ -64,7 +64,7 @@ fn a_file_with_an_unexpected_format_is_not_changed() {
 }
 
 #[test]
-fn a_main_file_and_its_import_are_removed_unless_they_were_found() {
+fn a_main_file_and_its_import_go_unless_they_were_found() {
     let text = "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 2\n";
     assert_eq!(toml_file::without_entries(text, None, Some(IMPORT), &entries()).unwrap(), None);
     let since = format!("{text}x = 1\n");
