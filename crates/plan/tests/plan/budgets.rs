@@ -6,6 +6,7 @@ use gpu_operator_crd::{NodeName, Phase, gpunode::RolloutStep, keys, policy_statu
 
 use crate::{
     law,
+    properties::events::taint_at_start,
     robust::{busy, loaded, rollout_spec, updating_fleet},
     sim::{Faults, Sim},
     updates,
@@ -142,15 +143,6 @@ fn a_rollout_halts_at_its_failures_until_they_are_cured() {
 }
 
 #[test]
-fn a_failure_below_the_limit_lets_the_others_go_on() {
-    let mut sim = updating("{maxParallel: 2, maxUnavailable: 100%, maxFailures: 2}");
-    sim.faults.insert("b".into(), lacks_image());
-    most_at_once(&mut sim);
-    assert_eq!(updated(&mut sim), ["a", "c", "d", "e", "f", "g", "h"]);
-    assert_eq!(sim.condition("all", "Stalled").1, "DriverImageNotFound");
-}
-
-#[test]
 fn a_failed_node_that_is_deleted_stays_counted() {
     let mut sim = updating("{}");
     sim.faults.insert("a".into(), lacks_image());
@@ -213,32 +205,6 @@ fn pods_that_do_not_end_in_time_end_the_turn_of_their_node() {
 }
 
 #[test]
-fn cordons_of_others_are_left_and_used() {
-    let mut sim = updating("{gpuPods: {mode: Await}, maxUnavailable: 100%}");
-    sim.node_mut("c").cordoned = true;
-    most_at_once(&mut sim);
-    assert_eq!(updated(&mut sim), NODES);
-    assert!(sim.node("c").cordoned && !sim.node("c").own_cordon);
-    assert_eq!(sim.writes_to("cordon").get("cordon/c"), None);
-}
-
-#[test]
-fn nothing_that_the_operator_cordoned_stays_cordoned() {
-    for end in [Sim::delete_policy as fn(&mut Sim, &'static str), |sim, policy| {
-        sim.apply_policy(policy, "{defaults: {driver: {version: 595.91.07}}}");
-    }] {
-        let mut sim = updating("{gpuPods: {mode: Await}, maxParallel: 2}");
-        busy(&mut sim, "a");
-        busy(&mut sim, "b");
-        sim.run(30);
-        assert_eq!(sim.nodes.values().filter(|node| node.own_cordon).count(), 2);
-        end(&mut sim, "all");
-        sim.run(30);
-        assert!(sim.nodes.values().all(|node| !node.cordoned && !node.own_cordon));
-    }
-}
-
-#[test]
 fn a_cordon_that_is_not_undone_yet_takes_a_slot() {
     let mut sim = updating("{maxUnavailable: 100%}");
     sim.step();
@@ -249,17 +215,6 @@ fn a_cordon_that_is_not_undone_yet_takes_a_slot() {
     most_at_once(&mut sim);
     assert_eq!(updated(&mut sim), NODES);
     assert!(!sim.node("h").cordoned);
-}
-
-#[test]
-fn an_update_that_moves_to_another_policy_counts_there() {
-    let mut sim = updating("{}");
-    sim.apply_policy("more", &rollout_spec("{}", "580.173.02"));
-    step_until_replaced(&mut sim, "a");
-    // The slot of its update is in the ledger of this policy.
-    sim.delete_policy("all");
-    assert_eq!(most_at_once(&mut sim), 1);
-    assert!(NODES.iter().all(|node| loaded(&mut sim, node) == "580.173.02"));
 }
 
 #[test]
@@ -315,4 +270,29 @@ fn a_slot_that_is_not_used_is_spent_before_it_is_freed() {
     most_at_once(&mut sim);
     assert_eq!(updated(&mut sim), &NODES[1..]);
     assert_eq!(sim.spec("b").rollout.as_ref().map(|rollout| rollout.step), None::<RolloutStep>);
+}
+
+#[test]
+fn a_pool_without_anything_proven_installs_within_the_limits() {
+    let mut sim = updating("{maxFailures: 1}");
+    sim.faults.insert("a".into(), lacks_image());
+    sim.run(300);
+    for node in ["x", "y"] {
+        sim.join(node, "2330", 8);
+        let report = sim.report(node);
+        (report.os.id, report.os.version_id) = ("ubuntu".into(), "24.04".into());
+    }
+    sim.steps(20);
+    assert!(!sim.is_moving("x") && !sim.is_moving("y"), "node a has the only slot");
+    sim.steps(31 * 60);
+    sim.run(600);
+    assert_eq!((loaded(&mut sim, "x"), loaded(&mut sim, "y")), (NEW.into(), NEW.into()));
+}
+
+#[test]
+fn a_node_that_an_autoscaler_removes_is_not_updated() {
+    let mut sim = updating("{}");
+    taint_at_start(sim.node_mut("a"), "ToBeDeletedByClusterAutoscaler", "NoSchedule");
+    most_at_once(&mut sim);
+    assert_eq!(updated(&mut sim), &NODES[1..]);
 }

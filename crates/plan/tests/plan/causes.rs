@@ -212,18 +212,6 @@ fn gpus_bound_to_another_driver_are_reported() {
     }
 }
 
-#[test]
-fn a_bound_gpu_does_not_explain_an_image_that_fails() {
-    let missing_images = ["595.91.07".to_owned()].into();
-    let mut sim = bound_to("xgpu-stub", "{}");
-    let mut other = sim.report("a").gpus[0].clone();
-    (other.pci_address, other.held_by) = ("0000:07:00.0".into(), None);
-    sim.report("a").gpus.push(other);
-    sim.faults.insert("a".into(), Faults { missing_images, ..Faults::default() });
-    sim.run(60);
-    assert_eq!(sim.status("a").reason(), Some(Reason::DriverImageNotFound), "{}", sim.status("a").message);
-}
-
 /// The pod of a stage of node `a`.
 fn pod_of(sim: &mut Sim, stage: Stage) -> &mut PodFacts {
     sim.pods.values_mut().find(|pod| pod.role == Role::Operand(stage)).expect("a pod")

@@ -95,16 +95,6 @@ fn a_fabric_manager_is_missed_only_beside_switches() {
     assert!(!reached(&sim).2.contains("fabric"), "{:?}", reached(&sim));
 }
 
-#[test]
-fn in_a_drivers_container_the_log_of_its_pod_is_named() {
-    let mut sim = Sim::settled_fleet("{}", &["a"]);
-    sim.report("a").bridges = Some(bridges("22a3", Some(false)));
-    sim.settle();
-    let (_, reason, message) = reached(&sim);
-    assert_eq!(reason, Reason::FabricStarting, "{message}");
-    assert!(message.contains("see the log of pod driver@a"), "{message}");
-}
-
 fn set_outside(sim: &mut Sim, gpus: usize) {
     let since = Time(sim.now);
     for (index, gpu) in sim.report("a").gpus.iter_mut().enumerate() {

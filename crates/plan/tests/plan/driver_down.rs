@@ -140,28 +140,6 @@ fn an_incomplete_driver_root_is_reported_with_what_to_do() {
 }
 
 #[test]
-fn a_container_that_waits_for_a_driver_in_use_reports_its_users() {
-    let (mut sim, _) = ready();
-    sim.sleep(60);
-    sim.report("a").driver.waits = Some("DriverInUse: …".into());
-    sim.report("a").driver.installed.clear();
-    sim.surroundings();
-    // Only the operator's own pods use the driver: the plugin is recreated, and the probe is asked to release the
-    // driver.
-    let mut world = sim.world();
-    world.gpu_pods.insert("a".into(), GpuPods::default());
-    let plan = sim.plan_for(world.clone());
-    assert!(plan.specs()[&"a".into()].spec.release_driver);
-    // A user's pod uses the driver: the node waits for the pod, and the probe continues to report the health of the
-    // GPUs.
-    world.gpu_pods.insert("a".into(), GpuPods { users: vec![sim.gpu_pod("default/busy")], ..GpuPods::default() });
-    let plan = sim.plan_for(world);
-    assert!(plan.specs().is_empty(), "{:?}", plan.specs());
-    let status = plan.node_statuses()[&"a".into()];
-    assert_eq!((status.reason(), &status.waits_on), (Some(Reason::DriverInUse), &vec!["default/busy".to_owned()]));
-}
-
-#[test]
 fn the_probe_releases_a_failing_driver_only_if_no_pod_uses_it() {
     for (holders, released) in [(&["default/busy"][..], false), (&[][..], true)] {
         let (sim, mut world) = ready();

@@ -46,17 +46,6 @@ fn owned_by(owner: PodOwner) -> GpuPod {
 }
 
 #[test]
-fn pods_are_evicted_in_the_turn_of_their_node() {
-    let mut sim = fleet(&["a", "b", "c"], "");
-    sim.run(300);
-    assert_eq!(evicted(&sim), ["team/web-a", "team/web-b", "team/web-c"], "one after another");
-    for node in ["a", "b", "c"] {
-        assert_eq!(loaded(&mut sim, node), NEW);
-        assert!(!sim.node(node).cordoned);
-    }
-}
-
-#[test]
 fn what_must_not_be_evicted_is_named_and_nothing_else_is() {
     let job = GpuPod { labels: BTreeMap::from([("kind".into(), "training".into())]), ..GpuPod::default() };
     let scratch = GpuPod { has_empty_dir: true, ..GpuPod::default() };
@@ -151,14 +140,4 @@ fn without_the_right_to_evict_pods_no_update_begins() {
     sim.settings.evicts_pods = true;
     sim.run(120);
     assert_eq!(loaded(&mut sim, "a"), NEW);
-}
-
-#[test]
-fn a_node_is_given_back_at_the_timeout_and_others_follow() {
-    let mut sim = fleet(&["a", "b"], ", timeout: 10m");
-    add(&mut sim, "a", "team/bare", owned_by(PodOwner::None));
-    sim.run(900);
-    assert_eq!(loaded(&mut sim, "b"), NEW);
-    assert_eq!(evicted(&sim), ["team/web-b"]);
-    assert!(!sim.node("a").cordoned && sim.spec("a").not_before.is_some(), "{:?}", sim.spec("a"));
 }

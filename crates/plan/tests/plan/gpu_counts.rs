@@ -153,25 +153,3 @@ fn gpus_that_are_bound_to_vfio_later_are_no_longer_expected() {
         assert_eq!(sim.status("a").gpus.summary, "8/8", "{spec}");
     }
 }
-
-#[test]
-fn a_pools_number_holds_while_as_many_gpus_are_left() {
-    let mut sim = Sim::settled_fleet("{pools: [{name: p, gpusPerNode: 6}]}", &["a"]);
-    for (passed_through, summary) in [(1, "7/6"), (2, "6/6"), (3, "5/5"), (0, "8/6")] {
-        sim.pass_through("a", passed_through);
-        sim.settle();
-        assert_eq!(sim.status("a").gpus.summary, summary, "{passed_through} GPUs are passed through");
-    }
-}
-
-#[test]
-fn a_node_whose_gpus_are_all_passed_through_is_no_gpu_node() {
-    let mut sim = Sim::settled_fleet("{deletionPolicy: Now}", &["a", "b"]);
-    sim.pass_through("a", 8);
-    sim.sleep(120);
-    sim.settle();
-    assert_eq!(sim.policy_status("all").nodes.total, 1);
-    assert_eq!(sim.condition("all", "Ready").0, "True");
-    let left: Vec<_> = sim.node("a").labels.keys().filter(|key| key.starts_with(keys::PREFIX)).collect();
-    assert_eq!(left, [keys::PRESENT]);
-}

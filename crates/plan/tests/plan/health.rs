@@ -67,14 +67,6 @@ fn an_unhealthy_gpu_is_allowed_only_by_min_healthy_gpus() {
 }
 
 #[test]
-fn a_node_is_not_ready_while_an_unhealthy_gpu_is_allocatable() {
-    let mut sim = Sim::settled_fleet("{}", &["a"]);
-    set_health(&mut sim, 0, HealthState::Unhealthy);
-    sim.settle();
-    assert_eq!((reported(&sim).0, reported(&sim).1), (Phase::DevicePlugin, Reason::GpuUnhealthy));
-}
-
-#[test]
 fn health_that_is_reported_after_the_installation_is_written() {
     let mut sim = Sim::settled_fleet("{}", &["a"]);
     let status = sim.gpu_nodes.get_mut(&"a".into()).expect("a GpuNode").status.as_mut().expect("a status");

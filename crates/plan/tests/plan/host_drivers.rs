@@ -76,16 +76,6 @@ fn the_probe_and_the_plugin_get_the_install_dir_of_the_policy() {
 }
 
 #[test]
-fn a_pool_does_not_inherit_the_install_dir_of_another_source() {
-    let spec = "{defaults: {driver: {source: RunFile, runFile: {sha256: a1, installDir: /opt/nvidia}}}, pools: [{name: p, driver: {source: Preinstalled}}]}";
-    let mut sim = node(spec, ("ubuntu", "22.04"), &[]);
-    sim.host_driver("a", "535.261.03", true);
-    sim.settle();
-    assert_eq!(sim.spec("a").driver_root, None);
-    assert_eq!(sim.status("a").phase, Phase::Ready, "{}", sim.status("a").message);
-}
-
-#[test]
 fn an_unsuitable_host_driver_is_reported_unless_its_gpus_work() {
     for (version, publishes, reason) in [
         ("550.54.14", Some(0), Reason::DriverUnsupported),

@@ -164,21 +164,6 @@ fn gpus_that_no_container_can_have_are_not_ready() {
 }
 
 #[test]
-fn a_runtime_that_reports_nothing_is_judged_by_its_version() {
-    for (socket, dirs) in
-        [("/run/containerd/containerd.sock", &[][..]), ("/run/k3s/containerd/containerd.sock", &["/x"])]
-    {
-        let mut sim = Sim::new().gpu_node("a", "2330", 8);
-        let mut report = loaded((!dirs.is_empty()).then_some(false), dirs);
-        report[0].socket = socket.to_owned();
-        sim.report("a").loaded_runtimes = report;
-        sim.apply_policy("all", "{}");
-        sim.settle();
-        assert_eq!((sim.status("a").phase, plain_pod(&sim).0.as_str()), (Phase::Ready, "cdi-cri"), "{socket}");
-    }
-}
-
-#[test]
 fn folders_that_crio_does_not_read_are_named() {
     const CRIO: &str = "/var/run/crio/crio.sock";
     for (dirs, key) in [(&[][..], "cdi_spec_dirs = []"), (&["/opt/cdi"], "cdi_spec_dirs = [/opt/cdi]"), (SPEC_DIRS, "")]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::sim::{Faults, Sim};
-use gpu_operator_crd::{ClusterGpuPolicy, keys, policy::Stage, reason::Reason, report::NvmlState};
+use gpu_operator_crd::{keys, policy::Stage, reason::Reason, report::NvmlState};
 
 const GFD: &str = "{compatibility: {labels: GFD}}";
 const PRODUCT: &str = "nvidia.com/gpu.product";
@@ -206,18 +206,4 @@ fn no_pool_matches_labels_that_its_policy_publishes() {
     sim.settle();
     assert_eq!(label(&sim, "a", keys::POOL).as_deref(), Some("p"));
     assert_eq!(sim.sets_of(Stage::Driver).len(), 1);
-}
-
-#[test]
-fn with_the_example_whole_and_shared_gpus_have_different_labels() {
-    let policy: ClusterGpuPolicy =
-        serde_yaml::from_str(include_str!("../../../../examples/gfd-labels.yaml")).expect("a policy");
-    let mut sim = Sim::new().gpu_node("h100", "2330", 8).gpu_node("l4", "27b8", 2);
-    sim.apply_spec("all", policy.spec);
-    sim.settle();
-    let of_both = |key: &str| ["h100", "l4"].map(|node| label(&sim, node, key).expect("a label"));
-    assert_eq!(of_both(REPLICAS), ["1", "4"]);
-    assert_eq!(of_both("nvidia.com/gpu.count"), ["8", "2"]);
-    let [whole, shared] = of_both(PRODUCT);
-    assert!(!whole.ends_with("-SHARED") && shared.ends_with("-SHARED"), "{whole} {shared}");
 }

@@ -4,18 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use test_support::planned::Planned;
 
-use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
+use gpu_operator_crd::{NodeName, keys, policy::Stage, reason::Reason};
 use gpu_operator_plan::{
     output::{
         body::{Body, Kind},
-        urgency,
-        write::{Urgency, Write},
+        write::Write,
     },
-    world::{ObservedTime, PodFacts, RuntimeClassFacts},
+    world::RuntimeClassFacts,
 };
 
 use crate::{
-    robust::{busy, loaded, step_until_released},
+    robust::{busy, step_until_released},
     sim::{Faults, Sim},
 };
 
@@ -32,62 +31,10 @@ fn selected(nodes: &[&str]) -> Sim {
     sim
 }
 
-/// Returns when each pod of the operands was created.
-fn operands(sim: &Sim) -> BTreeMap<String, Option<ObservedTime>> {
-    sim.pods.values().map(|pod: &PodFacts| (pod.name.clone(), pod.created)).collect()
-}
-
 /// Returns the stages that a node's labels name.
 fn stages(sim: &Sim, node: &str) -> BTreeSet<Stage> {
     let labels = &sim.node(node).labels;
     Stage::ALL.into_iter().filter(|stage| labels.contains_key(stage.key())).collect()
-}
-
-#[test]
-fn foreground_deletion_takes_nothing_from_gpu_pods() {
-    for successor in [true, false] {
-        let mut sim = Sim::settled_fleet("{defaults: {driver: {version: 580.105.08}}}", &["a", "b"]);
-        if successor {
-            sim.sleep(1);
-            sim.apply_policy("next", "{defaults: {driver: {version: 580.105.08}}}");
-        }
-        busy(&mut sim, "a");
-        let before = operands(&sim);
-        sim.delete_policy_in_foreground("all");
-        sim.steps(300);
-        let kept = |operands: &BTreeMap<String, Option<ObservedTime>>| {
-            operands.iter().filter(|(name, _)| name.ends_with("@a")).map(|(name, at)| (name.clone(), *at)).collect()
-        };
-        let (before, after): (Vec<_>, Vec<_>) = (kept(&before), kept(&operands(&sim)));
-        // The successor has the same driver, so its container takes over the loaded one.
-        assert_eq!(before == after, !successor, "{after:?}");
-        assert_eq!(loaded(&mut sim, "a"), "580.105.08");
-        assert_eq!(sim.policies.contains_key(&"all".into()), !successor, "the finalizer goes last");
-
-        sim.gpu_pods.clear();
-        sim.steps(200);
-        assert!(!sim.policies.contains_key(&"all".into()));
-        assert_eq!(sim.status("a").phase == Phase::Ready, successor);
-    }
-}
-
-#[test]
-fn a_lost_selector_label_changes_nothing_if_it_returns() {
-    let mut sim = selected(&["a", "b", "c"]);
-    busy(&mut sim, "a");
-    let (pods, labels) = (operands(&sim), sim.node("b").labels.clone());
-    sim.apply_policy("all", "{nodeSelector: {matchLabels: {gpu: oui}}, nodeLabels: [{key: accelerator}]}");
-    sim.steps(30);
-    let status = sim.status("b");
-    assert_eq!((status.phase, status.reason()), (Phase::Unmanaged, Some(Reason::Leaving)), "{}", status.message);
-    let (policy, nodes) = (sim.policy_status("all"), sim.policy_status("all").nodes);
-    assert_eq!((nodes.total, nodes.leaving, policy.attention.len()), (0, 3, 3));
-    assert_eq!(sim.condition("all", "Ready").1, "NoMatchingNodes");
-    sim.apply_policy("all", SELECTING);
-    sim.settle();
-    assert_eq!((operands(&sim), sim.node("b").labels.clone()), (pods, labels));
-    assert!(sim.status("b").is_ready());
-    assert_eq!(sim.policy_status("all").nodes.leaving, 0);
 }
 
 #[test]
@@ -119,19 +66,6 @@ fn idle_nodes_leave_after_a_minute_and_busy_ones_later() {
     assert!(stages(&sim, "c").is_empty() && sim.node("c").owned_labels.is_empty());
     assert_eq!((sim.status("c").reason(), sim.spec("c").policy.clone()), (Some(Reason::NoPolicy), None));
     assert!(sim.sets.is_empty(), "{:?}", sim.sets.keys());
-}
-
-#[test]
-fn the_policys_status_names_the_pods_that_it_waits_for() {
-    let mut sim = selected(&["a"]);
-    busy(&mut sim, "a");
-    sim.delete_policy("all");
-    sim.steps(30);
-    let before = sim.policy_status("all");
-    sim.steps(60);
-    let after = sim.policy_status("all");
-    assert!(after.summary.message.contains("team/training"), "{}", after.summary.message);
-    assert_ne!(urgency::of_policy(Some(&before), &after), Urgency::Detail, "it is worth a write");
 }
 
 #[test]

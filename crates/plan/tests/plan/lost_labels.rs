@@ -58,35 +58,6 @@ const LOST: [&str; 3] = ["nvidia-h100-80gb"; 3];
 const PROD: [&str; 3] = ["prod"; 3];
 
 #[test]
-fn a_pools_label_that_is_lost_for_seconds_changes_nothing() {
-    let mut fleet = Loop::of_prod();
-    for _ in 0..3 {
-        fleet.label("tier", None);
-        let lost = fleet.passes(45);
-        assert!(lost.is_empty(), "{lost:#?}");
-        fleet.label("tier", Some("prod"));
-        let returned = fleet.passes(20);
-        assert!(returned.is_empty(), "{returned:#?}");
-    }
-    assert_eq!(fleet.pools(), PROD);
-}
-
-#[test]
-fn a_label_that_is_lost_for_a_minute_moves_the_node() {
-    let mut fleet = Loop::of_prod();
-    fleet.label("tier", None);
-    fleet.passes(59);
-    assert_eq!(fleet.pools(), PROD);
-    assert_eq!(fleet.memory.next(Uptime::from_secs(fleet.up)).map(|next| next.as_secs()), Some(1));
-    fleet.passes(3);
-    assert_eq!(fleet.pools(), LOST);
-    // It stays there, also if another label changes.
-    fleet.label("other", Some("x"));
-    fleet.passes(5);
-    assert_eq!(fleet.pools(), LOST);
-}
-
-#[test]
 fn every_label_that_decides_has_the_grace() {
     for (key, value, moves_to) in [
         (keys::MODEL_OVERRIDE, "nvidia-l40s", "nvidia-l40s"),

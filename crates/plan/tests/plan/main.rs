@@ -46,7 +46,6 @@ mod privileges;
 mod properties;
 mod quiet;
 mod refused_policies;
-mod remembered;
 mod repairs;
 mod reports;
 mod reviewed;

@@ -1,16 +1,12 @@
 //! MIG layouts: applied before the plugin starts, changed once no pod uses the GPUs, restored if changed manually, and
 //! reported if blocked.
 
-use crate::{
-    law,
-    sim::{Faults, Sim, faults::MigOutcome},
-};
-use gpu_operator_crd::{Phase, Report, keys, policy::Stage, reason::Reason, report::MigDevices};
+use crate::sim::{Faults, Sim, faults::MigOutcome};
+use gpu_operator_crd::{Phase, Report, policy::Stage, reason::Reason, report::MigDevices};
 use gpu_operator_plan::output::body::Kind;
 use test_support::planned::Planned;
 
 pub(crate) const SEVENTHS: &str = "[{profiles: [{profile: 1g.10gb, count: 7}]}]";
-const HALVES: &str = "[{profiles: [{profile: 3g.40gb, count: 2}]}]";
 
 pub(crate) fn mixed(layout: &str) -> String {
     format!("{{defaults: {{devicePlugin: {{mig: {{strategy: Mixed, layout: {layout}}}}}}}}}")
@@ -144,30 +140,6 @@ fn an_index_that_a_node_lacks_is_refused() {
 }
 
 #[test]
-fn a_change_of_layout_waits_for_gpu_pods_node_by_node() {
-    let mut sim = partitioned(&["a", "b", "c"]);
-    let drivers = |sim: &Sim| ["a", "b", "c"].map(|node| sim.node(node).labels.get(keys::DRIVER).cloned());
-    let before = drivers(&sim);
-    sim.gpu_pods.insert("b".into(), vec!["default/training".into()]);
-    sim.apply_policy("all", &mixed(HALVES));
-    for _ in 0..120 {
-        sim.step();
-        sim.sleep(1);
-        let away = ["a", "b", "c"].into_iter().filter(|node| sim.status(*node).phase != Phase::Ready);
-        assert!(away.count() <= 1);
-    }
-    assert_eq!(offers(&sim, "a"), "Ready 4/4 nvidia.com/mig-3g.40gb=4");
-    assert_eq!(offers(&sim, "c"), offers(&sim, "a"));
-    let status = sim.status("b");
-    assert_eq!((status.reason(), status.waits_on), (Some(Reason::GpuPodsInUse), vec!["default/training".to_owned()]));
-    assert_eq!(offers(&sim, "b"), "Ready 14/14 nvidia.com/mig-1g.10gb=14");
-    sim.gpu_pods.clear();
-    sim.run(120);
-    assert_eq!(offers(&sim, "b"), offers(&sim, "a"));
-    assert_eq!(drivers(&sim), before);
-}
-
-#[test]
 fn a_blocked_layout_is_reported_and_no_gpu_is_offered() {
     for reason in [Reason::MigBlocked, Reason::MigResetNeeded, Reason::MigLayoutRefused] {
         let mut sim = Sim::new().policy("all", &mixed(SEVENTHS));
@@ -221,18 +193,6 @@ fn a_changed_layout_is_restored_once_no_pod_uses_the_gpus() {
     sim.sleep(1200);
     sim.settle();
     assert_eq!((plugin_created(&sim, "a"), recreated), (again, 1));
-}
-
-#[test]
-fn a_gpu_that_was_passed_through_is_partitioned_again() {
-    let mut sim = partitioned(&["a"]);
-    sim.law = Some(law::holds);
-    sim.pass_through("a", 1);
-    sim.settle();
-    sim.pass_through("a", 0);
-    sim.sleep(601);
-    sim.settle();
-    assert_eq!(offers(&sim, "a"), "Ready 14/14 nvidia.com/mig-1g.10gb=14");
 }
 
 #[test]

@@ -182,16 +182,6 @@ fn changes_without_new_images_need_no_preflight() {
 }
 
 #[test]
-fn nodes_return_without_a_preflight() {
-    let mut sim = updating_fleet(&NODES, "{onFailure: RollBack, maxParallel: 5, maxUnavailable: 100%}");
-    sim.faults.insert("b".into(), without(NEW));
-    sim.run(400);
-    assert_eq!(sim.condition("all", "Stalled").1, "RolledBack");
-    assert!(NODES.into_iter().all(|node| loaded(&mut sim, node) == OLD));
-    assert_eq!((tried(&sim), preflights(&sim)), (vec!["a".into()], 0));
-}
-
-#[test]
 fn a_preflight_waits_neither_for_a_window_nor_for_a_slot() {
     let mut sim = updating_fleet(&NODES, "{windows: [{start: '11:00', duration: 2h, timeZone: UTC}]}");
     sim.faults = NODES.map(|node| (node.into(), without(NEW))).into();

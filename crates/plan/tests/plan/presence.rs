@@ -69,15 +69,6 @@ fn a_probe_runs_only_where_a_gpu_was_detected() {
 }
 
 #[test]
-fn the_first_gpu_of_a_node_costs_it_one_more_write() {
-    let sim = detected(Some("{}"));
-    assert_eq!(sim.status("a").phase, Phase::Ready);
-    assert_eq!(sim.writes["presence/a"], 1);
-    // Its GpuNode's spec, two statuses, and its labels.
-    assert!(sim.writes["node/a"] <= 4, "{:?}", sim.writes);
-}
-
-#[test]
 fn the_probe_leaves_with_the_last_gpu_and_returns_with_it() {
     for policy in [None, Some("{}")] {
         let mut sim = detected(policy);
@@ -139,22 +130,6 @@ fn a_report_of_an_earlier_boot_does_not_end_the_probe() {
     sim.faults.clear();
     sim.settle();
     assert_eq!((probe_on(&sim, "a"), is_known(&sim, "a")), ((false, 0), false));
-}
-
-#[test]
-fn a_gpu_that_appears_with_a_reboot_is_found() {
-    let mut sim = detected(None);
-    sim.plug("a", &[]);
-    // The last write but one removes the label; then the GpuNode would be deleted.
-    while sim.node("a").is_labelled_present() {
-        sim.step();
-        sim.sleep(1);
-    }
-    assert!(is_known(&sim, "a"));
-    sim.reboot("a", 0);
-    sim.plug("a", &["2330"]);
-    sim.settle();
-    assert_eq!((probe_on(&sim, "a"), sim.status("a").model.is_some()), ((true, 1), true));
 }
 
 #[test]

@@ -25,7 +25,7 @@ use crate::{
         events::{beginning, event},
         settle,
     },
-    robust::{NEW, OLD, busy, loaded, rollout_spec, step_until_released, updating_fleet},
+    robust::{busy, loaded, step_until_released, updating_fleet},
     sim::Sim,
 };
 
@@ -124,50 +124,6 @@ fn a_settled_fleet_gets_one_write_and_is_adopted_unchanged() {
 }
 
 #[test]
-fn a_node_whose_pods_are_awaited_is_given_back() {
-    let mut sim = updating_fleet(&["a", "b"], "{gpuPods: {mode: Await}}");
-    for node in ["a", "b"] {
-        busy(&mut sim, node);
-    }
-    step_until(&mut sim, "a", RolloutStep::Await);
-    sim.steps(5);
-    let (had, before) = (sim.spec("a").rollout.clone().expect("an update").from, pods(&sim));
-    assert!(sim.node("a").own_cordon);
-    quiet(&mut sim);
-    assert!(!sim.node("a").cordoned);
-    assert_eq!((revision::labelled_revisions(sim.node("a")), sim.spec("a").current.clone()), (had.clone(), Some(had)));
-    // Meanwhile a plugin's pod that is deleted comes back.
-    sim.pods.remove("device-plugin@a");
-    for _ in 0..60 {
-        sim.surroundings();
-        sim.sleep(1);
-    }
-    assert_eq!(sim.node("a").allocatable.total(), 8);
-    adopt(&mut sim);
-    let kept = |pods: BTreeMap<String, String>| -> Vec<_> {
-        pods.into_iter().filter(|(name, _)| !name.starts_with("device-plugin@a")).collect()
-    };
-    assert_eq!(kept(pods(&sim)), kept(before));
-    assert!(sim.node("a").own_cordon, "its update goes on");
-    sim.gpu_pods.clear();
-    sim.steps(400);
-    assert_eq!(["a", "b"].map(|node| loaded(&mut sim, node)), ["590.10.01", "590.10.01"]);
-}
-
-#[test]
-fn a_cordon_of_others_stays_on_a_node_that_is_given_back() {
-    let mut sim =
-        Sim::settled_fleet(&rollout_spec("{gpuPods: {mode: Await}, maxUnavailable: 2}", "595.91.07"), &["a", "b"]);
-    sim.node_mut("a").cordoned = true;
-    busy(&mut sim, "a");
-    sim.apply_policy("all", &rollout_spec("{gpuPods: {mode: Await}, maxUnavailable: 2}", "590.10.01"));
-    step_until(&mut sim, "a", RolloutStep::Await);
-    sim.steps(5);
-    quiet(&mut sim);
-    assert!(sim.node("a").cordoned);
-}
-
-#[test]
 fn a_node_that_releases_its_driver_gets_its_plugin_back() {
     let mut sim = updating_fleet(&["a", "b"], "{}");
     step_until_released(&mut sim, "a");
@@ -218,18 +174,6 @@ fn a_driver_in_replacement_is_replaced_without_an_operator() {
     assert_eq!(loaded(&mut sim, "b"), "595.91.07", "no other update begins");
     adopt(&mut sim);
     assert_eq!((sim.status("a").phase, loaded(&mut sim, "b")), (Phase::Ready, "590.10.01".to_owned()));
-}
-
-#[test]
-fn a_rollout_between_two_nodes_stops_and_goes_on_after_it() {
-    let mut sim = updating_fleet(&["a", "b"], "{canary: {nodes: 1, soak: 10m}}");
-    sim.steps(120);
-    let done: Vec<_> = ["a", "b"].into_iter().filter(|node| loaded(&mut sim, node) == "590.10.01").collect();
-    assert_eq!(done.len(), 1, "the other one soaks");
-    quiet(&mut sim);
-    sim.sleep(3600);
-    adopt(&mut sim);
-    assert_eq!(["a", "b"].map(|node| loaded(&mut sim, node)), ["590.10.01", "590.10.01"]);
 }
 
 #[test]
@@ -286,21 +230,6 @@ fn taints_and_conditions_go_except_those_of_others() {
     assert_eq!(sim.node("a").taints, [others]);
     adopt(&mut sim);
     assert!(sim.node("a").own_taint.is_some() && sim.node("a").own_conditions.len() == 2);
-}
-
-#[test]
-fn a_stalled_policy_is_not_stalled_without_an_operator() {
-    let mut sim = Sim::settled_fleet(OLD, &["a", "b"]);
-    sim.apply_policy("all", "{pools: [{name: p, driver: {version: 470.256.02}}]}");
-    sim.steps(30);
-    assert_eq!(
-        (sim.condition("all", "Accepted").0, sim.condition("all", "Stalled").0),
-        ("False".into(), "True".into())
-    );
-    quiet(&mut sim);
-    sim.apply_policy("all", NEW);
-    adopt(&mut sim);
-    assert_eq!(sim.condition("all", "Accepted").0, "True");
 }
 
 #[test]

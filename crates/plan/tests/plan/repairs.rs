@@ -6,7 +6,7 @@ use crate::{
     sim::Sim,
 };
 use gpu_operator_crd::{ConditionType, health::HealthState, keys, policy::Stage, reason::Reason};
-use gpu_operator_plan::{Plan, loop_memory::LoopState, time::Uptime, world::Role};
+use gpu_operator_plan::{loop_memory::LoopState, time::Uptime, world::Role};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use kube::ResourceExt;
 use serde_json::json;
@@ -152,15 +152,6 @@ fn repairs_against_another_manager_become_rare() {
         assert_eq!(reported(&fight.sim), before, "{of}");
         assert!(fight.sim.plan().is_empty(), "{of}: {:#?}", fight.sim.plan());
     }
-}
-
-#[test]
-fn a_fight_over_a_daemon_set_is_an_event_of_its_policy() {
-    let sim = contested("{}", change_image);
-    let events = sim.plans.iter().flat_map(Plan::events);
-    let events: Vec<_> = events.filter(|event| event.reason == Reason::ManagerConflict).collect();
-    assert_eq!(events.len(), 1, "{events:?}");
-    assert!(events[0].message.contains("\"mirrorer\" keeps changing DaemonSet driver-"), "{}", events[0].message);
 }
 
 #[test]

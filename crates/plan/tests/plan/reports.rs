@@ -56,32 +56,6 @@ fn a_report_of_an_earlier_boot_does_not_count() {
 }
 
 #[test]
-fn a_reboot_of_a_healthy_node_is_no_failure() {
-    let mps = "{defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}, rollout: {onFailure: RollBack}}";
-    for (spec, slow) in [("{rollout: {onFailure: RollBack}}", 0), ("{rollout: {onFailure: RollBack}}", 40), (mps, 40)] {
-        let mut sim = Sim::settled_fleet(spec, &["a", "b", "c"]);
-        // The rollout is not complete as long as node c is busy.
-        busy(&mut sim, "c");
-        let policy = sim.policies[&"all".into()].spec.clone();
-        let mut spec: serde_json::Value = serde_json::to_value(policy).expect("JSON");
-        spec["defaults"]["driver"] = serde_json::json!({"version": "590.10.01"});
-        sim.apply_spec("all", serde_json::from_value(spec).expect("a spec"));
-        sim.steps(120);
-        assert!(!sim.is_moving("a") && !sim.is_moving("b") && sim.status("a").is_ready());
-        sim.faults.insert("a".into(), Faults { slow, ..Faults::default() });
-        let plans = sim.plans.len();
-        sim.reboot("a", 0);
-        sim.steps(300);
-        assert!(sim.status("a").is_ready(), "{}", sim.status("a").message);
-        let failed = sim.plans[plans..].iter().flat_map(Plan::events).filter(|event| event.reason.is_failure());
-        assert_eq!(failed.collect::<Vec<_>>(), Vec::<&gpu_operator_plan::output::events::Transition>::new(), "{slow}");
-        assert_eq!(sim.condition("all", "Stalled").0, "False");
-        let from = sim.node("c").labels[keys::DRIVER].clone();
-        assert_ne!(sim.node("a").labels[keys::DRIVER], from, "the new driver stays");
-    }
-}
-
-#[test]
 fn after_a_reboot_allocatable_gpus_suffice_to_be_ready() {
     let mut sim = Sim::settled_fleet("{health: {minHealthyGPUs: 7}}", &["a"]);
     sim.report("a").gpus[0].health.state = HealthState::Unhealthy;
@@ -138,22 +112,6 @@ fn a_boot_id_that_is_not_reported_contradicts_nothing() {
         world.nodes.insert("a".into(), node.into());
         assert!(sim.plan_for(world).is_empty(), "{kubelets:?} {probes:?}");
     }
-}
-
-#[test]
-fn an_update_pauses_while_the_report_is_of_an_earlier_boot() {
-    let mut sim = Sim::settled_fleet(OLD, &["a", "b"]);
-    sim.apply_policy("all", NEW);
-    step_until_released(&mut sim, "a");
-    sim.faults.insert("a".into(), mute());
-    sim.reboot("a", 0);
-    let (labels, spec) = (sim.node("a").labels.clone(), sim.spec("a").clone());
-    sim.run(20);
-    assert_eq!((&sim.node("a").labels, sim.spec("a")), (&labels, &spec));
-    assert!(!sim.is_moving("b"), "node a keeps its turn");
-    sim.faults.clear();
-    sim.settle();
-    assert_eq!(sim.report("b").driver.loaded.as_deref(), Some("590.10.01"));
 }
 
 #[test]

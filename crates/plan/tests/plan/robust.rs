@@ -1,18 +1,13 @@
 //! Failures around the operator, and changes that others make to its objects, do not harm working nodes.
 
 use std::time::Duration;
-use test_support::planned::Planned;
 
 use crate::sim::{Faults, Sim};
-use gpu_operator_crd::{
-    ClusterGpuPolicyStatus, Open, Phase, gpunode::RolloutStep, keys, policy::Stage, reason::Reason,
-};
-use gpu_operator_plan::world::{Concern, Deletion, HeldWrite, PodFacts, Role, serves_gpus};
-use kube::ResourceExt;
+use gpu_operator_crd::{ClusterGpuPolicyStatus, Open, Phase, gpunode::RolloutStep, policy::Stage, reason::Reason};
+use gpu_operator_plan::world::{Concern, Deletion, HeldWrite, PodFacts, Role};
 
 pub(crate) const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
 pub(crate) const NEW: &str = "{pools: [{name: p, driver: {version: 590.10.01}}]}";
-const THIRD: &str = "{pools: [{name: p, driver: {version: 580.173.02}}]}";
 
 pub(crate) fn fleet(nodes: &[&str]) -> Sim {
     Sim::settled_fleet(OLD, nodes)
@@ -64,49 +59,6 @@ pub(crate) fn add_leaving_plugin(sim: &mut Sim) {
         ..sim.pods["driver@a"].clone()
     };
     sim.pods.insert(LEAVING_PLUGIN.into(), slow);
-}
-
-#[test]
-fn a_driver_stays_while_an_unobserved_device_plugin_exists() {
-    let mut sim = fleet(&["a"]);
-    sim.faults.insert("a".into(), Faults { publishes: Some(7), ..Faults::default() });
-    sim.apply_policy("all", NEW);
-    sim.run(30);
-    assert!(sim.spec("a").rollout.is_some(), "with 7 of 8 GPUs the update is not complete");
-    sim.apply_policy("all", THIRD);
-    sim.step();
-    let driver = sim.nodes[&"a".into()].labels[keys::DRIVER].clone();
-    let created: Vec<_> = sim.pods.extract_if(.., |_, pod| serves_gpus(pod)).collect();
-    assert!(!created.is_empty());
-    for exists in [false, true] {
-        if exists {
-            sim.pods.extend(created.clone());
-        }
-        let mut world = sim.world();
-        world.pods = world.pods.values().filter(|pod| !serves_gpus(pod)).cloned().collect();
-        let plan = sim.plan_for(world);
-        let write = plan.labels().remove(&"a".into());
-        let planned = write.map_or(Some(driver.as_str()), |write| write.labels.get(keys::DRIVER).map(String::as_str));
-        assert_eq!(planned, Some(driver.as_str()), "the plugin's pod exists: {exists}");
-        for write in plan.clone().take_writes().iter().flatten() {
-            assert!(sim.write(write).is_ok(), "{write}");
-        }
-        sim.run_probe(&"a".into());
-    }
-    sim.faults.clear();
-    sim.settle();
-    assert_eq!(loaded(&mut sim, "a"), "580.173.02");
-}
-
-#[test]
-fn a_gpu_that_was_missing_before_does_not_halt_the_pool() {
-    let mut sim = fleet(&["a", "b"]);
-    sim.report("a").gpus.pop();
-    sim.run(30);
-    sim.apply_policy("all", NEW);
-    sim.run(150);
-    assert_eq!(sim.status("a").reason(), Some(Reason::GpuMissing));
-    assert_eq!(loaded(&mut sim, "b"), "590.10.01");
 }
 
 #[test]
@@ -242,19 +194,4 @@ fn a_rejected_write_stalls_only_the_policy_that_it_concerns() {
     assert_eq!(stalled(Concern::Policy("two".into())), ["two"]);
     assert_eq!(stalled(Concern::Node("unknown".into())), [""; 0]);
     assert_eq!(stalled(Concern::Fleet), ["one", "two"]);
-}
-
-#[test]
-fn a_busy_node_keeps_a_driver_whose_objects_were_deleted() {
-    let mut sim = fleet(&["a"]);
-    busy(&mut sim, "a");
-    let before = sim.node("a").labels.clone();
-    sim.gpu_nodes.clear();
-    let set = sim.sets_of(Stage::Driver)[0].name_any();
-    sim.delete_set(&set);
-    for _ in 0..10 {
-        sim.step();
-        assert_eq!(sim.node("a").labels, before);
-    }
-    assert!(sim.sets.contains_key(&set));
 }

@@ -4,15 +4,12 @@ use std::time::Duration;
 use test_support::planned::Planned;
 
 use gpu_operator_crd::{NodeName, Phase, keys, reason::Reason};
-use gpu_operator_plan::{
-    output::body::Kind,
-    world::{ContainerFacts, ContainerState, Deletion, Exit, PodFacts},
-};
+use gpu_operator_plan::world::{ContainerFacts, ContainerState, Deletion, Exit, PodFacts};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     sim::{Faults, Sim},
-    toolkit::{end_with, fleet},
+    toolkit::fleet,
 };
 
 /// Returns a fleet that has not been installed yet and whose container runtimes must be restarted.
@@ -26,42 +23,11 @@ pub(crate) fn fresh(nodes: &[&str], toolkit: &str) -> Sim {
     sim
 }
 
-/// Returns the faults of a node whose container runtime rejects its configuration.
-fn rejected() -> Faults {
-    let words = "RuntimeConfigRejected: the container runtime does not start: unknown key".to_owned();
-    Faults { restart: Some(words), ..Faults::default() }
-}
-
 /// Returns the nodes with a toolkit label but no running toolkit: their runtime may be restarted at any time.
 fn restarting(sim: &Sim) -> Vec<NodeName> {
     let labelled = sim.nodes.values().filter(|node| node.labels.contains_key(keys::TOOLKIT));
     let runs = |name: &NodeName| sim.pods.get(&format!("toolkit@{name}")).is_some_and(PodFacts::running);
     labelled.map(|node| node.name.clone()).filter(|name| !runs(name)).collect()
-}
-
-#[test]
-fn a_first_install_restarts_runtimes_one_node_at_a_time() {
-    let nodes = ["a", "b", "c"];
-    let mut sim = fresh(&nodes, "{}");
-    let mut had: Vec<&str> = vec![];
-    for _ in 0..200 {
-        let before: Vec<_> = nodes.iter().filter(|node| sim.node(**node).labels.contains_key(keys::TOOLKIT)).collect();
-        let happened = sim.step();
-        sim.sleep(1);
-        assert!(restarting(&sim).len() <= 1, "{:?}", restarting(&sim));
-        let after = nodes.iter().filter(|node| sim.node(**node).labels.contains_key(keys::TOOLKIT));
-        let new: Vec<_> = after.filter(|node| !before.contains(node)).collect();
-        assert!(new.len() <= 1, "{new:?} at once");
-        had.extend(new.into_iter().copied());
-        if !happened {
-            break;
-        }
-    }
-    assert_eq!(had, nodes);
-    sim.settle();
-    for node in nodes {
-        assert_eq!(sim.status(node).phase, Phase::Ready, "{:?}", sim.status(node));
-    }
 }
 
 /// Returns the number of nodes with a toolkit label.
@@ -238,60 +204,6 @@ fn a_runtime_that_does_not_restart_halts_the_rest_of_its_pool() {
 }
 
 #[test]
-fn a_node_that_changes_its_pool_keeps_its_turn() {
-    let mut sim = fresh(&["a", "b"], "{}");
-    for node in ["a", "b"] {
-        sim.faults.insert(node.into(), Faults { slow: 600, ..rejected() });
-    }
-    while restarting(&sim).is_empty() {
-        sim.step();
-        sim.sleep(1);
-    }
-    assert_eq!(restarting(&sim), ["a"]);
-    sim.pods.get_mut("toolkit@a").into_iter().for_each(|pod| pod.init.clear());
-    sim.label("a", keys::MODEL_OVERRIDE, Some("nvidia-l4"));
-    let plan = sim.plan();
-    let pool = |node: &str| plan.labels().get(&node.into()).and_then(|write| write.labels.get(keys::POOL).cloned());
-    assert_eq!(pool("a").as_deref(), Some("nvidia-l4"), "{:?}", plan.labels());
-    let restarted = plan.labels().get(&"b".into()).is_some_and(|write| write.labels.contains_key(keys::TOOLKIT));
-    assert!(
-        !restarted,
-        "node a may still restart its runtime, and its label names the pool of node b: {:?}",
-        plan.labels()
-    );
-}
-
-#[test]
-fn a_fix_for_many_nodes_restarts_their_runtimes_one_by_one() {
-    let nodes = ["a", "b", "c"];
-    let mut sim = fresh(&nodes, "{injection: Runtime}");
-    sim.settle();
-    // All nodes fail at once, and a change that fixes failed nodes is usually applied to all of them at once.
-    for node in nodes {
-        sim.faults.insert(node.into(), rejected());
-        sim.pods.remove(&format!("toolkit@{node}"));
-        sim.node_mut(node).allocatable = 0.into();
-        sim.pods.remove(&format!("device-plugin@{node}"));
-    }
-    sim.run(30);
-    assert_eq!(restarting(&sim), nodes);
-    sim.faults.clear();
-    sim.apply_policy("all", "{defaults: {toolkit: {injection: Runtime, runtimeClass: gpu}}}");
-    let labels = |sim: &Sim| nodes.map(|node| sim.node(node).labels[keys::TOOLKIT].clone());
-    for _ in 0..60 {
-        let before = labels(&sim);
-        sim.step();
-        sim.sleep(1);
-        let moved = before.iter().zip(labels(&sim)).filter(|(before, after)| *before != after).count();
-        assert!(moved <= 1, "{moved} at once");
-    }
-    sim.settle();
-    for node in nodes {
-        assert_eq!(sim.status(node).phase, Phase::Ready, "{:?}", sim.status(node));
-    }
-}
-
-#[test]
 fn nothing_changes_while_a_runtime_does_not_report_its_version() {
     let mut sim = fleet("containerd://1.7.27", "v1.34.1", "{}");
     let (labels, sets, writes) = (sim.node("a").labels.clone(), sim.sets.clone(), sim.writes["node/a"]);
@@ -308,32 +220,6 @@ fn nothing_changes_while_a_runtime_does_not_report_its_version() {
     sim.node_mut("a").runtime = "containerd://1.7.27".into();
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready);
-}
-
-#[test]
-fn overwritten_configurations_are_repaired_one_node_at_a_time() {
-    let nodes = ["a", "b", "c"];
-    let mut sim = fresh(&nodes, "{}");
-    sim.settle();
-    for node in nodes {
-        let message = "RuntimeConfigDrifted: runtime nvidia is no longer in /etc/containerd/config.toml";
-        end_with(&mut sim, node, message);
-        sim.faults.insert(node.into(), rejected());
-    }
-    assert_eq!(sim.plan().deleted(Kind::Pod).into_iter().collect::<Vec<_>>(), ["toolkit@a"]);
-    sim.run(60);
-    let restarted = |sim: &Sim, node: &str| {
-        matches!(sim.pods[&format!("toolkit@{node}")].containers[0].state, ContainerState::Waiting { .. })
-    };
-    assert_eq!(
-        nodes.map(|node| restarted(&sim, node)),
-        [true, false, false],
-        "after one failed restart, no other node restarts"
-    );
-    sim.faults.clear();
-    sim.run(120);
-    sim.settle();
-    assert!(nodes.iter().all(|node| sim.pods[&format!("toolkit@{node}")].running()));
 }
 
 #[test]
@@ -367,30 +253,4 @@ fn a_runtime_that_is_not_about_to_restart_blocks_no_other() {
         }
         assert!(sim.node("b").labels.contains_key(keys::TOOLKIT), "{case}");
     }
-}
-
-#[test]
-fn a_toolkit_that_waits_for_its_driver_costs_no_writes() {
-    // The node moves to another pool while its host's driver has to be reloaded, so that no toolkit is added to its runtime.
-    let mut sim = Sim::new();
-    sim.join("a", "2330", 1);
-    sim.node_mut("a").runtime = "containerd://1.7.27".into();
-    sim.host_driver("a", "550.1.1", true);
-    sim.write_report(&"a".into());
-    sim.apply_policy("all", "{}");
-    sim.steps(2);
-    sim.upgrade_packages(&"a".into());
-    sim.label("a", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-t4"));
-    sim.steps(5);
-    let rollout = sim.spec("a").rollout.clone().expect("an update");
-    let toolkit = sim.spec("a").current.as_ref().and_then(|current| current.toolkit.clone());
-    assert_eq!(toolkit, rollout.from.toolkit, "it waits");
-    let writes = sim.writes.clone();
-    sim.steps(300);
-    assert_eq!((&sim.writes, &sim.spec("a").rollout), (&writes, &Some(rollout)));
-    // It fails by its deadline.
-    sim.sleep(30 * 60);
-    sim.run(100);
-    assert_eq!(sim.spec("a").rollout, None);
-    assert_eq!(sim.condition("all", "Stalled").0, "True");
 }

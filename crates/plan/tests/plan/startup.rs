@@ -8,7 +8,7 @@ use gpu_operator_plan::{
     time::Uptime,
     world::{OwnCondition, TaintFact},
 };
-use k8s_openapi::{api::core::v1::Toleration, jiff::Timestamp};
+use k8s_openapi::api::core::v1::Toleration;
 use test_support::planned::Planned;
 
 use crate::{
@@ -28,10 +28,6 @@ fn taints(sim: &Sim, node: &str) -> String {
 fn ready(sim: &Sim) -> Option<(&str, &str)> {
     let condition = sim.node("a").own_conditions.get(keys::READY_CONDITION)?;
     Some((condition.status.as_str(), condition.reason.as_str()))
-}
-
-fn since(sim: &Sim, kind: &str) -> Option<Timestamp> {
-    sim.node("a").own_conditions.get(kind).and_then(|condition| condition.since)
 }
 
 #[test]
@@ -104,30 +100,6 @@ fn a_condition_stays_while_nothing_is_known_of_the_gpus() {
         sim.gpu_nodes.clear();
         assert!(sim.plan().conditions().is_empty(), "{policy}: {:?}", sim.plan().conditions());
     }
-}
-
-#[test]
-fn the_transition_of_ready_is_that_of_its_status() {
-    let mut sim = Sim::settled_fleet(CONDITION, &["a"]);
-    let was_ready = since(&sim, keys::READY_CONDITION);
-    sim.sleep(100);
-    publishes(&mut sim, 3);
-    sim.settle();
-    let was_not = since(&sim, keys::READY_CONDITION);
-    assert!(was_not > was_ready, "{was_ready:?} {was_not:?}");
-    sim.sleep(100);
-    let driver_crash = Some("no kernel headers".to_owned());
-    sim.faults.insert("a".into(), Faults { driver_crash, ..Faults::default() });
-    sim.reboot("a", 0);
-    sim.settle();
-    assert_eq!(ready(&sim), Some(("False", "ContainerCrashed")));
-    assert!(since(&sim, keys::READY_CONDITION) >= was_not);
-    let crashed = since(&sim, keys::READY_CONDITION);
-    sim.sleep(100);
-    publishes(&mut sim, 3);
-    sim.settle();
-    assert_eq!(ready(&sim).map(|(status, _)| status), Some("False"));
-    assert_eq!(since(&sim, keys::READY_CONDITION), crashed, "only the reason has changed");
 }
 
 #[test]

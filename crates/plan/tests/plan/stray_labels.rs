@@ -136,22 +136,6 @@ fn a_stray_value_is_replaced_at_once_by_the_recorded_group() {
 }
 
 #[test]
-fn a_used_node_whose_pods_have_moved_gets_its_driver_back() {
-    for value in [Some("x"), None] {
-        let mut sim = fleet();
-        busy(&mut sim, "a");
-        let labels = revisions(&sim, &"a".into());
-        sim.label("a", keys::DRIVER, value);
-        sim.surroundings();
-        assert!(!sim.pods.contains_key("driver@a"), "the DaemonSet controller is faster than the operator");
-        sim.step();
-        assert_eq!(revisions(&sim, &"a".into()), labels);
-        sim.settle();
-        assert!(sim.status("a").is_ready(), "{:?}", sim.status("a"));
-    }
-}
-
-#[test]
 fn without_a_record_known_labels_and_running_pods_count() {
     for runs in [true, false] {
         let mut sim = fleet();

@@ -129,26 +129,6 @@ fn a_pools_toolkit_replaces_the_defaults() {
 }
 
 #[test]
-fn a_shared_runtime_class_is_deleted_with_the_last_policy() {
-    let spec = |zone: &str| {
-        format!("{{nodeSelector: {{matchLabels: {{zone: {zone}}}}}, defaults: {{toolkit: {{injection: Runtime}}}}}}")
-    };
-    let mut sim = Sim::new().gpu_node("a", "2330", 8).gpu_node("b", "2330", 8);
-    sim.label("a", "zone", Some("a"));
-    sim.label("b", "zone", Some("b"));
-    sim.apply_policy("one", &spec("a"));
-    sim.apply_policy("two", &spec("b"));
-    sim.settle();
-    assert_eq!(sim.runtime_classes["nvidia"].policies.len(), 2);
-    sim.delete_policy("one");
-    sim.settle();
-    assert_eq!(sim.runtime_classes["nvidia"].policies.len(), 1);
-    sim.delete_policy("two");
-    sim.settle();
-    assert!(sim.runtime_classes.is_empty());
-}
-
-#[test]
 fn a_third_party_runtime_class_is_not_changed() {
     let foreign = RuntimeClassFacts::default();
     let mut sim = Sim::new().gpu_node("a", "2330", 8);

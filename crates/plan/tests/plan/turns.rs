@@ -1,12 +1,8 @@
 //! The turn of one node: what its pods' fates, a pause, a window, or another layout or MPS daemon mean for it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-use gpu_operator_crd::{
-    gpunode::{DisruptionScope, RolloutStep},
-    policy::Stage,
-    reason::Reason,
-};
+use gpu_operator_crd::{gpunode::RolloutStep, policy::Stage, reason::Reason};
 use gpu_operator_plan::{
     output::body::Body,
     world::{GpuPod, PodOwner},
@@ -15,7 +11,7 @@ use jiff::Timestamp;
 
 use crate::{
     mig::mixed,
-    robust::{busy, loaded, rollout_spec, updating_fleet},
+    robust::{busy, loaded, updating_fleet},
     sim::Sim,
 };
 
@@ -66,34 +62,6 @@ fn evict_slowly(sim: &mut Sim) {
 }
 
 #[test]
-fn one_pod_that_must_stay_keeps_all_others() {
-    let of_set = || GpuPod { owner: PodOwner::DaemonSet, ..GpuPod::default() };
-    let job = GpuPod { labels: BTreeMap::from([("kind".into(), "training".into())]), ..of_set() };
-    for (case, facts, budget, reason, words) in [
-        ("an emptyDir", GpuPod { has_empty_dir: true, ..of_set() }, "", Reason::GpuPodsInUse, "an emptyDir volume"),
-        ("a job", job, "", Reason::GpuPodsInUse, "gpuPods.waitForJobs have ended"),
-        ("a budget", of_set(), "needs 1 healthy pods", Reason::EvictionBlocked, "needs 1 healthy pods"),
-        ("a budget of another pod", GpuPod::default(), "needs 1 healthy pods", Reason::EvictionBlocked, "needs 1"),
-    ] {
-        let mut sim = fleet("gpuPods: {mode: Evict, waitForJobs: {matchLabels: {kind: training}}}");
-        add(&mut sim, "team/agent", facts);
-        if !budget.is_empty() {
-            sim.budgets.insert("team/agent".into(), budget.into());
-        }
-        sim.steps(60);
-        let status = sim.status("a");
-        assert_eq!((evicted(&sim).len(), step_of(&sim)), (0, Some(RolloutStep::Await)), "{case}");
-        assert_eq!((status.reason(), &*status.waits_on), (Some(reason), &["team/agent".to_owned()][..]), "{case}");
-        assert!(status.message.contains(words), "{case}: {}", status.message);
-        assert_eq!(sim.node("a").allocatable.total(), 8, "{case}");
-        sim.budgets.clear();
-        sim.gpu_pods.entry("a".into()).or_default().retain(|pod| pod != "team/agent");
-        sim.run(200);
-        assert_eq!(loaded(&mut sim, "a"), NEW, "{case}");
-    }
-}
-
-#[test]
 fn waiting_for_pods_in_release_is_no_failure() {
     let mut sim = fleet("gpuPods: {mode: Evict, timeout: 1h}");
     add(&mut sim, "team/agent", GpuPod { owner: PodOwner::DaemonSet, ..GpuPod::default() });
@@ -112,31 +80,6 @@ fn waiting_for_pods_in_release_is_no_failure() {
     assert_eq!(sim.node("a").allocatable.total(), 8, "the node has its plugin again");
     assert!(!sim.node("a").cordoned && sim.spec("a").not_before.is_some());
     assert_eq!(sim.condition("all", "Stalled").0, "False");
-}
-
-#[test]
-fn what_stops_a_rollout_gives_its_nodes_back() {
-    const PAUSED: &str = ", paused: true";
-    // Whether the node has evicted pods, what is done, and whether the node goes on.
-    for (has_evicted, strategy, goes_on) in [(false, PAUSED, false), (true, PAUSED, true)] {
-        let mut sim = fleet("gpuPods: {mode: Evict}");
-        if has_evicted {
-            evict_slowly(&mut sim);
-        } else {
-            sim.budgets.insert("team/web".into(), "no".into());
-            sim.steps(10);
-        }
-        assert_eq!(step_of(&sim), Some(RolloutStep::Await));
-        sim.apply_policy("all", &rollout_spec(&format!("{{gpuPods: {{mode: Evict}}{strategy}}}"), NEW));
-        sim.steps(10);
-        assert_eq!(step_of(&sim).is_some(), goes_on, "{has_evicted}");
-        assert_eq!(sim.node("a").cordoned, goes_on, "{has_evicted}");
-        // Once the pods have ended, a program may still be there.
-        sim.gpu_pods.clear();
-        sim.budgets.clear();
-        sim.run(200);
-        assert_eq!(loaded(&mut sim, "a") == NEW, goes_on, "{has_evicted}");
-    }
 }
 
 #[test]
@@ -196,56 +139,6 @@ fn evictions_end_before_the_window_or_do_not_begin() {
         let status = sim.status("a");
         assert_eq!((status.reason(), &*status.waits_on), (Some(Reason::EvictionBlocked), &["team/web".to_owned()][..]));
         assert!(status.message.contains(&format!("may take {seconds}s to end")), "{}", status.message);
-    }
-}
-
-#[test]
-fn a_change_that_needs_idle_gpus_releases_them_first() {
-    const SEVENTHS: &str = "[{profiles: [{profile: 1g.10gb, count: 7}]}]";
-    const HALVES: &str = "[{profiles: [{profile: 3g.40gb, count: 2}]}]";
-    let sharing = |sharing: &str| format!("{{defaults: {{devicePlugin: {sharing}}}}}");
-    let mps = |more: &str| sharing(&format!("{{sharing: {{mps: {{replicas: 2}}}}{more}}}"));
-    let unmanaged = "{defaults: {devicePlugin: {mig: {strategy: Mixed}}}}".to_owned();
-    let changes = [
-        ("another layout", mixed(SEVENTHS), mixed(HALVES), true),
-        ("a first layout", unmanaged.clone(), mixed(HALVES), true),
-        ("no layout", mixed(HALVES), unmanaged, false),
-        ("MPS", sharing("{}"), mps(""), true),
-        ("no MPS", mps(""), sharing("{}"), true),
-        ("another MPS daemon", mps(""), mps(", image: {tag: v9}"), true),
-        ("an argument of the plugin under MPS", mps(""), mps(", args: [--x]"), false),
-        ("time-slicing", sharing("{}"), sharing("{sharing: {timeSlicing: {replicas: 2}}}"), false),
-        ("the plugin", mixed(SEVENTHS), mixed(&format!("{SEVENTHS}}}, image: {{tag: v9}}, google: {{")), false),
-    ];
-    for (case, before, after, needs_idle) in changes {
-        let after = after.replace(", google: {}}", "}");
-        let mut sim = Sim::new().policy("all", &before).gpu_node("a", "2330", 2);
-        sim.settle();
-        let plugin = |sim: &Sim| sim.node("a").labels[Stage::DevicePlugin.key()].clone();
-        let had = plugin(&sim);
-        busy(&mut sim, "a");
-        // What the probe cannot see does not matter.
-        sim.report("a").gpus.iter_mut().for_each(|gpu| gpu.mig_capable = None);
-        sim.apply_policy("all", &after);
-        sim.run(60);
-        if !needs_idle {
-            assert_ne!(plugin(&sim), had, "{case}");
-            continue;
-        }
-        assert_eq!((sim.status("a").reason(), plugin(&sim)), (Some(Reason::GpuPodsInUse), had.clone()), "{case}");
-        // A pod comes after the first look: the node returns, and offers what it did.
-        let offered = sim.node("a").allocatable.total();
-        sim.gpu_pods.clear();
-        run_until(&mut sim, case, |sim| step_of(sim) == Some(RolloutStep::Release));
-        assert_eq!(sim.spec("a").rollout.as_ref().map(|rollout| rollout.scope), Some(DisruptionScope::GpuPods));
-        busy(&mut sim, "a");
-        sim.steps(30);
-        assert_eq!((step_of(&sim), plugin(&sim)), (None, had.clone()), "{case}");
-        assert_eq!(sim.node("a").allocatable.total(), offered, "{case}");
-        sim.gpu_pods.clear();
-        sim.run(200);
-        assert_ne!(plugin(&sim), had, "{case}");
-        assert_eq!(sim.status("a").reason(), Some(Reason::AllGpusAllocatable), "{case}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Validation: a test on one of its GPUs proves that a node works, if its policy requests validation.
 
-use crate::sim::{Faults, Sim, faults::Test, pod::end_test};
+use crate::sim::{Faults, Sim, faults::Test};
 use gpu_operator_crd::{
     Phase,
     gpunode::{Validated, ValidationResult},
@@ -10,7 +10,6 @@ use gpu_operator_plan::output::body::Kind;
 use gpu_operator_plan::{
     Plan,
     output::events::{Subject, Transition},
-    world::{ContainerState, Exit, Role},
 };
 use test_support::planned::Planned;
 
@@ -214,34 +213,6 @@ fn a_failed_node_is_tested_again_when_kubelet_reports_a_reboot() {
     sim.faults.insert("a".into(), failing());
     sim.steps(10);
     assert_eq!(tests(&sim), before + 1);
-}
-
-#[test]
-fn an_image_that_cannot_be_pulled_is_reported() {
-    let mut sim = node(ON_INSTALL, hanging());
-    sim.steps(15);
-    for pod in sim.pods.values_mut().filter(|pod| pod.role == Role::Validation) {
-        let (reason, message) = ("ImagePullBackOff".into(), "not found".into());
-        pod.containers[0].state = ContainerState::Waiting { reason, message };
-    }
-    sim.steps(2);
-    assert_eq!(reported(&sim, "a"), (Phase::Validation, Reason::ImagePullFailed));
-}
-
-#[test]
-fn a_test_that_kubelet_ends_at_its_deadline_is_reported_as_such() {
-    let mut sim = node(ON_INSTALL, hanging());
-    sim.steps(15);
-    for pod in sim.pods.values_mut().filter(|pod| pod.role == Role::Validation) {
-        end_test(pod, Some(Exit { code: 137, message: "iteration 7".into() }));
-        pod.end.as_mut().expect("an end").reason = "DeadlineExceeded".into();
-    }
-    sim.steps(2);
-    let message = sim.status("a").message;
-    assert!(
-        message.contains("not completed within readiness.validation.timeout; exit code 137: iteration 7"),
-        "{message}"
-    );
 }
 
 #[test]

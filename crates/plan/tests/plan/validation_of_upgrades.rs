@@ -5,7 +5,7 @@ use test_support::planned::Planned;
 
 use crate::{
     sim::Sim,
-    validation::{ON_INSTALL, failing, hanging, node, reported, result, tests},
+    validation::{ON_INSTALL, failing, reported, result, tests},
 };
 
 const ON_UPGRADE: &str = "{readiness: {validation: {mode: OnUpgrade}}}";
@@ -61,24 +61,6 @@ fn with_mode_on_install_an_upgrade_is_not_tested() {
     );
     sim.settle();
     assert_eq!((tests(&sim), reported(&sim, "a").0), (2, Phase::Ready));
-}
-
-#[test]
-fn a_driver_is_updated_even_while_its_node_is_being_tested() {
-    let mut sim = node(
-        "{readiness: {validation: {mode: OnUpgrade}}, pools: [{name: p, driver: {version: 595.91.07}}]}",
-        hanging(),
-    );
-    sim.steps(40);
-    assert_eq!(reported(&sim, "a").1, Reason::Validating);
-    sim.faults.clear();
-    sim.apply_policy(
-        "all",
-        "{readiness: {validation: {mode: OnUpgrade}}, pools: [{name: p, driver: {version: 590.10.01}}]}",
-    );
-    sim.settle();
-    assert_eq!(sim.report("a").driver.loaded.as_deref(), Some("590.10.01"));
-    assert_eq!((reported(&sim, "a").0, result(&sim, "a")), (Phase::Ready, Some(ValidationResult::Passed)));
 }
 
 #[test]

@@ -120,20 +120,6 @@ fn a_node_that_awaits_its_pods_waits_for_the_next_window() {
 }
 
 #[test]
-fn a_node_whose_pods_end_after_the_window_is_not_updated() {
-    let mut sim = updating(&format!("gpuPods: {{mode: Await}}, {MORNING}"));
-    for node in NODES {
-        busy(&mut sim, node);
-    }
-    run_at(&mut sim, "01T10:00:00");
-    assert!(sim.node("a").own_cordon);
-    sim.gpu_pods.clear();
-    run_at(&mut sim, "01T12:00:00");
-    assert_eq!(updated(&mut sim), [""; 0]);
-    assert!(!sim.node("a").cordoned);
-}
-
-#[test]
 fn the_windows_of_a_pool_replace_those_of_its_policy() {
     let spec = |version: &str| {
         format!(
