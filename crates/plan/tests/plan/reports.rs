@@ -279,3 +279,29 @@ fn pods_with_a_formerly_named_resource_keep_their_driver() {
     sim.settle();
     assert!(sim.status("a").past_resource_names.is_empty());
 }
+
+#[test]
+fn a_reboot_of_a_healthy_node_is_no_failure() {
+    let mps = "{defaults: {devicePlugin: {sharing: {mps: {replicas: 4}}}}, rollout: {onFailure: RollBack}}";
+    for (spec, slow) in [("{rollout: {onFailure: RollBack}}", 0), ("{rollout: {onFailure: RollBack}}", 40), (mps, 40)] {
+        let mut sim = Sim::settled_fleet(spec, &["a", "b", "c"]);
+        // The rollout is not complete as long as node c is busy.
+        busy(&mut sim, "c");
+        let policy = sim.policies[&"all".into()].spec.clone();
+        let mut spec: serde_json::Value = serde_json::to_value(policy).expect("JSON");
+        spec["defaults"]["driver"] = serde_json::json!({"version": "590.10.01"});
+        sim.apply_spec("all", serde_json::from_value(spec).expect("a spec"));
+        sim.steps(120);
+        assert!(!sim.is_moving("a") && !sim.is_moving("b") && sim.status("a").is_ready());
+        sim.faults.insert("a".into(), Faults { slow, ..Faults::default() });
+        let plans = sim.plans.len();
+        sim.reboot("a", 0);
+        sim.steps(300);
+        assert!(sim.status("a").is_ready(), "{}", sim.status("a").message);
+        let failed = sim.plans[plans..].iter().flat_map(Plan::events).filter(|event| event.reason.is_failure());
+        assert_eq!(failed.collect::<Vec<_>>(), Vec::<&gpu_operator_plan::output::events::Transition>::new(), "{slow}");
+        assert_eq!(sim.condition("all", "Stalled").0, "False");
+        let from = sim.node("c").labels[keys::DRIVER].clone();
+        assert_ne!(sim.node("a").labels[keys::DRIVER], from, "the new driver stays");
+    }
+}
