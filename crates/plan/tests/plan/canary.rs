@@ -168,3 +168,13 @@ fn a_pool_returns_although_all_its_nodes_were_updated() {
     sim.run(600);
     assert_eq!((with(&mut sim, OLD).len(), sim.condition("all", "Stalled").1.as_str()), (2, "RolledBack"));
 }
+
+#[test]
+fn without_an_earlier_revision_nothing_returns() {
+    let mut sim = Sim::new().policy("all", &spec("{onFailure: RollBack}", NEW));
+    sim.join("a", "2330", 8);
+    fails(&mut sim, "a", NEW);
+    sim.run(60);
+    assert_eq!(sim.status("a").reason().map(gpu_operator_crd::reason::Reason::as_str), Some("DriverImageNotFound"));
+    assert_eq!(sim.condition("all", "Stalled").1, "DriverImageNotFound");
+}

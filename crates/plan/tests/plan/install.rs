@@ -2,7 +2,7 @@
 
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{NodeName, Phase, keys, reason::Reason};
-use gpu_operator_plan::world::TaintFact;
+use gpu_operator_plan::{loop_memory::LoopState, world::TaintFact};
 
 #[test]
 fn every_named_key_is_published_and_cpu_nodes_get_none() {
@@ -267,4 +267,50 @@ fn nodes_without_a_linux_host_are_left_out() {
         assert!(!sim.gpu_nodes.contains_key(&"b".into()), "{key}");
         assert!(!sim.node("b").labels.contains_key(keys::MODEL), "{key}");
     }
+}
+
+#[test]
+fn published_labels_are_recorded_at_once() {
+    let mut sim = Sim::new().policy("all", "{}");
+    for node in 0..60 {
+        let name = NodeName::from(format!("n{node}"));
+        sim.faults.insert(name.clone(), Faults { slow: 15, ..Faults::default() });
+        sim.join(name, "2330", 8);
+    }
+    sim.run(25);
+    let before = sim.status("n0");
+    sim.apply_policy("all", "{nodeLabels: [{key: accelerator}]}");
+    sim.run(2);
+    let after = sim.status("n0");
+    assert_ne!(before.phase, Phase::Ready);
+    assert_eq!(sim.node("n0").labels["accelerator"], *"nvidia-h100-80gb");
+    assert!(after.published_labels.contains_key("accelerator"), "{after:?}");
+}
+
+#[test]
+fn phases_that_last_are_reported_however_many_nodes_progress() {
+    for nodes in [4, 60] {
+        let mut sim = Sim::new().policy("all", "{}");
+        for node in 0..nodes {
+            let name = NodeName::from(format!("n{node}"));
+            sim.faults.insert(name.clone(), Faults { slow: 15, ..Faults::default() });
+            sim.join(name, "2330", 8);
+        }
+        sim.settle_with(&mut LoopState::default());
+        for node in 0..nodes {
+            // Spec, labels, three phases, and that it is ready.
+            assert_eq!(sim.writes[&format!("node/n{node}")], 6, "n{node} of {nodes}");
+        }
+    }
+}
+
+#[test]
+fn a_node_that_joins_does_not_change_daemon_sets_of_other_nodes() {
+    let mut sim = Sim::new().gpu_node("a", "2330", 8).policy("all", "{}");
+    sim.settle();
+    let before = sim.sets.clone();
+    sim.join("b", "2330", 8);
+    sim.settle();
+    assert_eq!(sim.sets, before);
+    assert_eq!(sim.status("b").phase, Phase::Ready);
 }

@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use test_support::planned::Planned;
 
-use gpu_operator_crd::{NodeName, keys, policy::Stage, reason::Reason};
+use gpu_operator_crd::{NodeName, Phase, keys, policy::Stage, reason::Reason};
 use gpu_operator_plan::{
     output::{
         body::{Body, Kind},
-        write::Write,
+        urgency,
+        write::{Urgency, Write},
     },
-    world::RuntimeClassFacts,
+    world::{ObservedTime, PodFacts, RuntimeClassFacts},
 };
 
 use crate::{
@@ -29,6 +30,11 @@ fn selected(nodes: &[&str]) -> Sim {
     }
     sim.settle();
     sim
+}
+
+/// Returns when each pod of the operands was created.
+fn operands(sim: &Sim) -> BTreeMap<String, Option<ObservedTime>> {
+    sim.pods.values().map(|pod: &PodFacts| (pod.name.clone(), pod.created)).collect()
 }
 
 /// Returns the stages that a node's labels name.
@@ -257,4 +263,36 @@ fn a_silent_node_without_a_gpu_node_blocks_no_deletion() {
     sim.delete_policy("all");
     sim.run(300);
     assert!(sim.policies.is_empty() && sim.sets.is_empty(), "{:?}", sim.sets.keys());
+}
+
+#[test]
+fn the_policys_status_names_the_pods_that_it_waits_for() {
+    let mut sim = selected(&["a"]);
+    busy(&mut sim, "a");
+    sim.delete_policy("all");
+    sim.steps(30);
+    let before = sim.policy_status("all");
+    sim.steps(60);
+    let after = sim.policy_status("all");
+    assert!(after.summary.message.contains("team/training"), "{}", after.summary.message);
+    assert_ne!(urgency::of_policy(Some(&before), &after), Urgency::Detail, "it is worth a write");
+}
+
+#[test]
+fn a_lost_selector_label_changes_nothing_if_it_returns() {
+    let mut sim = selected(&["a", "b", "c"]);
+    busy(&mut sim, "a");
+    let (pods, labels) = (operands(&sim), sim.node("b").labels.clone());
+    sim.apply_policy("all", "{nodeSelector: {matchLabels: {gpu: oui}}, nodeLabels: [{key: accelerator}]}");
+    sim.steps(30);
+    let status = sim.status("b");
+    assert_eq!((status.phase, status.reason()), (Phase::Unmanaged, Some(Reason::Leaving)), "{}", status.message);
+    let (policy, nodes) = (sim.policy_status("all"), sim.policy_status("all").nodes);
+    assert_eq!((nodes.total, nodes.leaving, policy.attention.len()), (0, 3, 3));
+    assert_eq!(sim.condition("all", "Ready").1, "NoMatchingNodes");
+    sim.apply_policy("all", SELECTING);
+    sim.settle();
+    assert_eq!((operands(&sim), sim.node("b").labels.clone()), (pods, labels));
+    assert!(sim.status("b").is_ready());
+    assert_eq!(sim.policy_status("all").nodes.leaving, 0);
 }

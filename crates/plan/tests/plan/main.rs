@@ -46,6 +46,7 @@ mod privileges;
 mod properties;
 mod quiet;
 mod refused_policies;
+mod remembered;
 mod repairs;
 mod reports;
 mod reviewed;

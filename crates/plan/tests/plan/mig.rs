@@ -2,11 +2,12 @@
 //! reported if blocked.
 
 use crate::sim::{Faults, Sim, faults::MigOutcome};
-use gpu_operator_crd::{Phase, Report, policy::Stage, reason::Reason, report::MigDevices};
+use gpu_operator_crd::{Phase, Report, keys, policy::Stage, reason::Reason, report::MigDevices};
 use gpu_operator_plan::output::body::Kind;
 use test_support::planned::Planned;
 
 pub(crate) const SEVENTHS: &str = "[{profiles: [{profile: 1g.10gb, count: 7}]}]";
+const HALVES: &str = "[{profiles: [{profile: 3g.40gb, count: 2}]}]";
 
 pub(crate) fn mixed(layout: &str) -> String {
     format!("{{defaults: {{devicePlugin: {{mig: {{strategy: Mixed, layout: {layout}}}}}}}}}")
@@ -227,4 +228,28 @@ fn a_layout_that_cannot_be_applied_yet_lets_an_update_settle() {
     sim.reboot("a", 0);
     sim.settle();
     assert_eq!(offers(&sim, "a"), "Ready 4/4 nvidia.com/mig-3g.40gb=4");
+}
+
+#[test]
+fn a_change_of_layout_waits_for_gpu_pods_node_by_node() {
+    let mut sim = partitioned(&["a", "b", "c"]);
+    let drivers = |sim: &Sim| ["a", "b", "c"].map(|node| sim.node(node).labels.get(keys::DRIVER).cloned());
+    let before = drivers(&sim);
+    sim.gpu_pods.insert("b".into(), vec!["default/training".into()]);
+    sim.apply_policy("all", &mixed(HALVES));
+    for _ in 0..120 {
+        sim.step();
+        sim.sleep(1);
+        let away = ["a", "b", "c"].into_iter().filter(|node| sim.status(*node).phase != Phase::Ready);
+        assert!(away.count() <= 1);
+    }
+    assert_eq!(offers(&sim, "a"), "Ready 4/4 nvidia.com/mig-3g.40gb=4");
+    assert_eq!(offers(&sim, "c"), offers(&sim, "a"));
+    let status = sim.status("b");
+    assert_eq!((status.reason(), status.waits_on), (Some(Reason::GpuPodsInUse), vec!["default/training".to_owned()]));
+    assert_eq!(offers(&sim, "b"), "Ready 14/14 nvidia.com/mig-1g.10gb=14");
+    sim.gpu_pods.clear();
+    sim.run(120);
+    assert_eq!(offers(&sim, "b"), offers(&sim, "a"));
+    assert_eq!(drivers(&sim), before);
 }

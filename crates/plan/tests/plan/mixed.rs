@@ -124,3 +124,38 @@ fn of_several_taints_the_untolerated_one_is_named() {
     sim.settle();
     assert_eq!(sim.status("a").phase, Phase::Ready);
 }
+
+#[test]
+fn a_pool_that_matches_a_label_of_its_own_policy_is_reported() {
+    // With the first selector, a node would join the pool once it is labelled; with the second, it would leave the pool
+    // and rejoin.
+    for (requirement, pool) in [
+        ("{matchLabels: {gpu/nividia: P630}}", "nvidia-quadro-k620"),
+        ("{matchExpressions: [{key: gpu/nividia, operator: DoesNotExist}]}", "by-label"),
+    ] {
+        let spec = format!(
+            "{{nodeLabels: [{{key: team}}], pools: [{{name: by-label, match: {{nodeSelector: {requirement}}}, nodeLabels: [{{key: gpu/nividia, value: P630}}]}}, {{name: rest, match: {{nodeSelector: {{matchLabels: {{zone: b}}}}}}, nodeLabels: [{{key: gpu/nividia, value: P630}}]}}]}}"
+        );
+        let mut sim = Sim::new().gpu_node("a", "13bb", 1).policy("all", &spec);
+        sim.settle();
+        assert_eq!(sim.node("a").labels[keys::POOL], pool, "{requirement}");
+        let moves = sim.writes["node/a"];
+        sim.sleep(3600);
+        sim.settle();
+        assert_eq!(
+            (sim.writes["node/a"], &*sim.node("a").labels[keys::POOL]),
+            (moves, pool),
+            "the node does not change pools repeatedly"
+        );
+        let status = sim.policy_status("all");
+        let found = status.pools.iter().find(|pool| pool.name == "by-label").expect("the pool");
+        assert_eq!(found.reason(), Some(Reason::PoolMatchesOwnLabel), "{found:?}");
+        assert_eq!(sim.condition("all", "Stalled").0, "True");
+    }
+    // A manually set label still matches.
+    let spec = "{pools: [{name: by-label, match: {nodeSelector: {matchLabels: {gpu/nividia: P630}}}}]}";
+    let mut sim = Sim::new().gpu_node("a", "13bb", 1).policy("all", spec);
+    sim.label("a", "gpu/nividia", Some("P630"));
+    sim.settle();
+    assert_eq!(sim.node("a").labels[keys::POOL], "by-label");
+}

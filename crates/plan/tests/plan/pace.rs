@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use gpu_operator_plan::{loop_memory::LoopState, output::write::Step, pass::Pass, time::Uptime};
+use gpu_operator_crd::{Phase, reason::Reason};
+use gpu_operator_plan::{Plan, loop_memory::LoopState, output::write::Step, pass::Pass, time::Uptime};
 
-use crate::sim::Sim;
+use crate::sim::{Faults, Sim};
 
 #[test]
 fn a_policys_status_is_written_while_a_large_fleet_is_installed() {
@@ -102,4 +103,18 @@ fn a_busy_node_costs_no_writes_while_others_are_updated() {
     sim.settle();
     assert_eq!(sim.report("b").driver.loaded.as_deref(), Some("590.10.01"));
     assert_eq!((sim.writes.get("node/a"), sim.writes.get("node/c")), (None, None), "{:?}", sim.writes);
+}
+
+#[test]
+fn a_node_that_joins_slowly_costs_eight_requests() {
+    let mut sim = Sim::settled_fleet("{}", &["a", "b"]);
+    let (before, policy) = (sim.plans.len(), sim.writes["policy/all"]);
+    sim.faults.insert("new".into(), Faults { slow: 60, ..Faults::default() });
+    sim.join("new", "2330", 8);
+    sim.settle_with(&mut LoopState::default());
+    assert_eq!(sim.status("new").phase, Phase::Ready);
+    // The status of each stage, the spec and the labels.
+    assert_eq!((sim.writes["node/new"], sim.writes["policy/all"] - policy), (6, 2));
+    let events = sim.plans[before..].iter().flat_map(Plan::events).map(|event| event.reason);
+    assert_eq!(events.collect::<Vec<_>>(), [Reason::NodesNotReady, Reason::AllGpusAllocatable]);
 }

@@ -222,3 +222,12 @@ fn a_rejected_detector_is_named_while_no_node_is_known() {
     sim.settle();
     assert_eq!(sim.condition("all", "Ready").0, "True");
 }
+
+#[test]
+fn the_first_gpu_of_a_node_costs_it_one_more_write() {
+    let sim = detected(Some("{}"));
+    assert_eq!(sim.status("a").phase, Phase::Ready);
+    assert_eq!(sim.writes["presence/a"], 1);
+    // Its GpuNode's spec, two statuses, and its labels.
+    assert!(sim.writes["node/a"] <= 4, "{:?}", sim.writes);
+}

@@ -25,7 +25,7 @@ use crate::{
         events::{beginning, event},
         settle,
     },
-    robust::{busy, loaded, step_until_released, updating_fleet},
+    robust::{NEW, OLD, busy, loaded, step_until_released, updating_fleet},
     sim::Sim,
 };
 
@@ -282,4 +282,31 @@ proptest! {
         sim.settings.quiets = false;
         settle(&mut sim, &mut oracle);
     }
+}
+
+#[test]
+fn a_rollout_between_two_nodes_stops_and_goes_on_after_it() {
+    let mut sim = updating_fleet(&["a", "b"], "{canary: {nodes: 1, soak: 10m}}");
+    sim.steps(120);
+    let done: Vec<_> = ["a", "b"].into_iter().filter(|node| loaded(&mut sim, node) == "590.10.01").collect();
+    assert_eq!(done.len(), 1, "the other one soaks");
+    quiet(&mut sim);
+    sim.sleep(3600);
+    adopt(&mut sim);
+    assert_eq!(["a", "b"].map(|node| loaded(&mut sim, node)), ["590.10.01", "590.10.01"]);
+}
+
+#[test]
+fn a_stalled_policy_is_not_stalled_without_an_operator() {
+    let mut sim = Sim::settled_fleet(OLD, &["a", "b"]);
+    sim.apply_policy("all", "{pools: [{name: p, driver: {version: 470.256.02}}]}");
+    sim.steps(30);
+    assert_eq!(
+        (sim.condition("all", "Accepted").0, sim.condition("all", "Stalled").0),
+        ("False".into(), "True".into())
+    );
+    quiet(&mut sim);
+    sim.apply_policy("all", NEW);
+    adopt(&mut sim);
+    assert_eq!(sim.condition("all", "Accepted").0, "True");
 }

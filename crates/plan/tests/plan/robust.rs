@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::sim::{Faults, Sim};
 use gpu_operator_crd::{ClusterGpuPolicyStatus, Open, Phase, gpunode::RolloutStep, policy::Stage, reason::Reason};
 use gpu_operator_plan::world::{Concern, Deletion, HeldWrite, PodFacts, Role};
+use kube::ResourceExt;
 
 pub(crate) const OLD: &str = "{pools: [{name: p, driver: {version: 595.91.07}}]}";
 pub(crate) const NEW: &str = "{pools: [{name: p, driver: {version: 590.10.01}}]}";
@@ -194,4 +195,30 @@ fn a_rejected_write_stalls_only_the_policy_that_it_concerns() {
     assert_eq!(stalled(Concern::Policy("two".into())), ["two"]);
     assert_eq!(stalled(Concern::Node("unknown".into())), [""; 0]);
     assert_eq!(stalled(Concern::Fleet), ["one", "two"]);
+}
+
+#[test]
+fn a_gpu_that_was_missing_before_does_not_halt_the_pool() {
+    let mut sim = fleet(&["a", "b"]);
+    sim.report("a").gpus.pop();
+    sim.run(30);
+    sim.apply_policy("all", NEW);
+    sim.run(150);
+    assert_eq!(sim.status("a").reason(), Some(Reason::GpuMissing));
+    assert_eq!(loaded(&mut sim, "b"), "590.10.01");
+}
+
+#[test]
+fn a_busy_node_keeps_a_driver_whose_objects_were_deleted() {
+    let mut sim = fleet(&["a"]);
+    busy(&mut sim, "a");
+    let before = sim.node("a").labels.clone();
+    sim.gpu_nodes.clear();
+    let set = sim.sets_of(Stage::Driver)[0].name_any();
+    sim.delete_set(&set);
+    for _ in 0..10 {
+        sim.step();
+        assert_eq!(sim.node("a").labels, before);
+    }
+    assert!(sim.sets.contains_key(&set));
 }

@@ -23,6 +23,12 @@ pub(crate) fn fresh(nodes: &[&str], toolkit: &str) -> Sim {
     sim
 }
 
+/// Returns the faults of a node whose container runtime rejects its configuration.
+fn rejected() -> Faults {
+    let words = "RuntimeConfigRejected: the container runtime does not start: unknown key".to_owned();
+    Faults { restart: Some(words), ..Faults::default() }
+}
+
 /// Returns the nodes with a toolkit label but no running toolkit: their runtime may be restarted at any time.
 fn restarting(sim: &Sim) -> Vec<NodeName> {
     let labelled = sim.nodes.values().filter(|node| node.labels.contains_key(keys::TOOLKIT));
@@ -253,4 +259,85 @@ fn a_runtime_that_is_not_about_to_restart_blocks_no_other() {
         }
         assert!(sim.node("b").labels.contains_key(keys::TOOLKIT), "{case}");
     }
+}
+
+#[test]
+fn a_first_install_restarts_runtimes_one_node_at_a_time() {
+    let nodes = ["a", "b", "c"];
+    let mut sim = fresh(&nodes, "{}");
+    let mut had: Vec<&str> = vec![];
+    for _ in 0..200 {
+        let before: Vec<_> = nodes.iter().filter(|node| sim.node(**node).labels.contains_key(keys::TOOLKIT)).collect();
+        let happened = sim.step();
+        sim.sleep(1);
+        assert!(restarting(&sim).len() <= 1, "{:?}", restarting(&sim));
+        let after = nodes.iter().filter(|node| sim.node(**node).labels.contains_key(keys::TOOLKIT));
+        let new: Vec<_> = after.filter(|node| !before.contains(node)).collect();
+        assert!(new.len() <= 1, "{new:?} at once");
+        had.extend(new.into_iter().copied());
+        if !happened {
+            break;
+        }
+    }
+    assert_eq!(had, nodes);
+    sim.settle();
+    for node in nodes {
+        assert_eq!(sim.status(node).phase, Phase::Ready, "{:?}", sim.status(node));
+    }
+}
+
+#[test]
+fn a_fix_for_many_nodes_restarts_their_runtimes_one_by_one() {
+    let nodes = ["a", "b", "c"];
+    let mut sim = fresh(&nodes, "{injection: Runtime}");
+    sim.settle();
+    // All nodes fail at once, and a change that fixes failed nodes is usually applied to all of them at once.
+    for node in nodes {
+        sim.faults.insert(node.into(), rejected());
+        sim.pods.remove(&format!("toolkit@{node}"));
+        sim.node_mut(node).allocatable = 0.into();
+        sim.pods.remove(&format!("device-plugin@{node}"));
+    }
+    sim.run(30);
+    assert_eq!(restarting(&sim), nodes);
+    sim.faults.clear();
+    sim.apply_policy("all", "{defaults: {toolkit: {injection: Runtime, runtimeClass: gpu}}}");
+    let labels = |sim: &Sim| nodes.map(|node| sim.node(node).labels[keys::TOOLKIT].clone());
+    for _ in 0..60 {
+        let before = labels(&sim);
+        sim.step();
+        sim.sleep(1);
+        let moved = before.iter().zip(labels(&sim)).filter(|(before, after)| *before != after).count();
+        assert!(moved <= 1, "{moved} at once");
+    }
+    sim.settle();
+    for node in nodes {
+        assert_eq!(sim.status(node).phase, Phase::Ready, "{:?}", sim.status(node));
+    }
+}
+
+#[test]
+fn a_toolkit_that_waits_for_its_driver_costs_no_writes() {
+    // The node moves to another pool while its host's driver has to be reloaded, so that no toolkit is added to its runtime.
+    let mut sim = Sim::new();
+    sim.join("a", "2330", 1);
+    sim.node_mut("a").runtime = "containerd://1.7.27".into();
+    sim.host_driver("a", "550.1.1", true);
+    sim.write_report(&"a".into());
+    sim.apply_policy("all", "{}");
+    sim.steps(2);
+    sim.upgrade_packages(&"a".into());
+    sim.label("a", "cloud.google.com/gke-accelerator", Some("nvidia-tesla-t4"));
+    sim.steps(5);
+    let rollout = sim.spec("a").rollout.clone().expect("an update");
+    let toolkit = sim.spec("a").current.as_ref().and_then(|current| current.toolkit.clone());
+    assert_eq!(toolkit, rollout.from.toolkit, "it waits");
+    let writes = sim.writes.clone();
+    sim.steps(300);
+    assert_eq!((&sim.writes, &sim.spec("a").rollout), (&writes, &Some(rollout)));
+    // It fails by its deadline.
+    sim.sleep(30 * 60);
+    sim.run(100);
+    assert_eq!(sim.spec("a").rollout, None);
+    assert_eq!(sim.condition("all", "Stalled").0, "True");
 }

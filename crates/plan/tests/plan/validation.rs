@@ -1,15 +1,18 @@
 //! Validation: a test on one of its GPUs proves that a node works, if its policy requests validation.
 
-use crate::sim::{Faults, Sim, faults::Test};
+use crate::sim::{Faults, Sim, faults::Test, pod::end_test};
 use gpu_operator_crd::{
     Phase,
     gpunode::{Validated, ValidationResult},
     reason::Reason,
 };
-use gpu_operator_plan::output::body::Kind;
 use gpu_operator_plan::{
     Plan,
-    output::events::{Subject, Transition},
+    output::{
+        body::Kind,
+        events::{Subject, Transition},
+    },
+    world::{ContainerState, Exit, Role},
 };
 use test_support::planned::Planned;
 
@@ -289,4 +292,32 @@ fn a_test_is_deleted_once_it_is_no_longer_requested() {
         assert!(sim.tests_on("a").is_empty());
         assert_eq!(result(&sim, "a"), None);
     }
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_is_reported() {
+    let mut sim = node(ON_INSTALL, hanging());
+    sim.steps(15);
+    for pod in sim.pods.values_mut().filter(|pod| pod.role == Role::Validation) {
+        let (reason, message) = ("ImagePullBackOff".into(), "not found".into());
+        pod.containers[0].state = ContainerState::Waiting { reason, message };
+    }
+    sim.steps(2);
+    assert_eq!(reported(&sim, "a"), (Phase::Validation, Reason::ImagePullFailed));
+}
+
+#[test]
+fn a_test_that_kubelet_ends_at_its_deadline_is_reported_as_such() {
+    let mut sim = node(ON_INSTALL, hanging());
+    sim.steps(15);
+    for pod in sim.pods.values_mut().filter(|pod| pod.role == Role::Validation) {
+        end_test(pod, Some(Exit { code: 137, message: "iteration 7".into() }));
+        pod.end.as_mut().expect("an end").reason = "DeadlineExceeded".into();
+    }
+    sim.steps(2);
+    let message = sim.status("a").message;
+    assert!(
+        message.contains("not completed within readiness.validation.timeout; exit code 137: iteration 7"),
+        "{message}"
+    );
 }

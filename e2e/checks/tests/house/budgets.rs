@@ -6,7 +6,32 @@ use std::{collections::BTreeMap, fs};
 use super::{all_files, crates, none};
 
 /// In hundreds of lines.
-const BUDGETS: [(&str, usize); 0] = [];
+const BUDGETS: [(&str, usize); 24] = [
+    ("crates/cli", 96),
+    ("crates/common", 14),
+    ("crates/crd", 59),
+    ("crates/diagnose", 20),
+    ("crates/host", 77),
+    ("crates/node-tools", 56),
+    ("crates/nvml-probe", 88),
+    ("crates/operator", 70),
+    ("crates/plan", 460),
+    ("crates/test-api-server", 11),
+    ("crates/test-support", 35),
+    ("e2e", 114),
+    ("e2e/benchmark", 18),
+    ("e2e/checks", 15),
+    ("e2e/client", 10),
+    ("e2e/cluster", 31),
+    ("e2e/fleet", 22),
+    ("e2e/generated", 16),
+    ("e2e/harness", 25),
+    ("e2e/standins/docker", 3),
+    ("e2e/standins/node", 12),
+    ("e2e/standins/nvml", 36),
+    ("e2e/standins/plugin", 8),
+    ("e2e/xtask", 19),
+];
 /// A budget may exceed its crate by this part, in percent, and by a hundred lines.
 const SLACK: usize = 10;
 

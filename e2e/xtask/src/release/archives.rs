@@ -17,8 +17,7 @@ use harness::{
 };
 
 use super::{
-    check::MACHINES,
-    files::{Options, VERSION},
+    files::{MACHINES, Options, VERSION},
     toolchain::Toolchain,
 };
 

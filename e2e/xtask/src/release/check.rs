@@ -8,12 +8,9 @@ use serde_json::Value;
 
 use super::{
     archives,
-    files::{CHECKSUMS, LICENCES, PROGRAMS, VERSION, file, list, render},
+    files::{CHECKSUMS, LICENCES, MACHINES, PROGRAMS, VERSION, file, list, render},
     images,
 };
-
-/// The values of `e_machine` in ELF programs, by architecture.
-pub(super) const MACHINES: [(&str, u8); 2] = [("amd64", 62), ("arm64", 183)];
 
 /// Verifies all files.
 pub(super) fn run(paths: &Paths, folder: &Path, architectures: &[String]) -> Result<()> {

@@ -28,6 +28,9 @@ const SBOM_TOOL: &str = "cargo-cyclonedx@0.5.9";
 pub(super) const LICENCES: &str = "licenses.txt";
 pub(super) const CHECKSUMS: &str = "SHA256SUMS";
 
+/// The values of `e_machine` in ELF programs, by architecture.
+pub(super) const MACHINES: [(&str, u8); 2] = [("amd64", 62), ("arm64", 183)];
+
 /// What to release.
 #[derive(clap::Args)]
 pub(crate) struct Options {
