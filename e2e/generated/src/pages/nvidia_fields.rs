@@ -19,22 +19,23 @@ pub(super) fn page() -> Generated {
          virtual machines if `sandboxWorkloads.enabled` is false, become nothing, and neither do values that are NVIDIA's defaults and need nothing.",
     );
     page.heading(2, "Fields that become members of a policy");
-    page.block(&table("In a policy", |outcome| match outcome {
+    list(&mut page, |outcome| match outcome {
         Outcome::Becomes(text) => Some(text),
         Outcome::NotServed(_) => None,
-    }));
+    });
     page.heading(2, "Fields without a counterpart");
-    page.block(&table("What to do", |outcome| match outcome {
+    list(&mut page, |outcome| match outcome {
         Outcome::Becomes(_) => None,
         Outcome::NotServed(text) => Some(text),
-    }));
+    });
     page.end()
 }
 
-fn table(title: &str, text_of: impl Fn(&Outcome) -> Option<&str>) -> String {
-    let row = |field: &Field| {
+/// Of the fields with such an outcome.
+fn list(page: &mut Page, text_of: impl Fn(&Outcome) -> Option<&str>) {
+    let item = |field: &Field| {
         let paths: Vec<String> = field.paths.iter().map(|path| code(path)).collect();
-        text_of(&field.outcome).map(|text| format!("\n| {} | {text} |", paths.join(", ")))
+        text_of(&field.outcome).map(|text| format!("{}: {text}", paths.join(", ")))
     };
-    format!("| ClusterPolicy | {title} |\n|---|---|{}", FIELDS.iter().filter_map(row).collect::<String>())
+    page.list(FIELDS.iter().filter_map(item));
 }
