@@ -152,9 +152,9 @@ impl History {
             let recovers = stopped.failed.iter().any(|node| is_ready_with(node, &stopped.version));
             stopped.wish == wish(sim, policy, pool) && (stopped.rolled_back || !recovers)
         });
-        let has_stacks = |pool: &str| {
+        let has_stack_with = |pool: &str, label: &str| {
             let mut nodes = sim.nodes.values().filter(|node| pool_of(node) == pool);
-            nodes.any(|node| node.labels.contains_key(keys::DRIVER))
+            nodes.any(|node| node.labels.contains_key(keys::DRIVER) && node.labels.contains_key(label))
         };
         for pool in ["p", IMPLICIT] {
             let wish = wish(sim, policy, pool);
@@ -165,13 +165,13 @@ impl History {
             }
             // Nothing is known of a pool that had no rollout when its last node left.
             let has_rollout = ledger(policy).iter().any(|known| known.pool.as_str() == pool);
-            if !has_stacks(pool) && !has_rollout && !self.stopped.contains_key(pool) {
+            if !has_stack_with(pool, keys::DRIVER) && !has_rollout && !self.stopped.contains_key(pool) {
                 self.proven.retain(|(of, _)| of != pool);
             }
         }
         let most = policy.spec.rollout.max_failures.unwrap_or(1) as usize;
-        // The record of a pool without nodes may be of earlier wishes.
-        let is_present = |found: &&PoolRollout| has_passed && has_stacks(found.pool.as_str());
+        // The record of a pool without nodes, or whose nodes no policy selects, may be of earlier wishes.
+        let is_present = |found: &&PoolRollout| has_passed && has_stack_with(found.pool.as_str(), SELECTED.0);
         for found in ledger(policy).iter().filter(is_present) {
             let pool = found.pool.as_str().to_owned();
             let (Some(version), rolled_back) = (wanted(sim, policy, &pool), !found.rolled_back.is_empty()) else {

@@ -5,7 +5,7 @@ use gpu_operator_plan::output::write::Write;
 
 use super::{
     Event, Fleet, History, Law, NEW, Policy,
-    event::NODES,
+    event::{MPS, NODES},
     history::{NewDriver, pool_of},
     policy::{DEFAULT, NEXT},
 };
@@ -45,6 +45,15 @@ fn a_selector_that_is_lost_and_comes_back_begins_nothing() {
         let events = [(Event::AllSelected(false), 10), (Event::AllSelected(true), 900)];
         assert_eq!(fleet.go(&events), Ok(()), "rolls back: {rolls_back}");
     }
+}
+
+#[test]
+fn other_settings_count_for_a_pool_that_no_policy_selects() {
+    let mut fleet = stopped(true);
+    let change = [(Event::AllSelected(false), 0), (Event::Plugin(MPS), 0), (Event::Leaves("a"), 1)];
+    assert_eq!(fleet.go(&change), Ok(()));
+    assert_eq!(fleet.go(&[(Event::AllJoin, 60)]), Ok(()));
+    assert_eq!(fleet.history.version_of(fleet.sim.node("a")), Some(NEW));
 }
 
 #[test]
