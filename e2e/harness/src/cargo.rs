@@ -57,7 +57,8 @@ pub fn background_command(checkout: &Path) -> Command {
     in_checkout(command, checkout)
 }
 
-fn in_checkout(mut command: Command, checkout: &Path) -> Command {
+/// Like [`command`], with another cargo.
+pub fn in_checkout(mut command: Command, checkout: &Path) -> Command {
     command.current_dir(checkout);
     let is_of_package = |name: &str| ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|prefix| name.starts_with(prefix));
     for name in env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| is_of_package(name)) {

@@ -30,6 +30,7 @@ use harness::{
 };
 
 pub(crate) use self::files::Options;
+use self::toolchain::Toolchain;
 
 /// Makes and verifies the files of a release, or only verifies them.
 pub(crate) fn run(paths: &Paths, options: &Options) -> Result<()> {
@@ -43,8 +44,9 @@ pub(crate) fn run(paths: &Paths, options: &Options) -> Result<()> {
         files::chart(paths, &folder, &options.repository)?;
         files::dependencies(paths, &folder)?;
         write(&folder.join(files::LICENCES), &licences::licence_texts(&paths.root)?)?;
-        images::make(paths, &folder, options, &revision(&paths.root))?;
-        archives::make(paths, &folder, options)?;
+        let toolchain = Toolchain::installed(paths)?;
+        images::make(paths, &folder, options, &toolchain, &revision(&paths.root))?;
+        archives::make(paths, &folder, options, &toolchain)?;
         files::checksums(&folder)?;
     }
     let step = Step::start("verifying the release");

@@ -3,7 +3,7 @@
 use gpu_operator_crd::policy::{
     ConfigMapFiles, Driver, DriverConfigMaps, DriverContainer, DriverSource, Image, KernelModule, Operand, Preinstalled,
 };
-use gpu_operator_plan::catalogue::Catalogue;
+use gpu_operator_plan::{catalogue::Catalogue, desired::images};
 use k8s_openapi::api::core::v1::EnvVar;
 
 use super::{objects::ConfigMaps, source::Source};
@@ -12,7 +12,7 @@ use super::{objects::ConfigMaps, source::Source};
 const MODULE_FILES: [&str; 4] = ["nvidia.conf", "nvidia-uvm.conf", "nvidia-modeset.conf", "nvidia-peermem.conf"];
 
 pub fn driver(source: &mut Source, config_maps: &ConfigMaps, catalogue: &Catalogue) -> Driver {
-    let mut image = image(source, "driver", "nvcr.io/nvidia", "driver");
+    let mut image = image(source, "driver", images::DRIVER);
     let precompiled = source.switch("driver.usePrecompiled").filter(|&is_used| is_used);
     let version = version(source, &mut image, catalogue);
     let mut operand = operand(source, "driver");
@@ -43,9 +43,10 @@ pub fn operand(source: &mut Source, component: &str) -> Operand {
     Operand { env, resources: source.typed(&format!("{component}.resources")), ..Operand::default() }
 }
 
-/// Takes the repository, if it is not NVIDIA's own.
-pub fn image(source: &mut Source, component: &str, registry: &str, name: &str) -> Image {
-    let own = format!("{registry}/{name}");
+/// Takes the repository, if it is not NVIDIA's own, whose path in its registry is `path`.
+pub fn image(source: &mut Source, component: &str, path: &str) -> Image {
+    let own = format!("{}/{path}", images::REGISTRY);
+    let (registry, name) = own.rsplit_once('/').unwrap_or(("", &own));
     let registry = source.text(&format!("{component}.repository")).unwrap_or_else(|| registry.to_owned());
     let name = source.text(&format!("{component}.image")).unwrap_or_else(|| name.to_owned());
     let repository = format!("{}/{name}", registry.trim_end_matches('/'));

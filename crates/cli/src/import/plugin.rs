@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use gpu_operator_crd::policy::{
     DevicePlugin, Mig, MigLayoutEntry, MigMode, MigProfile, MigStrategy, Mps, PluginFlavor, Sharing, TimeSlicing,
 };
+use gpu_operator_plan::desired::images;
 use k8s_openapi::api::core::v1::EnvVar;
 use serde::Deserialize;
 use serde_json::Value;
@@ -56,7 +57,7 @@ pub fn plugin(source: &mut Source) -> DevicePlugin {
         return DevicePlugin { flavor: Some(PluginFlavor::External), ..DevicePlugin::default() };
     }
     let mut plugin = DevicePlugin { operand: operand(source, "devicePlugin"), ..DevicePlugin::default() };
-    plugin.operand.image = tagged(source, "devicePlugin", "nvcr.io/nvidia", "k8s-device-plugin");
+    plugin.operand.image = tagged(source, "devicePlugin", images::DEVICE_PLUGIN.0);
     plugin.mig = source.text("mig.strategy").and_then(|text| {
         let strategy = strategy(&text);
         if strategy.is_none() {

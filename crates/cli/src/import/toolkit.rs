@@ -1,6 +1,7 @@
 //! The container toolkit: `toolkit`, `cdi` and `operator.runtimeClass` become `toolkit`.
 
 use gpu_operator_crd::policy::{Image, Injection, Toolkit};
+use gpu_operator_plan::desired::images;
 use k8s_openapi::api::core::v1::EnvVar;
 
 use super::{
@@ -36,7 +37,7 @@ pub fn toolkit(source: &mut Source) -> Toolkit {
         (true, false) => None,
     };
     let mut toolkit = Toolkit { injection, operand: operand(source, "toolkit"), ..Toolkit::default() };
-    toolkit.operand.image = tagged(source, "toolkit", "nvcr.io/nvidia/k8s", "container-toolkit");
+    toolkit.operand.image = tagged(source, "toolkit", images::TOOLKIT.0);
     toolkit.install_dir = source.text("toolkit.installDir").filter(|folder| folder != "/usr/local/nvidia");
     let class = source.text("operator.runtimeClass");
     if let Some(class) = class.as_ref().filter(|_| injection != Some(Injection::Runtime)) {
@@ -102,8 +103,8 @@ fn typed(variable: EnvVar, toolkit: &mut Toolkit, source: &mut Source) -> Option
 }
 
 /// Takes an image with its tag or digest.
-pub fn tagged(source: &mut Source, component: &str, registry: &str, name: &str) -> Option<Image> {
-    let mut image = image(source, component, registry, name);
+pub fn tagged(source: &mut Source, component: &str, path: &str) -> Option<Image> {
+    let mut image = image(source, component, path);
     let version = source.text(&format!("{component}.version"));
     (image.digest, image.tag) = match version {
         Some(digest) if digest.starts_with("sha256:") => (Some(digest), None),

@@ -57,14 +57,13 @@ fn program(os: &str) -> String {
 }
 
 /// Builds the archives of these architectures, and writes the manifest for them and those of other platforms.
-pub(super) fn make(paths: &Paths, folder: &Path, options: &Options) -> Result<()> {
-    let toolchain = Toolchain::installed(paths)?;
+pub(super) fn make(paths: &Paths, folder: &Path, options: &Options, toolchain: &Toolchain) -> Result<()> {
     for platform in
         PLATFORMS.iter().filter(|platform| options.architectures.iter().any(|is| is == platform.architecture))
     {
         let Platform { os, architecture, .. } = platform;
         let step = Step::start(format!("building kubectl gpu-fleet for {os} {architecture}"));
-        let built = build(paths, &toolchain, platform, || step.tick("compiling"))?;
+        let built = build(paths, toolchain, platform, || step.tick("compiling"))?;
         let content = tempfile::tempdir_in(&paths.base)?;
         copy(&built, &content.path().join(program(os)))?;
         for licence in LICENCES {

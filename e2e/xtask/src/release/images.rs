@@ -38,7 +38,13 @@ const BUILDER: Debian = Debian {
 };
 
 /// Builds both images.
-pub(super) fn make(paths: &Paths, folder: &Path, options: &Options, revision: &str) -> Result<()> {
+pub(super) fn make(
+    paths: &Paths,
+    folder: &Path,
+    options: &Options,
+    toolchain: &Toolchain,
+    revision: &str,
+) -> Result<()> {
     // buildah does not set BUILDPLATFORM for the platform of a stage.
     let mut shared = vec![
         format!("--build-arg=BUILDPLATFORM=linux/{ARCHITECTURE}"),
@@ -49,7 +55,7 @@ pub(super) fn make(paths: &Paths, folder: &Path, options: &Options, revision: &s
         builder.clone()
     } else {
         shared.extend(["--pull-never".to_owned(), "--build-arg=CARGO_NET_OFFLINE=true".to_owned()]);
-        shared.push(format!("--volume={}:/toolchain:ro", Toolchain::installed(paths)?.folder.display()));
+        shared.push(format!("--volume={}:/toolchain:ro", toolchain.folder.display()));
         shared.push(format!("--volume={}:/cargo/registry", registry(paths)?.display()));
         BUILDER.ensure(paths)?
     };

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use harness::{
+    cargo,
     paths::Paths,
     process::{output, run_logged},
     progress::Step,
@@ -44,8 +45,8 @@ impl Toolchain {
 
     /// Returns its cargo, as a command for the checkout.
     pub fn cargo(&self, paths: &Paths) -> Command {
-        let mut cargo = Command::new(self.folder.join("bin/cargo"));
-        cargo.current_dir(&paths.root).env("RUSTC", self.folder.join("bin/rustc"));
+        let mut cargo = cargo::in_checkout(Command::new(self.folder.join("bin/cargo")), &paths.root);
+        cargo.env("RUSTC", self.folder.join("bin/rustc"));
         cargo
     }
 }
