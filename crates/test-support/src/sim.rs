@@ -1,5 +1,6 @@
 //! A model of the plan's environment as plain data: API server, DaemonSet controller, kubelets and probes. Tests
-//! change facts, run the model, and check the result. Time only advances explicitly.
+//! change facts, run the model, and check the result. Time only advances explicitly. The fleet of the end-to-end tests runs one for each of
+//! its nodes, with the pods that a real API server has.
 
 pub mod api;
 pub mod constant;
@@ -10,6 +11,7 @@ pub mod kstatus;
 pub mod machine;
 pub mod node;
 mod node_writes;
+mod one_off;
 mod passes;
 mod plugin;
 pub mod pod;
@@ -19,7 +21,7 @@ mod service;
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use gpu_operator_common::{interned::Interned, mirror::Facts};
@@ -45,6 +47,12 @@ use k8s_openapi::{
 use kube::ResourceExt;
 
 pub use faults::{Faults, Program};
+
+/// Returns the built-in catalogue, which is parsed once.
+fn builtin() -> Arc<Catalogue> {
+    static BUILTIN: OnceLock<Arc<Catalogue>> = OnceLock::new();
+    Arc::clone(BUILTIN.get_or_init(|| Arc::new(Catalogue::builtin().expect("a valid catalogue"))))
+}
 
 /// Returns what a write violates.
 pub type Law = fn(&Sim, &Write) -> Result<(), String>;
@@ -102,6 +110,9 @@ pub struct Sim {
     /// The log of successful tests, or the error on reading it.
     pub test_log: Result<String, String>,
     pub faults: BTreeMap<NodeName, Faults>,
+    /// Whether a driver's container that ends takes its root along and, unless something uses it, the driver; and whether device plugins
+    /// use it. That is so on real nodes. The plan's tests do without: their drivers stay, as those of an installer do.
+    pub unloads_drivers: bool,
     /// The driver versions whose containers crash, on every node.
     pub broken_drivers: BTreeSet<String>,
     /// The containers that have crashed once, by pod and boot: how often.
@@ -141,7 +152,7 @@ impl Sim {
                 evicts_pods: true,
                 quiets: false,
             },
-            catalogue: Arc::new(Catalogue::builtin().expect("a valid catalogue")),
+            catalogue: builtin(),
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
             policies: BTreeMap::new(),
             nodes: BTreeMap::new(),
@@ -171,6 +182,7 @@ impl Sim {
             requests: BTreeMap::new(),
             test_log: Ok("[Vector addition of 50000 elements]\nTest PASSED\nDone\n".into()),
             faults: BTreeMap::new(),
+            unloads_drivers: false,
             broken_drivers: BTreeSet::new(),
             crashes: BTreeMap::new(),
             graces: BTreeMap::new(),

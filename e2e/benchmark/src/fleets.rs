@@ -25,7 +25,7 @@ pub(super) const POLICY: &str = "benchmark";
 pub(super) const MODELS: [&str; 4] = ["1db1", "20b2", "2330", "27b8"];
 pub(super) const GPUS_PER_NODE: usize = 8;
 /// The time that each pod of a slow node takes to start.
-const SLOW_POD_SECONDS: u32 = 120;
+const SLOW_POD_SECONDS: i64 = 120;
 /// The time without changes after which a fleet is quiet: longer than any pause that the operator makes.
 const QUIET: Duration = Duration::from_secs(12);
 
@@ -94,10 +94,10 @@ pub(super) fn name(index: usize) -> String {
     format!("node-{index:04}")
 }
 
-fn node(name: &str, model: &str, pod_seconds: u32) -> FleetNode {
+fn node(name: &str, model: &str, slow: i64) -> FleetNode {
     let mut node = FleetNode::with_gpus(name, model, GPUS_PER_NODE);
     node.padding = Padding::REALISTIC;
-    node.behaviour.pod_seconds = pod_seconds;
+    node.faults.slow = slow;
     node
 }
 
@@ -171,8 +171,8 @@ impl<'a> Bench<'a> {
     }
 
     /// Adds a node to a ready fleet, and waits until all nodes are ready and the fleet is quiet again.
-    async fn join(&self, name: &str, nodes: u32, pod_seconds: u32) -> Result<()> {
-        self.fleet.join([node(name, MODELS[0], pod_seconds)]).await?;
+    async fn join(&self, name: &str, nodes: u32, slow: i64) -> Result<()> {
+        self.fleet.join([node(name, MODELS[0], slow)]).await?;
         self.ready(nodes).await?;
         self.quiet().await.map(drop)
     }

@@ -105,7 +105,7 @@ fn gpus(xids: &[u16]) -> Result<Vec<Gpu>> {
 async fn node(cluster: &Cluster) -> Result<(Fleet, String)> {
     let fleet = Fleet::start(cluster).await?;
     let mut node = FleetNode::with_gpus(NODE, "2330", GPUS as usize);
-    node.behaviour.reports = false;
+    node.faults.mute_probe = true;
     // There is no operator that would label it.
     node.labels.insert(keys::PRESENT.into(), "true".into());
     fleet.join([node]).await?;

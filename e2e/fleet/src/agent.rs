@@ -158,7 +158,7 @@ impl Agent {
         match result {
             Ok(Written { version }) => {
                 let published = match &write {
-                    Write::Gpus(node, gpus) => Some(Published { node: node.clone(), version, gpus: gpus.count }),
+                    Write::Gpus(node, gpus) => Some(Published { node: node.clone(), version, gpus: gpus.total() }),
                     _ => None,
                 };
                 slot.record(write);

@@ -2,18 +2,13 @@
 //!
 //! The API server, the controller manager and the scheduler are real, so the operator's DaemonSets place real pods on these
 //! nodes. The nodes themselves are simulated: kwok renews their leases, and an agent in this process acts as their kubelet and
-//! probe. A node's report, the states of its pods and its allocatable GPUs follow from the pods on it, by the rules of a pure
-//! model ([`machine`] and [`turn`]). Detector and probe work only where pods of the chart's DaemonSets run.
+//! probe. A node's report, the states of its pods and its allocatable GPUs follow from the pods on it, by the rules of the model of
+//! the plan's tests ([`test_support::sim`]). Detector and probe work only where pods of the chart's DaemonSets run.
 
 mod agent;
-mod kubelet;
-mod machine;
 mod node;
 mod pod;
-mod probe;
-mod published;
 mod slot;
-mod turn;
 mod watches;
 mod writes;
 
@@ -39,7 +34,7 @@ use tokio::{task::JoinHandle, time::Instant};
 use self::{agent::Agent, node::conditions, slot::Slot};
 pub use self::{
     agent::Published,
-    node::{Behaviour, DriverBehaviour, FleetNode, MEMBER_LABEL, Padding, os},
+    node::{FleetNode, MEMBER_LABEL, Padding, os},
 };
 
 /// The maximum number of concurrent requests.
@@ -152,17 +147,12 @@ impl Fleet {
         Ok(())
     }
 
-    /// Reboots a node with `gpus` GPUs of its first model. All its containers start again.
-    pub fn reboot(&self, name: &str, gpus: usize) {
-        self.agent.change(name, |slot| {
-            let kind = slot.node.gpus.first().cloned().unwrap_or_default();
-            slot.node.gpus.resize(gpus, kind);
-            slot.machine.reboot(&slot.node);
-        });
+    /// Reboots a node, with `lost` GPUs missing afterwards. All its containers start again.
+    pub fn reboot(&self, name: &str, lost: usize) {
+        self.agent.change(name, |slot| slot.sim.reboot(name, lost));
     }
 
-    /// Changes a running node, such as its behaviour, the GPUs on its bus or the driver on its host. Fields that affect only
-    /// the Node object, such as labels, have no effect any more.
+    /// Changes the faults of a running node and the health of its GPUs. Other fields have no effect any more.
     pub fn change(&self, name: &str, change: impl FnOnce(&mut FleetNode)) {
         self.agent.change(name, |slot| change(&mut slot.node));
     }
@@ -278,7 +268,7 @@ impl Fleet {
 }
 
 fn observed(slot: &Slot) -> Observed {
-    let pods = slot.pods.values().map(|pod| pod.name.clone()).collect();
+    let pods = slot.pods.values().map(|pod| pod.id.name.clone()).collect();
     Observed { labels: slot.labels.clone(), gpus: slot.gpus(), pods }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cluster::node::real_node::HostDriver;
 use gpu_operator_crd::{
-    GpuHealth,
+    GpuHealth, NodeName,
     report::{HostRuntime, OsRelease},
 };
 use k8s_openapi::{
@@ -15,6 +15,7 @@ use k8s_openapi::{
     },
     jiff::Timestamp,
 };
+use test_support::sim::{Faults, Sim};
 
 /// The label of nodes whose leases kwok renews.
 const KWOK_LABEL: (&str, &str) = ("type", "kwok");
@@ -49,7 +50,8 @@ pub struct FleetNode {
     pub host_runtimes: Vec<HostRuntime>,
     /// Further content of the Node object, for its size.
     pub padding: Padding,
-    pub behaviour: Behaviour,
+    /// What is wrong with it.
+    pub faults: Faults,
 }
 
 /// Content that makes a Node object as large as in a real cluster.
@@ -64,42 +66,6 @@ pub struct Padding {
 impl Padding {
     /// The size of a node with feature discovery that has run for some weeks. Kubelet lists at most 50 images.
     pub const REALISTIC: Self = Self { labels: 90, images: 50 };
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Behaviour {
-    /// Whether its probe reports.
-    pub reports: bool,
-    /// The time until each operand's container is pulled and started, in seconds.
-    pub pod_seconds: u32,
-    /// The behaviour of the driver's container.
-    pub driver: DriverBehaviour,
-    /// The number of GPUs that kubelet publishes, if not all that are on the bus.
-    pub publishes: Option<u32>,
-    /// The error of NVML, if it fails.
-    pub nvml_failure: Option<String>,
-}
-
-/// The behaviour of a driver's container.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum DriverBehaviour {
-    /// It loads the requested version.
-    #[default]
-    Ok,
-    /// Its image cannot be pulled.
-    ImageMissing,
-    /// The image of this version cannot be pulled. It loads other versions.
-    ImageMissingOf(String),
-    /// It crashes with this message.
-    Crash(String),
-    /// It loads this version, whatever version is requested.
-    Loads(String),
-}
-
-impl Default for Behaviour {
-    fn default() -> Self {
-        Self { reports: true, pod_seconds: 0, driver: DriverBehaviour::Ok, publishes: None, nvml_failure: None }
-    }
 }
 
 impl FleetNode {
@@ -121,7 +87,7 @@ impl FleetNode {
             host_driver_root: "/".to_owned(),
             host_runtimes: Vec::new(),
             padding: Padding::default(),
-            behaviour: Behaviour::default(),
+            faults: Faults::default(),
         }
     }
 
@@ -130,18 +96,29 @@ impl FleetNode {
         Self::with_gpus(name, "", 0)
     }
 
-    /// Returns the boot ID of its kernel after this number of reboots.
-    pub(super) fn boot_id(&self, reboots: u32) -> String {
-        format!("{}-boot-{reboots}", self.name)
+    /// Returns the boot ID of its first boot.
+    pub(super) fn boot_id(&self) -> String {
+        format!("{}-boot", self.name)
     }
 
-    /// Returns the version of the host's driver, and whether its module is loaded.
-    pub(super) fn own_driver(&self) -> Option<(&str, bool)> {
+    /// Returns the model of the node as it has just booted.
+    pub(super) fn sim(&self) -> Sim {
+        let (mut sim, name) = (Sim::new(), NodeName::from(self.name.as_str()));
+        sim.unloads_drivers = true;
+        sim.join_silent(&name, &self.gpus.iter().map(String::as_str).collect::<Vec<_>>());
+        sim.node_mut(&name).boot_id = self.boot_id().into();
+        let report = sim.report(&name);
+        report.probe_version = env!("CARGO_PKG_VERSION").to_owned();
+        report.boot_id = self.boot_id();
+        report.os = self.os.clone();
+        report.runtimes.clone_from(&self.host_runtimes);
+        let root = &self.host_driver_root;
         match &self.host_driver {
-            HostDriver::Absent => None,
-            HostDriver::Installed(version) => Some((version, false)),
-            HostDriver::Loaded(version) => Some((version, true)),
+            HostDriver::Absent => {}
+            HostDriver::Installed(version) => sim.host_driver_in(root, &name, version, false),
+            HostDriver::Loaded(version) => sim.host_driver_in(root, &name, version, true),
         }
+        sim
     }
 
     /// Returns the Node object as kubelet registers it, Ready from the start.
@@ -169,7 +146,7 @@ impl FleetNode {
                 images: (self.padding.images > 0).then(|| (0..self.padding.images).map(image).collect()),
                 node_info: Some(NodeSystemInfo {
                     architecture: self.arch.clone(),
-                    boot_id: self.boot_id(0),
+                    boot_id: self.boot_id(),
                     container_runtime_version: self.runtime.clone(),
                     kernel_version: self.kernel.clone(),
                     kubelet_version: self.kubelet.clone(),

@@ -78,9 +78,10 @@ impl OfNode for Pod {
     }
 
     fn apply(self, slot: &mut Slot) {
-        match PlacedPod::of(&self) {
-            Some(placed) => drop(slot.pods.insert(placed.uid.clone(), placed)),
-            None => slot.remove_pod(&self.uid().unwrap_or_default()),
+        let uid = self.uid().unwrap_or_default();
+        match PlacedPod::of(self) {
+            Some(placed) => slot.place(placed),
+            None => slot.remove_pod(&uid),
         }
     }
 

@@ -1,11 +1,12 @@
 //! The writes of kubelet, detector and probe, as the real ones make them.
 
-use std::time::Instant;
+use std::{collections::BTreeMap, time::Instant};
 
 use anyhow::Result;
 use gpu_operator_crd::Report;
+use gpu_operator_plan::world::Resources;
 use k8s_openapi::{
-    api::core::v1::{Node, Pod, PodStatus},
+    api::core::v1::{Node, Pod},
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::Timestamp,
 };
@@ -17,21 +18,18 @@ use kube::{
 use nvml_probe::report::gpu_node::{Announcer, GpuNodeView, Publisher};
 use serde_json::{Value, json};
 
-use super::{
-    pod::PlacedPod,
-    published::{self, Gpus},
-};
+use super::pod::PodId;
 
 #[derive(Clone, Debug)]
 pub(super) enum Write {
     /// Kubelet reports a pod's status.
-    Status(PlacedPod, Box<PodStatus>),
+    Status(PodId, Box<Value>),
     /// Kubelet deletes a pod that has ended.
-    End(PlacedPod),
-    /// Kubelet publishes the boot ID of a node after this number of reboots.
-    Boot(String, u32, String),
-    /// Kubelet publishes GPUs of a node.
-    Gpus(String, Gpus),
+    End(PodId),
+    /// Kubelet publishes the boot ID of a node.
+    Boot(String, String),
+    /// Kubelet publishes the resources of a node's device plugins.
+    Gpus(String, Resources),
     /// The detector of a node announces its first GPU.
     Detect(String),
     /// The probe of a node reports; with its last view of the GpuNode.
@@ -62,12 +60,15 @@ pub(super) async fn send(client: &Client, write: &Write) -> Result<Written> {
                 DeleteParams { grace_period_seconds: Some(0), preconditions: Some(uid), ..DeleteParams::default() };
             pods(client, pod).delete(&pod.name, &now).await.map(|_| Written::default())
         }
-        Write::Boot(node, _, boot_id) => {
+        Write::Boot(node, boot_id) => {
             let patch = json!({"status": {"nodeInfo": {"bootID": boot_id}}});
             patch_node(client, node, patch).await.map(|_| Written::default())
         }
         Write::Gpus(node, gpus) => {
-            let node = patch_node(client, node, published::patch(*gpus)).await;
+            let resources: BTreeMap<_, _> =
+                gpus.names().map(|name| (name.to_string(), gpus.amount(name).to_string())).collect();
+            let patch = json!({"status": {"allocatable": resources, "capacity": resources}});
+            let node = patch_node(client, node, patch).await;
             node.map(|node| Written { version: version(&node) })
         }
         Write::Detect(node) => {
@@ -99,6 +100,6 @@ pub(super) fn version(object: &impl ResourceExt) -> u64 {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
-fn pods(client: &Client, pod: &PlacedPod) -> Api<PartialObjectMeta<Pod>> {
+fn pods(client: &Client, pod: &PodId) -> Api<PartialObjectMeta<Pod>> {
     Api::namespaced(client.clone(), &pod.namespace)
 }

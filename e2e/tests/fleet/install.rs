@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use cluster::node::real_node::HostDriver;
-use fleet::{DriverBehaviour, FleetNode};
+use fleet::FleetNode;
 use gpu_operator_crd::{Phase, reason::Reason};
 use harness::wait::eventually;
 
@@ -17,11 +17,11 @@ fn kinds() -> Vec<(FleetNode, Option<(Phase, Reason)>)> {
     let mut installed = node("host-driver-installed");
     installed.host_driver = HostDriver::Installed("580.95.05".into());
     let mut missing = node("image-missing");
-    missing.behaviour.driver = DriverBehaviour::ImageMissing;
+    missing.faults.missing_images = ["595.91.07".into()].into();
     let mut crashes = node("driver-crashes");
-    crashes.behaviour.driver = DriverBehaviour::Crash("no kernel headers".into());
+    crashes.faults.driver_crash = Some("no kernel headers".into());
     let mut few = node("publishes-few");
-    few.behaviour.publishes = Some(3);
+    few.faults.publishes = Some(3);
     vec![
         (node("h100"), ready),
         (FleetNode::with_gpus("k80", "102d", 4), ready),

@@ -48,9 +48,9 @@ fn values_of_a_newer_version_are_kept_and_nodes_are_served() {
         is_kept_and_shown(&f).await?;
 
         // The node goes on being served.
-        f.fleet.change("known-model", |node| node.behaviour.publishes = Some(7));
+        f.fleet.change("known-model", |node| node.faults.publishes = Some(7));
         f.until_reason("known-model", Reason::WaitingForAllocatable).await?;
-        f.fleet.change("known-model", |node| node.behaviour.publishes = None);
+        f.fleet.change("known-model", |node| node.faults.publishes = None);
         f.until_reason("known-model", Reason::GpuDegraded).await?;
         is_kept_and_shown(&f).await?;
         Ok(f)

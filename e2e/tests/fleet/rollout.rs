@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use fleet::{DriverBehaviour, FleetNode};
+use fleet::FleetNode;
 use gpu_operator_crd::{GpuNodeSpec, Phase, keys, policy::Stage, reason::Reason};
 use harness::wait::eventually;
 use kube::{
@@ -53,7 +53,7 @@ fn a_pool_is_updated_node_by_node_halts_and_is_rolled_back() {
         };
         let lines = f.watch_nodes();
         // One node cannot pull the new image.
-        f.fleet.change("h100-1", |node| node.behaviour.driver = DriverBehaviour::ImageMissing);
+        f.fleet.change("h100-1", |node| node.faults.missing_images = ["590.10.01".into()].into());
         f.apply(&spec("590.10.01")).await?;
         eventually(DEADLINE, "the halt of the pool", || async {
             let pools = f.policy().await?.status.context("no status")?.pools;
@@ -88,7 +88,7 @@ fn a_pool_is_updated_node_by_node_halts_and_is_rolled_back() {
 
         // The rollback affects only the updated nodes.
         let lines = f.watch_nodes();
-        f.fleet.change("h100-1", |node| node.behaviour.driver = DriverBehaviour::Ok);
+        f.fleet.change("h100-1", |node| node.faults.missing_images.clear());
         f.apply(&spec("595.91.07")).await?;
         f.until_condition("Ready", "True").await?;
         f.until_condition("Reconciling", "False").await?;

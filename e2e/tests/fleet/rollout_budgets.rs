@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use fleet::{DriverBehaviour, FleetNode};
+use fleet::FleetNode;
 use gpu_operator_crd::{GpuNode, NodeName, keys, policy_status::RolloutStatus, reason::Reason};
 use harness::wait::eventually;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -217,7 +217,7 @@ fn a_pool_halts_at_its_failures_while_others_complete() {
         // The first nodes can pull the image, as the preflight finds.
         let failing = ["c-003", "c-004", "c-005", "c-006"];
         for name in failing {
-            f.fleet.change(name, |node| node.behaviour.driver = DriverBehaviour::ImageMissingOf(MISSING.into()));
+            f.fleet.change(name, |node| node.faults.missing_images = [MISSING.into()].into());
         }
         // Others may be updated until the first ones have failed, but not a busy one.
         let pods = Api::<Pod>::namespaced(f.cluster.client(), "default");
@@ -266,7 +266,7 @@ const STUCK: [&str; 3] = ["c-000", "c-001", "c-002"];
 /// The pool with the missing images returns. Some of its nodes cannot, which halts it.
 async fn a_pool_halts_on_its_way_back(f: &Fixture) -> Result<()> {
     for name in STUCK {
-        f.fleet.change(name, |node| node.behaviour.driver = DriverBehaviour::ImageMissingOf(OLD.into()));
+        f.fleet.change(name, |node| node.faults.missing_images = [OLD.into()].into());
     }
     f.apply(&spec(MISSING, "maxParallel: 10, maxUnavailable: 25%, onFailure: RollBack")).await?;
     eventually(DEADLINE, "the halt of the pool that returns", || async {
@@ -289,7 +289,7 @@ async fn a_pool_halts_on_its_way_back(f: &Fixture) -> Result<()> {
 
 async fn it_returns_once_its_nodes_can(f: &Fixture) -> Result<()> {
     for name in STUCK {
-        f.fleet.change(name, |node| node.behaviour.driver = DriverBehaviour::Ok);
+        f.fleet.change(name, |node| node.faults.missing_images.clear());
     }
     eventually(DEADLINE, "the return of the whole pool", || async {
         let found = drivers(f).await?;

@@ -95,7 +95,7 @@ fn node(index: usize) -> FleetNode {
     let effect = if index.is_multiple_of(3) { "NoExecute" } else { "NoSchedule" };
     let taint = Taint { key: keys::STARTUP_TAINT.into(), effect: effect.into(), ..Taint::default() };
     node.taints = vec![taint];
-    node.behaviour.pod_seconds = u32::try_from(index % 4).unwrap_or_default();
+    node.faults.slow = i64::try_from(index % 4).unwrap_or_default();
     node
 }
 

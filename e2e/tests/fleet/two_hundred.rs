@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use cluster::{clients::OPERATOR, node::real_node::HostDriver};
-use fleet::{DriverBehaviour, FleetNode, os};
+use fleet::{FleetNode, os};
 use gpu_operator_crd::{GpuNodeStatus, Phase, keys, policy::Stage, reason::Reason, report::NvmlState};
 use harness::wait::eventually;
 use k8s_openapi::api::{
@@ -64,15 +64,15 @@ fn node(index: usize) -> (FleetNode, Option<Reason>) {
         }
         // NVIDIA's runtime is configured in this container runtime.
         12 => node.runtime = IN_TURN.into(),
-        15 => node.behaviour.pod_seconds = 5,
+        15 => node.faults.slow = 5,
         16 => node.runtime = "cri-o://1.34.1".into(),
         20 if wanted == Reason::AllGpusAllocatable => {
-            node.behaviour.driver = DriverBehaviour::Crash("no kernel headers".into());
+            node.faults.driver_crash = Some("no kernel headers".into());
             wanted = Reason::ContainerCrashed;
         }
         22 => {
             // The GPUs are known only from the cloud's label.
-            node.behaviour.reports = false;
+            node.faults.mute_probe = true;
             node.labels.insert(GKE.into(), "nvidia-tesla-t4".into());
             wanted = Reason::ProbeMissing;
         }
@@ -86,7 +86,7 @@ fn a_fleet_settles_and_a_change_of_a_node_affects_only_it() {
     test(|f| async move {
         let nodes = nodes();
         f.fleet.join(nodes.iter().map(|(node, _)| node.clone())).await?;
-        let reporting = nodes.iter().filter(|(node, _)| node.behaviour.reports && !node.gpus.is_empty()).count();
+        let reporting = nodes.iter().filter(|(node, _)| !node.faults.mute_probe && !node.gpus.is_empty()).count();
         eventually(DEADLINE, "the report of every probe", || async {
             let reported = f.statuses().await?.values().filter(|status| status.report.is_some()).count();
             ensure!(reported >= reporting, "{reported} of {reporting} reports");
@@ -220,7 +220,7 @@ async fn changes_of_a_node_affect_only_that_node(f: &Fixture) -> Result<()> {
     f.only_touches("loses the cloud label", &[&name], f.fleet.relabel(&name, &[(GKE, None)])).await?;
     ensure!(f.statuses().await?[&name].reason() == Some(Reason::AllGpusAllocatable));
     f.only_touches("reboots with fewer GPUs", &[&name], async {
-        f.fleet.reboot(&name, 7);
+        f.fleet.reboot(&name, 1);
         f.until_reason(&name, Reason::GpuMissing).await
     })
     .await?;
@@ -247,12 +247,12 @@ async fn changes_of_a_node_affect_only_that_node(f: &Fixture) -> Result<()> {
         .await?;
     }
     f.only_touches("has a driver and a library of different versions", &[&name], async {
-        f.fleet.change(&name, |node| node.behaviour.nvml_failure = Some("Driver/library version mismatch".into()));
+        f.fleet.change(&name, |node| node.faults.nvml_failure = Some("Driver/library version mismatch".into()));
         until_nvml_is(f, &name, NvmlState::Failing).await
     })
     .await?;
     f.only_touches("is repaired", &[&name], async {
-        f.fleet.change(&name, |node| node.behaviour.nvml_failure = None);
+        f.fleet.change(&name, |node| node.faults.nvml_failure = None);
         until_nvml_is(f, &name, NvmlState::Answering).await?;
         f.until_reason(&name, Reason::AllGpusAllocatable).await
     })

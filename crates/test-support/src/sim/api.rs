@@ -108,7 +108,7 @@ impl Sim {
             }
             Kind::RuntimeClass => Ok(self.runtime_classes.remove(name).is_some_and(|before| before.managed)),
             Kind::GpuNode => self.remove_gpu_node(&name.into(), uid),
-            Kind::Pod => Ok(self.pods.remove(name).is_some()),
+            Kind::Pod => Ok(self.end_pod(name)),
             Kind::ClusterGpuPolicy | Kind::Node => panic!("{kind:?} {name} is deleted"),
         }
     }

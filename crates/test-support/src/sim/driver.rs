@@ -2,9 +2,10 @@
 
 use gpu_operator_crd::{
     NodeName,
+    policy::Stage,
     report::{InstalledDriver, NvmlState},
 };
-use gpu_operator_plan::world::{ContainerFacts, ContainerState, Exit};
+use gpu_operator_plan::world::{ContainerFacts, ContainerState, Exit, PodFacts, Role};
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
 use super::{
@@ -50,11 +51,36 @@ impl Sim {
         image.and_then(|image| Some(image.rsplit_once(':')?.1.to_owned())).unwrap_or_default()
     }
 
+    /// Ends a pod, if it exists.
+    pub fn end_pod(&mut self, name: &str) -> bool {
+        let Some(pod) = self.pods.get(name).cloned() else { return false };
+        let is_driver = pod.role == Role::Operand(Stage::Driver) && self.driver_root(&pod.node) == CONTAINER_ROOT;
+        if self.unloads_drivers && is_driver && pod.has_started() {
+            let is_held = self.is_driver_held(&pod.node);
+            let driver = &mut self.report(&pod.node).driver;
+            driver.installed.retain(|installed| installed.root != CONTAINER_ROOT);
+            if !is_held {
+                (driver.loaded, driver.config_digest, driver.container_ran) = (None, None, false);
+            }
+        }
+        self.pods.remove(name).is_some()
+    }
+
+    /// Returns whether the loaded driver cannot be replaced: programs, a device plugin or the probe use it.
+    pub(super) fn is_driver_held(&self, node: &NodeName) -> bool {
+        let plugins = [Stage::Mps, Stage::DevicePlugin].map(|stage| format!("{}@{node}", stage.as_str()));
+        self.machines[node].nvml.state == NvmlState::Answering
+            || self.is_used(node)
+            || self.unloads_drivers
+                && (plugins.iter().any(|plugin| self.pods.get(plugin).is_some_and(PodFacts::has_started))
+                    || self.foreign_plugin_serves(node))
+    }
+
     /// Runs the driver's pod of a node.
     pub(super) fn run_driver(&mut self, node: &NodeName, faults: &Faults) {
         let version = self.driver_version(node);
         let root = self.driver_root(node);
-        let used = self.is_used(node);
+        let (unloads, is_held) = (self.unloads_drivers, self.is_driver_held(node));
         let broken = version.as_ref().filter(|version| self.broken_drivers.contains(*version));
         let crash = faults.driver_crash.clone().or(broken.map(|version| format!("driver {version} does not load")));
         let missing = faults.missing_images.contains(&self.driver_tag(node));
@@ -83,8 +109,7 @@ impl Sim {
         let template = &self.templates[&format!("driver@{node}")];
         let digest = env_value(&template.containers[0], "DRIVER_CONFIG_DIGEST").map(str::to_owned);
         let same = loaded == Some(&version) && (digest.is_none() || digest == machine.driver.config_digest);
-        let held = loaded.is_some() && !same && (used || machine.nvml.state == NvmlState::Answering);
-        if held && !runs {
+        if loaded.is_some() && !same && is_held && !runs {
             wait_at_guard(pod, now);
             return;
         }
@@ -101,8 +126,9 @@ impl Sim {
         let installed = machine.driver.installed.iter().any(|found| found.root == root && found.version == loads);
         let done = installed && machine.driver.loaded.as_ref() == Some(&loads);
         if !done && (!runs || wrong) {
-            // The container does not unload a driver that is in use.
-            if machine.driver.loaded.is_some() && (used || machine.nvml.state == NvmlState::Answering) {
+            // The container does not unload a driver that is in use; beside the one that it would load, it only installs its files.
+            let stays = unloads && machine.driver.loaded.as_ref() == Some(&loads);
+            if machine.driver.loaded.is_some() && is_held && !stays {
                 return;
             }
             machine.driver.loaded = Some(loads.clone());

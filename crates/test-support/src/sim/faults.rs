@@ -26,6 +26,8 @@ pub struct Faults {
     pub pods_forbidden: Option<&'static str>,
     /// The API server fails to create the pods of all stages, with this message, such as that of a webhook that does not answer.
     pub pods_fail: Option<&'static str>,
+    /// NVML fails with this error once it is opened.
+    pub nvml_failure: Option<String>,
     /// The plugin runs, but kubelet publishes only this number of GPUs.
     pub publishes: Option<u32>,
     /// The node has no probe pod.

@@ -102,10 +102,15 @@ impl Sim {
 
     /// Installs a host driver of this version, and loads it now and on every start if `loaded`.
     pub fn host_driver(&mut self, node: impl Into<NodeName>, version: &str, loaded: bool) {
+        self.host_driver_in(HOST_ROOT, node, version, loaded);
+    }
+
+    /// As [`Self::host_driver`], in a directory of the host.
+    pub fn host_driver_in(&mut self, root: &str, node: impl Into<NodeName>, version: &str, loaded: bool) {
         let node = node.into();
         let driver = &mut self.report(&node).driver;
         driver.installed.push(InstalledDriver {
-            root: HOST_ROOT.into(),
+            root: root.into(),
             version: version.into(),
             ..InstalledDriver::default()
         });

@@ -11,21 +11,26 @@ use gpu_operator_crd::{
     report::{GpuPods, NvmlState, Report},
 };
 use gpu_operator_plan::{
-    time::later,
+    time::{add, later},
     world::{
         ContainerFacts, ContainerState, Exit, ForeignPart, ForeignSet, PodFacts, Refusal, Resources, Role, TaintFact,
     },
 };
-use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::{
+    api::core::v1::PodSpec,
+    jiff::{SignedDuration, Timestamp},
+};
 use kube::ResourceExt;
 
 use super::{
     Sim,
-    faults::{Faults, MigOutcome, Test},
+    faults::{Faults, MigOutcome},
     plugin::{layout, offered, partitioned, published, replicas, waits_for},
-    pod::{RESTART, end_test, gate_opens, is_slow, new_pod, restarts_runtime, run},
+    pod::{RESTART, SLOW_STEP, gate_opens, is_slow, new_pod, restarts_runtime, run},
 };
 
+/// The maximum number of GPU pods that a report names.
+const MAX_NAMED_PODS: usize = 10;
 /// How long a probe is ready that cannot report.
 const MUTE_AT_MOST: Duration = Duration::from_mins(1);
 
@@ -86,12 +91,19 @@ impl Sim {
             return;
         }
         let now = self.now;
-        let is_ready = if self.faults_of(node).mute_probe {
+        self.pods.entry(name.clone()).or_insert_with(|| new_pod(&name, node, Role::Probe, now));
+        self.start_probe(node);
+    }
+
+    /// Starts the pod of the probe, which is ready unless it cannot report for long.
+    pub fn start_probe(&mut self, node: &NodeName) {
+        let (now, is_mute) = (self.now, self.faults_of(node).mute_probe);
+        let Some(pod) = self.pods.get_mut(&format!("nvml-probe@{node}")) else { return };
+        let is_ready = if is_mute {
             Some(now < later(*self.mute_since.entry(node.clone()).or_insert(now), MUTE_AT_MOST))
         } else {
             self.mute_since.remove(node).map(|_| true)
         };
-        let pod = self.pods.entry(name.clone()).or_insert_with(|| new_pod(&name, node, Role::Probe, now));
         if !pod.has_started() {
             run(pod, now);
         }
@@ -110,7 +122,7 @@ impl Sim {
             let name = format!("{}@{node}", stage.as_str());
             let present = self.pods.get(&name).and_then(|pod| pod.revision.clone());
             if present.is_some() && (present != revision || set.is_none()) {
-                self.pods.remove(&name);
+                self.end_pod(&name);
                 continue; // The new pod is created once the old one is gone.
             }
             let Some(set) = set.filter(|set| self.untolerated(set, node).is_none()) else { continue };
@@ -213,7 +225,7 @@ impl Sim {
     }
 
     /// Returns whether a third-party device plugin has a pod and a loaded driver on a node.
-    fn foreign_plugin_serves(&self, node: &NodeName) -> bool {
+    pub(super) fn foreign_plugin_serves(&self, node: &NodeName) -> bool {
         let plugin = ForeignPart::Stage(Stage::DevicePlugin);
         let sets = self.foreign_sets.values().filter_map(ForeignSet::of).filter(|set| set.part == plugin);
         self.machines[node].driver.loaded.is_some() && sets.into_iter().any(|set| set.reaches(&self.nodes[node]))
@@ -228,64 +240,30 @@ impl Sim {
         let assigned = self.gpu_pods.get(node).into_iter().flatten();
         let mut names: Vec<String> = assigned.filter(|_| self.serves_pod_resources).cloned().collect();
         names.sort_unstable();
-        let pods = GpuPods { count: u32::try_from(names.len()).expect("few pods"), names };
+        let count = u32::try_from(names.len()).expect("few pods");
+        names.truncate(MAX_NAMED_PODS);
+        let pods = GpuPods { count, names };
         let pods = (lists && self.serves_pod_resources).then_some(pods);
-        let used = self.is_used(node);
         let releases = release || !self.has_working_probe(node);
+        let failure = self.faults.get(node).and_then(|faults| faults.nvml_failure.clone());
         let report = self.report(node);
         report.gpu_pods = pods;
         report.nvml.state = match (&report.driver.loaded, releases) {
             (_, true) => NvmlState::Released,
+            (Some(_), false) if failure.is_some() => NvmlState::Failing,
             (Some(_), false) => NvmlState::Answering,
             (None, false) => NvmlState::Absent,
         };
-        report.driver.in_use = report.driver.loaded.is_some() && (used || report.nvml.state == NvmlState::Answering);
+        report.nvml.message = failure.filter(|_| report.nvml.state == NvmlState::Failing);
         report.driver.holders = holders;
+        let in_use = self.is_driver_held(node);
+        let report = self.report(node);
+        report.driver.in_use = report.driver.loaded.is_some() && in_use;
         report_gpus(report);
         // A GPU that responds is healthy by default.
         let answering = report.nvml.state == NvmlState::Answering;
         for gpu in report.gpus.iter_mut().filter(|gpu| answering && gpu.health.state == HealthState::Unknown) {
             gpu.health.state = HealthState::Healthy;
-        }
-    }
-
-    /// Schedules validation tests if a GPU is free, starts them, and ends them one step later.
-    fn run_tests(&mut self, node: &NodeName, faults: &Faults) {
-        let now = self.now;
-        let there = &self.nodes[node].allocatable;
-        let free = there.names().any(|name| there.amount(name) > 0) && faults.test != Test::Unschedulable;
-        let tests = self.pods.values_mut().filter(|pod| pod.role == Role::Validation && pod.node == *node);
-        for pod in tests.filter(|pod| pod.end.is_none()) {
-            if pod.containers.is_empty() && !free {
-                pod.unschedulable = Some("0/1 nodes are available: 1 Insufficient nvidia.com/gpu.".into());
-            } else if pod.containers.is_empty() {
-                pod.unschedulable = None;
-                pod.containers = new_pod(&pod.name, node, pod.role, now).containers;
-                run(pod, now);
-            } else if let Test::Fails(words) = &faults.test {
-                end_test(pod, Some(Exit { code: 1, message: words.clone() }));
-            } else if faults.test != Test::Hangs {
-                end_test(pod, None);
-            }
-        }
-    }
-
-    /// Pulls the images of preflight pods. No image contains their command.
-    fn pull_images(&mut self, node: &NodeName, faults: &Faults) {
-        let pods = self.pods.values_mut().filter(|pod| pod.role == Role::Preflight && pod.node == *node);
-        for pod in pods.filter(|pod| pod.end.is_none()) {
-            let containers = self.templates.get(&pod.name).into_iter().flat_map(|template| &template.containers);
-            pod.containers = containers
-                .map(|container| {
-                    let is_missing = container.image.as_deref().is_some_and(|image| faults.lack(image));
-                    let state = if is_missing {
-                        faults.lacks_its_image()
-                    } else {
-                        ContainerState::Ended(Exit { code: 128, message: "StartError".into() })
-                    };
-                    ContainerFacts { name: Interned::from(&container.name), state, last_failure: None, ready: false }
-                })
-                .collect();
         }
     }
 
@@ -349,6 +327,15 @@ impl Sim {
     /// Returns whether the driver container runs, which gates detect by its lock.
     fn driver_runs(&self, node: &NodeName) -> bool {
         self.pods.get(&format!("driver@{node}")).is_some_and(PodFacts::has_started)
+    }
+
+    /// Returns when a node's state changes next although nothing happens.
+    pub fn next_by_time(&self, node: &NodeName) -> Option<Timestamp> {
+        let slow = SignedDuration::from_secs(self.faults.get(node).map_or(0, |faults| faults.slow));
+        let steps = self.pods.values().filter(|pod| pod.node == *node).flat_map(|pod| &pod.init);
+        let steps = steps.filter(|init| init.name == SLOW_STEP).filter_map(ContainerFacts::running_since);
+        let silent = self.mute_since.get(node).map(|since| later(*since, MUTE_AT_MOST));
+        steps.map(|since| add(since.local(), slow)).chain(silent).filter(|at| *at > self.now).min()
     }
 
     fn run_behind_gate(&mut self, pod: &str, node: &NodeName, faults: &Faults) {

@@ -8,17 +8,19 @@ use k8s_openapi::{api::core::v1::PodSpec, jiff::Timestamp};
 
 use super::faults::Faults;
 
+/// The init container that stands for all that is slow about a pod's start.
+pub(super) const SLOW_STEP: &str = "slow-step";
+
 /// Returns whether a pod that starts slowly has not completed its slow step yet.
 pub(super) fn is_slow(pod: &mut PodFacts, now: Timestamp, faults: &Faults) -> bool {
-    const STEP: &str = "slow-step";
     if faults.slow == 0 {
         return false;
     }
-    let since = start(pod, STEP, now);
+    let since = start(pod, SLOW_STEP, now);
     if now.duration_since(since.local()).as_secs() < faults.slow {
         return true;
     }
-    pod.init.retain(|init| init.name != STEP);
+    pod.init.retain(|init| init.name != SLOW_STEP);
     false
 }
 

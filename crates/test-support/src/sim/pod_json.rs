@@ -5,13 +5,54 @@ use std::collections::BTreeMap;
 use gpu_operator_crd::keys;
 use gpu_operator_plan::{
     time::add,
-    world::{ContainerFacts, ContainerState, Exit, PodFacts, Role},
+    world::{ContainerFacts, ContainerState, Exit, PodEnd, PodFacts, Role},
 };
 use k8s_openapi::{
     api::core::v1::Pod,
     jiff::{SignedDuration, Timestamp},
 };
 use serde_json::{Value, json};
+
+/// Returns what kubelet reports of the containers of a pod, whose sandbox is ready since then.
+pub fn status(
+    init: &[ContainerFacts],
+    containers: &[ContainerFacts],
+    since: Option<Timestamp>,
+    end: Option<&PodEnd>,
+) -> Value {
+    let has_begun = |container: &ContainerFacts| {
+        container.last_failure.is_some() || !matches!(container.state, ContainerState::Waiting { .. })
+    };
+    let is_initialized = containers.iter().any(has_begun);
+    let phase = match end {
+        Some(end) if end.succeeded => "Succeeded",
+        Some(_) => "Failed",
+        None if is_initialized => "Running",
+        None => "Pending",
+    };
+    let is_ready = end.is_none() && containers.iter().all(|container| container.ready);
+    let started = containers.iter().filter_map(ContainerFacts::running_since).map(Timestamp::from).max();
+    let condition = |kind: &str, is_met: bool, since: Option<Timestamp>| {
+        let status = if is_met { "True" } else { "False" };
+        json!({"type": kind, "status": status, "lastTransitionTime": since})
+    };
+    // An exit that is a fact was in this sandbox.
+    let ended = since.map(|since| add(since, SignedDuration::from_secs(1)));
+    let statuses = |containers: &[ContainerFacts]| {
+        containers.iter().map(|container| json_of_container(container, ended)).collect::<Vec<_>>()
+    };
+    json!({
+        "phase": phase,
+        "startTime": since,
+        "conditions": [
+            condition("PodReadyToStartContainers", since.is_some(), since),
+            condition("Initialized", is_initialized, started.or(since)),
+            condition("ContainersReady", is_ready, started.or(since)),
+            condition("Ready", is_ready, started.or(since)),
+        ],
+        "initContainerStatuses": statuses(init), "containerStatuses": statuses(containers),
+    })
+}
 
 pub fn json_of_pod(pod: &PodFacts) -> Value {
     let (label, selector) = match pod.role {
@@ -21,30 +62,19 @@ pub fn json_of_pod(pod: &PodFacts) -> Value {
         Role::Preflight => (json!({keys::STAGE: keys::PREFLIGHT}), json!({})),
     };
     let applied: BTreeMap<_, _> = pod.applied.iter().map(|applied| (keys::APPLIED, applied)).collect();
-    let phase = pod.end.as_ref().map_or("Running", |end| if end.succeeded { "Succeeded" } else { "Failed" });
     let message = pod.unschedulable.as_ref();
     let scheduled = if message.is_some() { "False" } else { "True" };
     let since = pod.sandbox_since.map(Timestamp::from);
-    let ready = if since.is_some() { "True" } else { "False" };
-    // An exit that is a fact was in this sandbox.
-    let ended = since.map(|since| add(since, SignedDuration::from_secs(1)));
-    let statuses = |containers: &[ContainerFacts]| {
-        containers.iter().map(|container| json_of_container(container, ended)).collect::<Vec<_>>()
-    };
+    let mut status = status(&pod.init, &pod.containers, since, pod.end.as_ref());
+    let conditions = status["conditions"].as_array_mut().expect("a list");
+    conditions.push(json!({"type": "PodScheduled", "status": scheduled, "message": message}));
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
             "name": pod.name, "labels": label, "annotations": applied, "creationTimestamp": pod.created,
         },
         "spec": {"nodeName": pod.node, "nodeSelector": selector, "containers": []},
-        "status": {
-            "phase": phase,
-            "conditions": [
-                {"type": "PodScheduled", "status": scheduled, "message": message},
-                {"type": "PodReadyToStartContainers", "status": ready, "lastTransitionTime": since},
-            ],
-            "initContainerStatuses": statuses(&pod.init), "containerStatuses": statuses(&pod.containers),
-        },
+        "status": status,
     })
 }
 
@@ -57,7 +87,7 @@ fn json_of_container(container: &ContainerFacts, ended: Option<Timestamp>) -> Va
     };
     let last = container.last_failure.as_ref().map_or_else(|| json!({}), exit);
     json!({
-        "name": container.name, "ready": container.ready, "restartCount": 0, "image": "", "imageID": "",
+        "name": container.name, "ready": container.ready, "restartCount": u8::from(container.last_failure.is_some()), "image": "", "imageID": "",
         "state": state, "lastState": last,
     })
 }
