@@ -76,7 +76,7 @@ async fn use_all_commands(f: &Fixture, user: &User) -> Result<()> {
     f.cluster.kubectl(&["patch", &named, "--type", "merge", "--patch", &pause(false)])?;
     f.cluster.kubectl(&["annotate", &named, "--overwrite", &format!("{}=1", keys::RETRY)])?;
     for condition in ["Ready", "Reconciling=False"] {
-        f.cluster.kubectl(&["wait", &format!("--for=condition={condition}"), &named, "--timeout=2m"])?;
+        f.cluster.kubectl(&["wait", &format!("--for=condition={condition}"), &named, "--timeout=5m"])?;
     }
     let (code, status) = user.run(&["status", policy])?;
     ensure!(code == Some(0) && status.starts_with(&format!("{policy}  Ready  1/1 nodes")), "{status}");

@@ -16,7 +16,7 @@ use harness::wait::eventually;
 use super::{Fixture, GPUS, READY};
 
 /// Arguments of `kubectl delete` for objects that may not exist.
-const GONE: [&str; 2] = ["--ignore-not-found", "--timeout=60s"];
+const GONE: [&str; 2] = ["--ignore-not-found", "--timeout=5m"];
 
 impl Fixture {
     /// Resets the node: the chart is installed, no policy selects the node, it has no operands and no driver, and it
@@ -36,7 +36,7 @@ impl Fixture {
         // Deleted before the policy, because they keep its driver from being unloaded.
         // What creates pods again goes first.
         let workloads = "deployments,jobs,poddisruptionbudgets,pods";
-        cluster.kubectl(&["delete", workloads, "--all", "--namespace", users, "--grace-period=1", "--timeout=60s"])?;
+        cluster.kubectl(&["delete", workloads, "--all", "--namespace", users, "--grace-period=1", "--timeout=5m"])?;
         // The policy of the installation example does not have the node in its name, and its nodes leave after a minute.
         let (successor, example) = (fixture.successor().policy, "fleet");
         let policies = [fixture.policy.as_str(), &successor, example];

@@ -14,7 +14,7 @@ impl Fixture {
     /// Reboots the node, and waits until it is Ready again.
     pub fn reboot(&self) -> Result<()> {
         self.host.reboot()?;
-        self.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &self.host.name(), "--timeout=60s"])?;
+        self.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &self.host.name(), "--timeout=5m"])?;
         Ok(())
     }
 
