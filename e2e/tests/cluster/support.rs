@@ -56,6 +56,11 @@ pub struct Fixture {
 }
 
 impl Fixture {
+    fn on(cluster: &Cluster, host: RealNode) -> Self {
+        let policy = host.name().replace("gpu-node", "fleet");
+        Self { cluster: cluster.clone(), host, policy }
+    }
+
     /// Returns the same node with the policy of another name.
     pub fn successor(&self) -> Self {
         Self { cluster: self.cluster.clone(), host: self.host.clone(), policy: format!("{}-successor", self.policy) }
