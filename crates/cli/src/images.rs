@@ -1,4 +1,4 @@
-//! `gpu-operator images`: lists the images that the nodes of a policy may pull, without a cluster.
+//! `kubectl gpu-fleet images`: lists the images that the nodes of a policy may pull, without a cluster.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -80,7 +80,8 @@ pub enum ImportError {
     )]
     NotInstalled,
     #[error(
-        "the right to {0} is missing; let an administrator run kubectl get clusterpolicies,nvidiadrivers -o yaml, and read its output with --filename"
+        "the right to {0} is missing; bind the ClusterRole nodestack-gpu-operator-cli of the chart, or let an administrator run kubectl get \
+         clusterpolicies,nvidiadrivers -o yaml, and read its output with --filename"
     )]
     Forbidden(String),
     #[error(transparent)]

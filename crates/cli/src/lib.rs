@@ -1,5 +1,4 @@
-//! Commands for people who operate GPU fleets: the kubectl plugin `kubectl gpu-fleet` ([`fleet`]), of which the operator's binary has
-//! [`images`] and [`plan`].
+//! Commands for people who operate GPU fleets: the kubectl plugin `kubectl gpu-fleet` ([`fleet`]).
 
 pub mod bundle;
 pub mod check;

@@ -1,4 +1,4 @@
-//! `gpu-operator plan`: reports what applying a policy would do, and changes nothing. In its text, what a reader has to decide on
+//! `kubectl gpu-fleet plan`: reports what applying a policy would do, and changes nothing. In its text, what a reader has to decide on
 //! comes first.
 
 use std::{

@@ -100,8 +100,8 @@ pub fn classify(verb: &str, resource: &ApiResource, name: Option<&str>, error: k
     };
     match &error {
         kube::Error::Api(status) if status.is_forbidden() => ReadError::Forbidden(format!("{verb} {kind}")),
-        // A list, or an object whose absence is not an error.
-        kube::Error::Api(status) if status.is_not_found() => ReadError::NotInstalled(kind),
+        // A list, or an object whose absence is not an error. For a group that is not served, the answer is plain text.
+        kube::Error::Api(status) if status.is_not_found() || status.code == 404 => ReadError::NotInstalled(kind),
         kube::Error::Api(_) | kube::Error::SerdeError(_) => {
             let name = name.map(|name| format!(" {name}")).unwrap_or_default();
             ReadError::Rejected(format!("{verb} {kind}{name}"), error)
@@ -114,7 +114,7 @@ pub fn classify(verb: &str, resource: &ApiResource, name: Option<&str>, error: k
 mod tests {
     use k8s_openapi::api::core::v1::{Node, Pod};
     use serde_json::json;
-    use test_api_server::Api;
+    use test_api_server::{Api, Fault};
 
     use super::*;
 
@@ -145,5 +145,13 @@ mod tests {
         assert!(get::<Pod>(&client, Some("a"), "other").await.expect("an answer").is_none());
         let error = get::<Pod>(&client, Some("a"), "p").await.expect_err("an error");
         assert!(message(error).starts_with("the API server rejects the request to get pods p"), "parsed");
+    }
+
+    #[tokio::test]
+    async fn a_group_that_is_not_served_is_not_installed() {
+        let api = Api::new();
+        api.fail(|_| true, Fault::NotServed);
+        let error = list::<Node>(&api.client(), None, ListParams::default()).await.expect_err("an error");
+        assert!(matches!(error, ReadError::NotInstalled(_)), "{error}");
     }
 }

@@ -1,13 +1,9 @@
 //! The command line, and the wiring of the process.
 
-use std::{net::SocketAddr, process::ExitCode, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 use clap::{Parser, Subcommand};
 use futures::{StreamExt, stream::FuturesUnordered};
-use gpu_operator_cli::{
-    images::{Images, ImagesError},
-    plan::{Plan, PlanError},
-};
 use gpu_operator_common::admin::serve;
 use gpu_operator_plan::{
     catalogue::{Catalogue, CatalogueError},
@@ -28,9 +24,6 @@ use crate::{
     uninstall::{Policies, Uninstall, UninstallError},
     watch::Mirrors,
 };
-
-/// The exit code of `plan` if the policies would change something.
-const CHANGES: u8 = 2;
 
 /// Kubernetes operator for the NVIDIA GPU node stack of a mixed fleet.
 #[derive(Debug, Parser)]
@@ -68,10 +61,6 @@ enum Command {
         #[arg(long, default_value = "4m")]
         within: Duration,
     },
-    /// List the images that the nodes of policies may pull, one per line; needs no cluster.
-    Images(Images),
-    /// Report which nodes the policies in a file would disrupt, in which order and for which pods; changes nothing.
-    Plan(Plan),
 }
 
 #[derive(Debug, clap::Args)]
@@ -131,26 +120,17 @@ pub enum CliError {
     Faults(Vec<String>),
     #[error(transparent)]
     Uninstall(#[from] UninstallError),
-    #[error(transparent)]
-    Images(#[from] ImagesError),
-    #[error(transparent)]
-    Plan(#[from] PlanError),
 }
 
 impl Cli {
     /// Runs the command until it ends; `run` ends on SIGTERM or Ctrl-C.
-    pub async fn run(self) -> Result<ExitCode, CliError> {
+    pub async fn run(self) -> Result<(), CliError> {
         match self.command {
             Command::Run(run) => run.run().await?,
-            Command::Images(images) => images.run()?,
             Command::Uninstall { namespace, operator, identity, policies, within } => {
                 let client = &bounded(client().await?);
                 let (namespace, operator, identity) = (&*namespace, &*operator, &*identity);
                 Uninstall { client, namespace, operator, identity, policies }.run(within.into()).await?;
-            }
-            Command::Plan(plan) => {
-                let client = if plan.needs_cluster() { Some(client().await?) } else { None };
-                return Ok(if plan.run(client).await? { ExitCode::from(CHANGES) } else { ExitCode::SUCCESS });
             }
             Command::Check { namespace } => {
                 let faults = check::lasting_faults(&bounded(client().await?), &namespace).await?;
@@ -160,7 +140,7 @@ impl Cli {
                 tracing::info!("operator, detector and probes are ready, and the CRDs are not outdated");
             }
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }
 

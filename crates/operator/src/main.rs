@@ -16,7 +16,7 @@ async fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     match Cli::parse().run().await {
-        Ok(code) => code,
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "gpu-operator failed");
             ExitCode::FAILURE

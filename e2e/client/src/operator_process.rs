@@ -97,7 +97,7 @@ impl OperatorProcess {
     }
 
     fn wait_ready(&self) -> Result<()> {
-        poll("the operator's readiness", Duration::from_mins(1), || {
+        poll("the operator's readiness", Duration::from_mins(3), || {
             if records(&self.paths).alive(self.name).is_none() {
                 bail!("the operator ended; the end of its log:\n{}", tail(&self.log(), 3_000));
             }

@@ -52,7 +52,7 @@ pub fn install(paths: &Paths, state: &State) -> Result<()> {
         .args(["--namespace", NAMESPACE, "--values"])
         .arg(values_file(paths));
     if state.nodes.is_real() {
-        helm.args(["--wait", "--timeout", "2m"]);
+        helm.args(["--wait", "--timeout", "5m"]);
     }
     let pods = || kubectl(paths, &["get", "pods", "-n", NAMESPACE, "--no-headers"]).unwrap_or_default();
     run_logged(&mut helm, &paths.log("helm"), || step.tick("waiting for operator and probe"))
@@ -136,7 +136,7 @@ fn affinity(state: &State) -> serde_json::Value {
 /// Applies the example policy.
 pub fn apply_policy(paths: &Paths) -> Result<()> {
     let file = policy_file(paths).display().to_string();
-    poll("the API's readiness for policies", Duration::from_secs(20), || {
+    poll("the API's readiness for policies", Duration::from_mins(3), || {
         Ok(kubectl(paths, &["apply", "-f", &file]).map_err(|error| error.to_string()))
     })?;
     Ok(())

@@ -105,7 +105,7 @@ fn spawn(paths: &Paths, state: &State, name: &str, args: &[String]) -> Result<()
 
 fn wait_ready(paths: &Paths) -> Result<()> {
     let records = records(paths);
-    poll("the API server's readiness", Duration::from_secs(90), || {
+    poll("the API server's readiness", Duration::from_mins(3), || {
         for name in [ETCD, "kube-apiserver"] {
             if records.alive(name).is_none() {
                 anyhow::bail!("{name} ended; the end of its log:\n{}", tail(&paths.log(name), 3_000));

@@ -55,7 +55,7 @@ pub fn start(paths: &Paths) -> Result<()> {
     let file = paths.cluster().join("kwok-node.json");
     write(&file, &node.to_string())?;
     kubectl(paths, &["apply", "-f", &file.display().to_string()])?;
-    poll("the kwok node's readiness", Duration::from_mins(1), || {
+    poll("the kwok node's readiness", Duration::from_mins(3), || {
         let ready = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
         let status = kubectl(paths, &["get", "node", &name, "-o", ready])?;
         if records(paths).alive(NAME).is_none() {

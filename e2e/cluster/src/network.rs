@@ -41,7 +41,7 @@ pub fn start(paths: &Paths, state: &State) -> Result<()> {
     let mut command = Command::new(&state.program);
     command.args(["network-hold", "--port", &state.api_port.to_string()]);
     records(paths).spawn(HOLDER, &mut command, &paths.log(HOLDER))?;
-    poll("the cluster's network", Duration::from_secs(20), || {
+    poll("the cluster's network", Duration::from_mins(3), || {
         if records(paths).alive(HOLDER).is_none() {
             bail!("the process that holds the network ended; the end of its log:\n{}", tail(&paths.log(HOLDER), 3_000));
         }
@@ -134,7 +134,7 @@ pub fn attach(node: NodeId) -> Result<()> {
 
 /// Configures the network in a node's own namespace, once its link exists.
 pub fn bring_up(node: NodeId) -> Result<()> {
-    poll("the node's link", Duration::from_secs(20), || {
+    poll("the node's link", Duration::from_mins(3), || {
         Ok(output(Command::new("ip").args(["link", "show", LINK])).map(drop).map_err(|error| error.to_string()))
     })?;
     let address = format!("{}/{PREFIX}", node.address());

@@ -52,7 +52,7 @@ fn detector_and_probe_follow_the_gpus() {
         // All GPUs are removed. With the GpuNode, an administrator deletes the memory of the GPUs that the node had under the policy: without
         // that they would be missing, and the probe would stay.
         f.cluster.kubectl(&["delete", "pods", "--all", "-n", &f.users(), "--grace-period=1"])?;
-        f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=120s"])?;
+        f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=5m"])?;
         let mark = f.cluster.audit().mark()?;
         standin.plug(&[])?;
         f.cluster.kubectl(&["delete", "gpunode", &f.host.name(), "--ignore-not-found"])?;

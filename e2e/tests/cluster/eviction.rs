@@ -115,7 +115,7 @@ async fn create_kept(f: &Fixture) -> Result<()> {
     Ok(())
 }
 
-/// Checks that `gpu-operator plan` reports the change of the driver beforehand: all nodes in the first wave, each with its pod.
+/// Checks that `kubectl gpu-fleet plan` reports the change of the driver beforehand: all nodes in the first wave, each with its pod.
 async fn is_planned(nodes: &[Fixture], outcomes: [(&str, Outcome); 3]) -> Result<()> {
     let cluster = &nodes[0].cluster;
     let objects = Objects::of_cluster(&cluster.client(), cluster.namespace()).await?;

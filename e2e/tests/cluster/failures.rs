@@ -1,4 +1,4 @@
-//! A failing driver is reported within a minute, with the pod's own message, and recovers once the cause is gone.
+//! A failing driver is reported with the pod's own message, and recovers once the cause is gone.
 
 use anyhow::{Result, ensure};
 use cluster::standin::DriverMode;

@@ -4,7 +4,7 @@ use std::{
     env,
     fs::{self, Permissions},
     os::unix::fs::{PermissionsExt, symlink},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Output},
 };
 
@@ -16,6 +16,8 @@ use crate::support::{Fixture, test};
 
 /// The service account of the user, which every namespace has.
 const USER: &str = "default";
+/// The CRD of NVIDIA's ClusterPolicy.
+const NVIDIAS_CRD: &str = "clusterpolicies.nvidia.com";
 /// A value that must not be in a bundle.
 const CANARY: &str = "canary-of-the-driver";
 
@@ -76,7 +78,7 @@ async fn use_all_commands(f: &Fixture, user: &User) -> Result<()> {
     f.cluster.kubectl(&["patch", &named, "--type", "merge", "--patch", &pause(false)])?;
     f.cluster.kubectl(&["annotate", &named, "--overwrite", &format!("{}=1", keys::RETRY)])?;
     for condition in ["Ready", "Reconciling=False"] {
-        f.cluster.kubectl(&["wait", &format!("--for=condition={condition}"), &named, "--timeout=2m"])?;
+        f.cluster.kubectl(&["wait", &format!("--for=condition={condition}"), &named, "--timeout=5m"])?;
     }
     let (code, status) = user.run(&["status", policy])?;
     ensure!(code == Some(0) && status.starts_with(&format!("{policy}  Ready  1/1 nodes")), "{status}");
@@ -113,12 +115,48 @@ async fn use_all_commands(f: &Fixture, user: &User) -> Result<()> {
     Ok(())
 }
 
+/// Creates a ClusterPolicy and as much of its CRD as `import` needs.
+fn create_nvidias_objects(f: &Fixture, folder: &Path) -> Result<()> {
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let crd = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": NVIDIAS_CRD},
+        "spec": {
+            "group": "nvidia.com", "scope": "Cluster",
+            "names": {"kind": "ClusterPolicy", "plural": "clusterpolicies", "singular": "clusterpolicy"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}],
+        },
+    });
+    let policy = json!({
+        "apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"},
+        "spec": {"driver": {"version": "580.173.02"}},
+    });
+    for (object, established) in [(crd, true), (policy, false)] {
+        let file = folder.join("object.json");
+        fs::write(&file, object.to_string())?;
+        f.cluster.kubectl(&["apply", "-f", &file.display().to_string()])?;
+        if established {
+            let named = format!("crd/{NVIDIAS_CRD}");
+            f.cluster.kubectl(&["wait", "--for=condition=Established", &named, "--timeout=30s"])?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the command reads the objects of NVIDIA's operator, which is not installed here.
+fn import(f: &Fixture, user: &User) -> Result<()> {
+    let imported = create_nvidias_objects(f, user.folder.path()).and_then(|()| user.run(&["import"]));
+    f.cluster.kubectl(&["delete", "crd", NVIDIAS_CRD, "--ignore-not-found"])?;
+    let (code, policy) = imported?;
+    ensure!(code == Some(0) && policy.contains("version: 580.173.02"), "{policy}");
+    Ok(())
+}
+
 #[test]
 fn kubectl_gpu_fleet_needs_only_the_rights_of_its_role() {
     test(async |f| {
         let user = User::new(&f)?;
         f.apply(&format!("{{defaults: {{driver: {{env: [{{name: API_TOKEN, value: {CANARY}}}]}}}}}}")).await?;
-        let outcome = use_all_commands(&f, &user).await;
+        let outcome = use_all_commands(&f, &user).await.and_then(|()| import(&f, &user));
         f.cluster.kubectl(&["delete", "clusterrolebinding", &f.users()])?;
         outcome
     });

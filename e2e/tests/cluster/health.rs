@@ -3,7 +3,7 @@
 
 mod faulty_gpu;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use cluster::standin::Gpu;
 use gpu_operator_crd::{
     Phase,
@@ -17,8 +17,9 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 use test_support::faults::{Fault, Faults};
 
-use self::faulty_gpu::{FAST, reason};
-use crate::support::{GPUS, READY, SHOWN, alone, long_test, test, test_beside_the_operator};
+pub use self::faulty_gpu::FAST;
+use self::faulty_gpu::reason;
+use crate::support::{Fixture, GPUS, READY, SHOWN, alone, long_test, test, test_beside_the_operator};
 
 #[test]
 fn each_fault_of_a_gpu_is_reported_everywhere_until_it_is_gone() {
@@ -153,37 +154,25 @@ fn a_gpu_that_the_plugin_withholds_is_restored() {
     });
 }
 
-#[test]
-fn a_fault_without_an_operator_is_reported_once_it_is_back() {
-    alone(async |f| {
-        let faults = Faults::read();
-        f.apply(FAST).await?;
-        f.wait_until_ready().await?;
-        let scale = |replicas: u32| {
-            let replicas = format!("--replicas={replicas}");
-            f.cluster.kubectl(&["scale", "deployment/nodestack-gpu-operator", "-n", f.cluster.namespace(), &replicas])
-        };
-        scale(0)?;
-        let outcome = async {
-            let gone = [
-                "wait",
-                "--for=delete",
-                "pods",
-                "-l",
-                "app.kubernetes.io/name=nodestack-gpu-operator",
-                "--timeout=60s",
-            ];
-            f.cluster.kubectl(&[&gone[..], &["-n", f.cluster.namespace()]].concat())?;
-            let fault = faults.named("has bad SRAM");
-            f.set_faults(&fault.device)?;
-            f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await?;
-            f.wait_for_probe_metrics(HealthState::Unhealthy).await
-        }
-        .await;
-        scale(1)?;
-        outcome?;
-        f.wait_until_reported(HealthState::Unhealthy, 1).await
-    });
+/// Ends the operator, waits until a fault is reported without it, and starts it again.
+pub async fn a_fault_is_reported_without_an_operator(f: &Fixture) -> Result<()> {
+    let scale = |replicas: u32| {
+        let replicas = format!("--replicas={replicas}");
+        f.cluster.kubectl(&["scale", "deployment/nodestack-gpu-operator", "-n", f.cluster.namespace(), &replicas])
+    };
+    scale(0)?;
+    let outcome = async {
+        let gone =
+            ["wait", "--for=delete", "pods", "-l", "app.kubernetes.io/name=nodestack-gpu-operator", "--timeout=5m"];
+        f.cluster.kubectl(&[&gone[..], &["-n", f.cluster.namespace()]].concat())?;
+        f.set_faults(&Faults::read().named("has bad SRAM").device)?;
+        f.wait_for_health("an unhealthy GPU", |health| health.state == HealthState::Unhealthy).await?;
+        f.wait_for_probe_metrics(HealthState::Unhealthy).await
+    }
+    .await;
+    scale(1)?;
+    outcome?;
+    f.wait_until_reported(HealthState::Unhealthy, 1).await
 }
 
 #[test]

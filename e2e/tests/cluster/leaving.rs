@@ -88,7 +88,7 @@ fn a_lost_selector_or_policy_does_not_affect_running_pods() {
         ensure!(f.status().await?.waits_on == [pod], "{:?}", f.status().await?.waits_on);
         ensure!(identity(&f.operand(Stage::Driver).await?) == driver, "the driver's pod was recreated");
         f.cluster.kubectl(&["delete", "pod", "training", "-n", &f.users()])?;
-        f.cluster.kubectl(&["wait", "--for=delete", "clustergpupolicy", &successor.policy, "--timeout=90s"])?;
+        f.cluster.kubectl(&["wait", "--for=delete", "clustergpupolicy", &successor.policy, "--timeout=5m"])?;
         ensure!(f.operators_labels(&[]).await?.is_empty(), "{:?}", f.operators_labels(&[]).await?);
         Ok(())
     });

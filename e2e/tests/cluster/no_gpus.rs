@@ -21,7 +21,7 @@ fn uninstall(f: &Fixture) -> Result<()> {
 
 /// Checks that the chart's own test passes, although only detectors run.
 fn works(f: &Fixture, nodes: usize) -> Result<()> {
-    helm(f, "test", &["--timeout", "2m"])?;
+    helm(f, "test", &["--timeout", "5m"])?;
     let pods = |label| f.cluster.kubectl(&["get", "pods", "-n", f.cluster.namespace(), "-l", label, "-o", "name"]);
     ensure!(pods(DETECTOR_PODS)?.lines().count() == nodes && pods(PROBE_PODS)?.is_empty());
     let found = f.cluster.kubectl(&["get", "gpunodes", "-o", "name"])?;
@@ -44,7 +44,7 @@ fn the_chart_works_in_a_cluster_without_gpus() {
         // With policies: Delete, Helm keeps nothing when the release is uninstalled.
         let changed =
             "detector.interval=3s,detector.updateStrategy.rollingUpdate.maxUnavailable=100%,uninstall.policies=Delete";
-        helm(f, "upgrade", &[&chart, "--values", &values, "--set", changed, "--wait", "--timeout", "2m"])?;
+        helm(f, "upgrade", &[&chart, "--values", &values, "--set", changed, "--wait", "--timeout", "5m"])?;
         // A pod of the former version may still be terminating.
         eventually(READY, "a working upgrade", || async { works(f, fixtures.len()) }).await?;
         uninstall(f)?;

@@ -8,12 +8,14 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use cluster::node::{real_node::RealNode, runtime::Runtime};
 use cluster_client::handle::Cluster;
 
-static STATE: Mutex<State> = Mutex::new(State { taken: Vec::new(), waiting: 0, long: 0 });
+static STATE: Mutex<State> = Mutex::new(State { taken: Vec::new(), clean: Vec::new(), waiting: 0, long: 0 });
 static CHANGED: Condvar = Condvar::new();
 
 struct State {
     /// The names of the nodes that are assigned to tests.
     taken: Vec<String>,
+    /// The names of those that no test has used since their clean start.
+    clean: Vec<String>,
     /// The number of tests that wait for one node.
     waiting: usize,
     /// The number of long tests among them.
@@ -22,6 +24,18 @@ struct State {
 
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns whether no test has used a node since its clean start.
+pub fn is_clean(node: &RealNode) -> bool {
+    state().clean.contains(&node.name())
+}
+
+/// Records a node's clean start, or that a test uses it.
+pub fn set_clean(node: &RealNode, is_clean: bool) {
+    let (clean, name) = (&mut state().clean, node.name());
+    clean.retain(|clean| *clean != name);
+    clean.extend(is_clean.then_some(name));
 }
 
 /// Nodes that are assigned to a test until this is dropped.

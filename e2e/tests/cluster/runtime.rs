@@ -24,7 +24,7 @@ fn configuration(f: &Fixture) -> Result<String> {
 /// Deletes the pods and the policy, and waits until the operands are gone.
 async fn remove(f: &Fixture) -> Result<()> {
     f.cluster.kubectl(&["delete", "pods", "--all", "-n", &f.users(), "--grace-period=1"])?;
-    f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=60s"])?;
+    f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=5m"])?;
     f.wait_for_no_operands().await
 }
 

@@ -42,7 +42,7 @@ impl Check<'_> {
         }))?;
         Api::<Job>::namespaced(f.cluster.client(), &f.users()).create(&PostParams::default(), &job).await?;
         let completes =
-            f.cluster.kubectl(&["wait", "--for=condition=Complete", "job/check", "-n", &f.users(), "--timeout=60s"]);
+            f.cluster.kubectl(&["wait", "--for=condition=Complete", "job/check", "-n", &f.users(), "--timeout=5m"]);
         let log = f.cluster.kubectl(&["logs", "job/check", "-n", &f.users()]);
         f.cluster.kubectl(&["delete", "job", "check", "-n", &f.users()])?;
         completes.with_context(|| format!("{log:?}"))?;

@@ -92,7 +92,7 @@ fn uninstalling_leaves_nothing_and_installing_again_works() {
 
         // The operator before the policies: the documented command removes what it created.
         serve(nodes, "Now").await?;
-        f.cluster.helm(&["test", f.cluster.release(), "--namespace", f.cluster.namespace(), "--timeout", "2m"])?;
+        f.cluster.helm(&["test", f.cluster.release(), "--namespace", f.cluster.namespace(), "--timeout", "5m"])?;
         uninstall(f, &["--no-hooks"])?;
         ensure!(!f.operands(Stage::Driver).await?.is_empty(), "the driver was removed with the operator");
         // As an update leaves the node that awaits its pods.
@@ -146,7 +146,7 @@ fn a_policy_without_any_pods_can_be_deleted() {
         ensure!(message.contains("use a version such as"), "the message does not name a version that works: {message}");
         f.wait_for_condition("Accepted", "False").await?;
         f.wait_until_settled(Duration::from_secs(2)).await?;
-        f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=20s"])?;
+        f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=5m"])?;
         ensure!(f.operators_labels(&[]).await?.is_empty());
         Ok(())
     });
@@ -171,7 +171,7 @@ fn third_party_daemon_sets_are_never_pruned() {
         sets.patch("third-party", &PatchParams::apply("test"), &Patch::Apply(third_party)).await?;
         f.apply("{}").await?;
         f.wait_until_ready().await?;
-        f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=60s"])?;
+        f.cluster.kubectl(&["delete", "clustergpupolicy", &f.policy, "--timeout=5m"])?;
         let exists = sets.get_opt("third-party").await?.is_some();
         f.cluster.kubectl(&[
             "delete",

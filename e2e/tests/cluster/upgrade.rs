@@ -50,7 +50,7 @@ fn upgrade(f: &Fixture, chart: &str, tag: &str) -> Result<()> {
     let set = format!("image.tag={tag},{}", at_once.join(","));
     let args = ["upgrade", "--install", release, chart, "--namespace", namespace, "--set", &set];
     let values = values.display().to_string();
-    f.cluster.helm(&[&args[..], &["--values", &values, "--wait", "--timeout", "2m"]].concat()).map(drop)
+    f.cluster.helm(&[&args[..], &["--values", &values, "--wait", "--timeout", "5m"]].concat()).map(drop)
 }
 
 /// Installs the older build with CRDs of a later schema revision.
@@ -74,7 +74,7 @@ fn to_new(f: &Fixture) -> Result<()> {
 
 /// Goes back to the older build, which the release had before.
 fn roll_back(f: &Fixture) -> Result<()> {
-    let args = ["rollback", f.cluster.release(), "--namespace", f.cluster.namespace(), "--wait", "--timeout", "2m"];
+    let args = ["rollback", f.cluster.release(), "--namespace", f.cluster.namespace(), "--wait", "--timeout", "5m"];
     f.cluster.helm(&args).map(drop)
 }
 

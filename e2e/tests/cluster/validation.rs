@@ -11,7 +11,7 @@ use kube::api::ListParams;
 use crate::support::{Fixture, GPUS, READY, long_test, test};
 
 /// The time limit until a full node continues without a test, normally after two minutes, on a slow machine.
-const SKIPPED: Duration = Duration::from_mins(5);
+const SKIPPED: Duration = Duration::from_mins(10);
 
 async fn tests(f: &Fixture) -> Result<Vec<Pod>> {
     f.pods_here(&format!("{}={}", keys::STAGE, keys::VALIDATION)).await

@@ -3,7 +3,7 @@
 //! are not ordered against each other.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fmt::Debug,
     pin::pin,
     sync::{Arc, Mutex},
@@ -12,11 +12,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use fleet::MEMBER_LABEL;
 use futures::StreamExt;
-use gpu_operator_crd::{
-    ClusterGpuPolicy, GpuNode, keys,
-    policy_status::{PoolStatus, Slot},
-    reason::Reason,
-};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, keys, policy_status::Slot};
 use harness::wait::eventually;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -36,8 +32,6 @@ use crate::support::{DEADLINE, Fixture, POLICY};
 pub struct State {
     /// The slots in the ledger of the policy, by node.
     pub slots: BTreeMap<String, Slot>,
-    /// The pools whose rollout is reported as halted.
-    pub halted: BTreeSet<String>,
     pub gpu_nodes: BTreeMap<String, Turn>,
     pub nodes: BTreeMap<String, Availability>,
 }
@@ -88,15 +82,10 @@ impl Recorded for ClusterGpuPolicy {
     fn apply(&self, state: &mut State) {
         let Some(status) = &self.status else { return };
         state.slots = status.rollout.slots.iter().map(|slot| (slot.node.to_string(), slot.clone())).collect();
-        // A pool that halted with an earlier spec may go on with this one.
-        let is_observed = status.observed_generation == self.metadata.generation;
-        let halted = |pool: &&PoolStatus| is_observed && pool.reason() == Some(Reason::RolloutHalted);
-        state.halted = status.pools.iter().filter(halted).map(|pool| pool.name.to_string()).collect();
     }
 
     fn remove(&self, state: &mut State) {
         state.slots.clear();
-        state.halted.clear();
     }
 }
 

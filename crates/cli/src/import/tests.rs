@@ -267,7 +267,7 @@ async fn the_cluster_is_read_with_the_config_maps_of_its_objects() {
     api.forbid("clusterpolicies");
     let error = of_cluster(&api.client()).await.unwrap_err().to_string();
     assert!(
-        error.starts_with("the right to list clusterpolicies.nvidia.com is missing; let an administrator"),
+        error.starts_with("the right to list clusterpolicies.nvidia.com is missing; bind the ClusterRole"),
         "{error}"
     );
 }

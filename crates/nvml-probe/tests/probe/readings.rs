@@ -97,6 +97,12 @@ async fn a_value_that_a_card_does_not_support_is_absent() {
     let memory = ["/memoryTotalBytes", "/memoryUsedBytes"];
     let of_its_slot = ["/pcie/generation", "/pcie/maxGeneration", "/pcie/maxWidth", "/pcie/width"];
     assert_eq!(there, [&["/computeMode"], &memory[..], &of_its_slot, &["/persistence", "/processes"]].concat());
+
+    // A GB10, which uses the processor's memory.
+    serve(&asked, &json!({"pciDeviceId": "0x2E1210DE"}));
+    let gpu = asked.inventory().await.gpus.remove(0);
+    assert_eq!((gpu.memory_mib, gpu.readings.memory_total_bytes), (None, None));
+    assert_eq!(gpu.compute_capability.as_deref(), Some("12.1"));
 }
 
 #[tokio::test]

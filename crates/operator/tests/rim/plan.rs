@@ -1,4 +1,4 @@
-//! `gpu-operator plan` on a cluster: what it reads, and that it writes nothing.
+//! `kubectl gpu-fleet plan` on a cluster: what it reads, and that it writes nothing.
 
 use std::{fs, path::PathBuf, time::Duration};
 

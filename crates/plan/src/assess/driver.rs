@@ -209,8 +209,11 @@ fn runs_init(pod: &PodFacts, name: &str) -> bool {
 pub fn against_driver(member: &Member<'_>, clock: &Clock) -> Option<Note> {
     let facts = &member.report?.driver;
     let pod = member.pod(Stage::Driver);
-    if !has_nvidias_container(member) || member.rollout().is_some() {
+    if member.rollout().is_some() {
         return None;
+    }
+    if !has_nvidias_container(member) {
+        return left_behind(member);
     }
     // Until a plugin has found the driver, nothing is lost: a container that has just started is still creating its root, and
     // the probe may see the module before kubelet reports that the container runs.
@@ -235,6 +238,19 @@ pub fn against_driver(member: &Member<'_>, clock: &Clock) -> Option<Note> {
         _ => format!("{lacks}; no GPU pod can start: delete pod {} to recreate the driver's root", pod.name),
     };
     Some(Note::new(reason, message))
+}
+
+/// For the driver of a third party whose container has ended while it was in use, before this operator's is installed.
+fn left_behind(member: &Member<'_>) -> Option<Note> {
+    let facts = &member.report?.driver;
+    let loaded = facts.loaded.as_deref().filter(|_| facts.container_ran && facts.installed.is_empty())?;
+    let is_due = member.have.driver.is_none() && matches!(member.driver(), Some(DriverChoice::Container { .. }));
+    is_due.then(|| {
+        let message = format!(
+            "driver {loaded} is loaded, but its libraries are gone with the container that installed it; running GPU pods keep their GPUs, but no other GPU pod can start on this node until this operator has installed the driver"
+        );
+        Note::new(Reason::DriverDown, message)
+    })
 }
 
 /// Whether the driver's container of another revision still runs, and the device plugin was started after it.

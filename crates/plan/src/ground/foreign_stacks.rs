@@ -10,7 +10,7 @@ use std::{
 
 use gpu_operator_crd::{NodeName, policy::Stage};
 
-use crate::world::{ForeignPart, ForeignPod, ForeignSet, World};
+use crate::world::{ForeignPart, ForeignPod, ForeignSet, NodeFacts, World};
 
 /// The namespace whose objects are trusted: only administrators of the cluster may create any there.
 const TRUSTED: &str = "kube-system";
@@ -59,6 +59,16 @@ impl<'w> ForeignStacks<'w> {
     /// Returns the first driver pod on a node that belongs to no DaemonSet.
     pub fn driver_pod(&self, node: &NodeName) -> Option<&'w ForeignPod> {
         self.pods_on(node).map(Arc::as_ref).find(|pod| pod.set.is_none())
+    }
+
+    /// Returns a driver pod that is still on a node although no DaemonSet of a driver reaches the node any more. Until it has ended, the
+    /// driver is its own.
+    pub fn ending_driver_pod(&self, node: &NodeFacts) -> Option<&'w ForeignPod> {
+        let stays = |pod: &ForeignPod| {
+            let set = format!("{}/{}", pod.namespace, pod.set.as_deref().unwrap_or_default());
+            self.sets.get(set.as_str()).is_some_and(|set| set.reaches(node))
+        };
+        self.pods_on(&node.name).map(Arc::as_ref).find(|pod| pod.is_driver && pod.set.is_some() && !stays(pod))
     }
 
     /// Whether a DRA driver allocates a node's GPUs.

@@ -54,17 +54,25 @@ pub struct ThirdParty {
 enum Kind {
     DaemonSet,
     Pod,
+    /// A pod whose DaemonSet no longer reaches the node.
+    EndingPod,
     /// A device plugin that neither this operator nor a known DaemonSet has placed.
     Unnamed,
     /// A DRA driver that is known only by its slices of GPUs.
     DraDriver,
 }
 
+impl ThirdParty {
+    fn is_pod(&self) -> bool {
+        matches!(self.kind, Kind::Pod | Kind::EndingPod)
+    }
+}
+
 impl std::fmt::Display for ThirdParty {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.kind {
             Kind::DaemonSet => write!(f, "DaemonSet {}", self.set),
-            Kind::Pod => write!(f, "pod {}", self.set),
+            Kind::Pod | Kind::EndingPod => write!(f, "pod {}", self.set),
             Kind::Unnamed => f.write_str(&self.set),
             Kind::DraDriver => write!(f, "DRA driver {}", self.set),
         }
@@ -165,17 +173,22 @@ impl ExternalStack {
         foreign
     }
 
-    /// Adds a pod that installs a driver on the node, if no DaemonSet does.
+    /// Adds a pod that installs a driver on the node, if no DaemonSet does. One that is ending delays a takeover: its container is the
+    /// driver's until then, and takes the libraries with it.
     fn add_pod(&mut self, stacks: &ForeignStacks<'_>, node: &NodeFacts, have: &StageRevisions) {
-        let first = stacks.driver_pod(&node.name);
-        let Some(pod) = first.filter(|_| !self.stages.contains_key(&Stage::Driver)) else { return };
+        let alone = stacks.driver_pod(&node.name).map(|pod| (pod, Kind::Pod));
+        let ending = || Some((stacks.ending_driver_pod(node).filter(|_| self.take_over)?, Kind::EndingPod));
+        let first = alone.or_else(ending);
+        let Some((pod, kind)) = first.filter(|_| !self.stages.contains_key(&Stage::Driver)) else { return };
+        let removal_command =
+            if kind == Kind::Pod { pod.removal_command() } else { "wait until it has ended".to_owned() };
         // What this operator installed first stays complete.
         let stages = if *have == StageRevisions::default() { &BESIDE_A_POD[..] } else { &[Stage::Driver] };
         for stage in stages {
             self.stages.entry(*stage).or_insert_with(|| ThirdParty {
                 set: format!("{}/{}", pod.namespace, pod.name),
-                kind: Kind::Pod,
-                removal_command: Some(pod.removal_command()),
+                kind,
+                removal_command: Some(removal_command.clone()),
                 beside_managed: have.get(*stage).is_some(),
                 by_claims: false,
             });
@@ -243,7 +256,7 @@ impl ExternalStack {
         let owners = Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.third_party(stage)?)));
         // A DaemonSet is recreated by an upgrade; a deleted pod is not.
         let owners =
-            owners.filter(|(_, owner)| owner.kind != Kind::Pod && !(owner.kind == Kind::Unnamed && self.is_unproven()));
+            owners.filter(|(_, owner)| !owner.is_pod() && !(owner.kind == Kind::Unnamed && self.is_unproven()));
         let name = |stage: Stage, owner: &ThirdParty| if owner.by_claims { keys::DRA_DRIVER } else { stage.as_str() };
         owners.map(|(stage, owner)| (name(stage, owner).to_owned(), owner.set.clone())).collect()
     }
@@ -271,13 +284,14 @@ impl ExternalStack {
             Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.third_party(stage)?))).collect();
         let plugin_alone = owners.iter().all(|(stage, _)| *stage == Stage::DevicePlugin);
         let reason = if plugin_alone { Reason::ForeignDevicePlugin } else { Reason::ForeignStack };
-        let pod = owners.iter().find(|(_, owner)| owner.kind == Kind::Pod).map(|(_, owner)| {
+        let pod = owners.iter().find(|(_, owner)| owner.is_pod()).map(|(_, owner)| {
             let removal_command = owner.removal_command.as_deref().unwrap_or_default();
+            let why = if owner.kind == Kind::Pod { "belongs to no DaemonSet" } else { "has not ended yet" };
             format!(
-                "{owner} installs an NVIDIA driver on this node and belongs to no DaemonSet, so this operator installs nothing here; {removal_command} to let this operator install the node's GPU stack"
+                "{owner} installs an NVIDIA driver on this node and {why}, so this operator installs nothing here; {removal_command} to let this operator install the node's GPU stack"
             )
         });
-        let of_sets = owners.iter().filter(|(_, owner)| owner.kind != Kind::Pod);
+        let of_sets = owners.iter().filter(|(_, owner)| !owner.is_pod());
         let notes = of_sets.map(|(stage, owner)| match &owner.removal_command {
             Some(removal_command) if self.take_over => {
                 format!("this operator takes over the {} once {owner} is gone from the node: {removal_command}", stage.title())
@@ -314,7 +328,7 @@ impl ExternalStack {
     pub fn awaited(&self, stage: Stage) -> Option<String> {
         let owner = self.third_party(stage)?;
         Some(match &owner.removal_command {
-            Some(removal_command) if owner.kind == Kind::Pod => format!(
+            Some(removal_command) if owner.is_pod() => format!(
                 "{owner} installs an NVIDIA driver on this node, so this operator installs nothing here; {removal_command} to let this operator install the node's GPU stack"
             ),
             Some(_) if owner.kind == Kind::Unnamed => format!("{owner} serves this node ({})", self.candidates()),

@@ -54,6 +54,8 @@ pub struct ForeignPod {
     pub name: String,
     /// The DaemonSet that it belongs to, in the same namespace; without one it installs a driver.
     pub set: Option<String>,
+    /// Whether it installs a driver.
+    pub is_driver: bool,
     /// Whether a privileged container of it mounts a directory of the host.
     pub is_privileged: bool,
     /// Whether it belongs to a device plugin, of GPUs or of anything else: it mounts kubelet's directory of their sockets.
@@ -78,17 +80,17 @@ impl ForeignPod {
         let set = set.map(|owner| clipped(&owner.name, MAX_NAME).to_owned());
         let is_privileged = spec.mounts(true).any(|(path, _)| path.is_some());
         let is_device_plugin = spec.mounts_any(&[DEVICE_PLUGINS]);
-        let is_evidence = if let Some(set) = &set {
+        let is_labelled = pod.labels().get(COMPONENT.0).is_some_and(|component| component == COMPONENT.1);
+        let is_driver =
+            is_labelled && is_privileged || spec.mounts(true).any(|(path, mount)| is_of_driver(path, mount));
+        let is_evidence = set.as_ref().map_or(is_driver, |set| {
             is_device_plugin || (is_privileged || spec.mounts_any(&SOCKET_FOLDERS)) && mentions_nvidia(pod, set)
-        } else {
-            let is_labelled = pod.labels().get(COMPONENT.0).is_some_and(|component| component == COMPONENT.1);
-            let mut mounts = spec.mounts(true);
-            is_labelled && is_privileged || mounts.any(|(path, mount)| is_of_driver(path, mount))
-        };
+        });
         is_evidence.then(|| Self {
             namespace: pod.namespace().unwrap_or_default(),
             name: pod.name_any(),
             set,
+            is_driver,
             is_privileged,
             is_device_plugin,
         })

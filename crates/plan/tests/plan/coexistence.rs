@@ -1,7 +1,7 @@
 //! Coexistence: third-party GPU stacks are recognized per node, left unchanged and reported; one field takes them over.
 
 use crate::sim::Sim;
-use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason};
+use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::InstalledDriver};
 use test_support::planned::Planned;
 
 const TAKE_OVER: &str = "{defaults: {foreignStack: TakeOver}}";
@@ -39,7 +39,7 @@ pub(crate) fn label(sim: &mut Sim, node: &str, key: &str) {
 }
 
 /// Returns the stages of this operator that a node's labels select.
-fn managed_stages(sim: &Sim, node: &str) -> Vec<Stage> {
+pub(crate) fn managed_stages(sim: &Sim, node: &str) -> Vec<Stage> {
     Stage::ALL.into_iter().filter(|stage| sim.node(node).labels.contains_key(stage.key())).collect()
 }
 
@@ -142,11 +142,7 @@ fn nvidias_operator_keeps_its_nodes_until_a_takeover_by_stage() {
         label(&mut sim, "third-party", &format!("nvidia.com/gpu.deploy.{what}"));
     }
     sim.report("third-party").driver.loaded = Some("580.1.1".into());
-    let root = gpu_operator_crd::report::InstalledDriver {
-        root: "/run/nvidia/driver".into(),
-        version: "580.1.1".into(),
-        ..Default::default()
-    };
+    let root = InstalledDriver { root: "/run/nvidia/driver".into(), version: "580.1.1".into(), ..Default::default() };
     sim.report("third-party").driver.installed.push(root);
     sim.settle();
     assert!(managed_stages(&sim, "third-party").is_empty());
@@ -306,10 +302,10 @@ fn no_operand_starts_beside_a_driver_pod_without_a_daemon_set() {
             let driver = &mut sim.report("third-party").driver;
             driver.loaded = Some("580.1.1".into());
             driver.container_ran = true;
-            driver.installed.push(gpu_operator_crd::report::InstalledDriver {
+            driver.installed.push(InstalledDriver {
                 root: "/run/nvidia/driver".into(),
                 version: "580.1.1".into(),
-                ..gpu_operator_crd::report::InstalledDriver::default()
+                ..InstalledDriver::default()
             });
             if busy {
                 sim.gpu_pods.insert("third-party".into(), vec!["team/train".into()]);

@@ -63,6 +63,7 @@ mod sources;
 mod startup;
 mod states;
 mod stray_labels;
+mod takeover;
 mod toolkit;
 mod trust;
 mod truth;

@@ -134,7 +134,7 @@ pub fn remove(paths: &Paths, node: NodeId) -> Result<()> {
     for hierarchy in hierarchies() {
         let group = hierarchy.of_node(paths, node);
         if group.exists() {
-            poll("the removal of the node's control groups", Duration::from_secs(20), || {
+            poll("the removal of the node's control groups", Duration::from_mins(3), || {
                 Ok(remove_tree(&group).map_err(|error| error.to_string()))
             })?;
         }

@@ -55,7 +55,7 @@ pub fn boot(paths: &Paths, state: &State, id: NodeId) -> Result<()> {
     let process = output(start.arg(network::holder(paths)?.to_string()))?;
     let (records, init) = (records(paths), record(INIT, id));
     records.record(&init, process.trim().parse()?).with_context(|| log_tail(paths, &init))?;
-    poll("the node's root", Duration::from_secs(20), || {
+    poll("the node's root", Duration::from_mins(3), || {
         if records.alive(&init).is_none() {
             bail!(log_tail(paths, &init));
         }
@@ -67,7 +67,7 @@ pub fn boot(paths: &Paths, state: &State, id: NodeId) -> Result<()> {
 /// Waits until containerd answers, and the node's runtime listens.
 fn wait_for_runtime(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
     let socket = Runtime::of(node).socket();
-    let answer = poll("the container runtime", Duration::from_secs(30), || {
+    let answer = poll("the container runtime", Duration::from_mins(3), || {
         let answers = exec(paths, state, node, &["ctr", "version"])
             .and_then(|_| exec(paths, state, node, &["test", "-S", socket]));
         Ok(answers.map(drop).map_err(|error| error.to_string()))
@@ -82,7 +82,7 @@ pub fn start_kubelet(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
 
 /// Waits until a node is Ready.
 pub fn wait_ready(paths: &Paths, node: NodeId) -> Result<()> {
-    poll("the node's readiness", Duration::from_secs(90), || {
+    poll("the node's readiness", Duration::from_mins(3), || {
         check_running(paths, node, KUBELET)?;
         Ok(check_ready(paths, node).map_err(|error| error.to_string()))
     })
@@ -150,7 +150,7 @@ pub fn restart_kubelet(paths: &Paths, state: &State, node: NodeId) -> Result<()>
 fn start_kubelet_again(paths: &Paths, state: &State, node: NodeId) -> Result<()> {
     start_kubelet(paths, state, node)?;
     let name = record(KUBELET, node);
-    let serves = poll("kubelet's port", Duration::from_mins(1), || {
+    let serves = poll("kubelet's port", Duration::from_mins(3), || {
         if records(paths).alive(&name).is_none() {
             start_kubelet(paths, state, node)?;
         }
@@ -176,7 +176,7 @@ pub fn restart_containerd(paths: &Paths, state: &State, node: NodeId) -> Result<
     let before = containerd_starts(paths, state, node)?;
     let last = before.last().context("containerd has not been started yet")?;
     exec(paths, state, node, &["kill", last])?;
-    poll("containerd's start", Duration::from_secs(30), || {
+    poll("containerd's start", Duration::from_mins(3), || {
         let now = containerd_starts(paths, state, node)?;
         Ok(if now.len() > before.len() { Ok(()) } else { Err("not restarted yet".into()) })
     })?;

@@ -1,5 +1,5 @@
-//! What updates disturb: for each mode of `rollout.gpuPods`, what the plan would do to a node in use. Every cell is what `gpu-operator plan`
-//! forecasts for a node of the simulator.
+//! What updates disturb: for each mode of `rollout.gpuPods`, what the plan would do to a node in use. Every cell is what `kubectl gpu-fleet
+//! plan` forecasts for a node of the simulator.
 
 use std::collections::BTreeMap;
 

@@ -27,6 +27,8 @@ pub struct Model {
     pub mig: Option<MigParts>,
     /// Whether two of them share a board.
     pub twin: bool,
+    /// Whether its memory is the processor's, so that NVML reports no size of it.
+    pub unified: bool,
 }
 
 /// The NVLinks of a model.
@@ -81,13 +83,21 @@ const fn card(brand: u32, capability: (i32, i32), multiprocessors: u32, pcie_gen
         fabric: false,
         mig: None,
         twin: false,
+        unified: false,
     }
 }
 
 const A100: Model = Model { mig: Some(A100_PARTS), ..card(brand::NVIDIA, (8, 0), 108, 4, 131_072) };
 
+const B200: Model = Model {
+    nvlinks: NvLinks::HiddenSwitch(18),
+    fabric: true,
+    mig: Some(B200_PARTS),
+    ..card(brand::NVIDIA, (10, 0), 148, 5, 262_144)
+};
+
 /// By PCI device id.
-const MODELS: [(u16, Model); 10] = [
+const MODELS: [(u16, Model); 12] = [
     // Tesla K80
     (0x102d, Model { twin: true, ..card(brand::TESLA, (3, 7), 13, 3, 16_384) }),
     // Quadro K620
@@ -115,15 +125,11 @@ const MODELS: [(u16, Model); 10] = [
     // L40S
     (0x26b9, card(brand::NVIDIA, (8, 9), 142, 4, 65_536)),
     // B200
-    (
-        0x2901,
-        Model {
-            nvlinks: NvLinks::HiddenSwitch(18),
-            fabric: true,
-            mig: Some(B200_PARTS),
-            ..card(brand::NVIDIA, (10, 0), 148, 5, 262_144)
-        },
-    ),
+    (0x2901, B200),
+    // GB200
+    (0x2941, Model { multiprocessors: 152, ..B200 }),
+    // GB10
+    (0x2e12, Model { unified: true, ..card(brand::NVIDIA, (12, 1), 48, 5, 0) }),
 ];
 
 impl Model {

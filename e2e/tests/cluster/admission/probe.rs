@@ -9,7 +9,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{account, account_of_pod, denied, gpu_node};
+use super::{account, account_of_pod, denied, enforced::a_deleted_binding_is_shown, gpu_node};
 use crate::support::{Fixture, PROBE_PODS, READY, test};
 
 /// The probe's service account.
@@ -82,6 +82,8 @@ fn the_probe_can_write_only_its_own_report() {
             api.patch_status(own, &apply, &Patch::Apply(report("from the test"))).await?;
             Ok(())
         })
-        .await
+        .await?;
+        // Here, because no other test needs the binding.
+        a_deleted_binding_is_shown(&f).await
     });
 }

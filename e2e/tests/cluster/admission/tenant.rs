@@ -48,7 +48,7 @@ async fn attack(f: &Fixture) -> Result<()> {
     let restricted = json!({"name": "main", "image": image, "args": ["hold"], "securityContext": drop});
     apply(f, &claimed(node, &restricted))?;
     // Its pods run on the node and have all names and labels, but nothing of the host.
-    f.cluster.kubectl(&["rollout", "status", "daemonset/nvidia-driver-daemonset", "-n", TENANT, "--timeout=60s"])?;
+    f.cluster.kubectl(&["rollout", "status", "daemonset/nvidia-driver-daemonset", "-n", TENANT, "--timeout=5m"])?;
     let privileged = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "root", "namespace": TENANT},
         "spec": {"containers": [{"name": "main", "image": image, "securityContext": {"privileged": true}}]}});
     for (what, outcome) in [
@@ -80,7 +80,7 @@ fn a_tenant_with_edit_cannot_stop_the_stack_of_a_node() {
         let account = format!("--serviceaccount={TENANT}:{TENANT}");
         kubectl(&["create", "rolebinding", TENANT, "-n", TENANT, "--clusterrole=edit", &account])?;
         let outcome = attack(&f).await;
-        kubectl(&["delete", "namespace", TENANT, "--timeout=60s"])?;
+        kubectl(&["delete", "namespace", TENANT, "--timeout=5m"])?;
         outcome
     });
 }

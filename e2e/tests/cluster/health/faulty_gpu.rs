@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use crate::support::{Fixture, GPUS, SHOWN};
 
 /// One reading per second, and one is enough, so that the whole table takes only minutes.
-pub(super) const FAST: &str = "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGPUs: 7}}";
+pub const FAST: &str = "{health: {interval: 1s, confirmIntervals: 1, cleanIntervals: 1, minHealthyGPUs: 7}}";
 /// The index of the GPU with the faults.
 pub(super) const FAULTY: usize = 3;
 

@@ -1,5 +1,7 @@
 //! A clean start, and the GPUs and drivers of the machine.
 
+use std::fmt::Debug;
+
 use anyhow::{Context, Result, bail, ensure};
 use cluster::{
     node::{
@@ -9,53 +11,47 @@ use cluster::{
     standin::{DriverMode, Gpu},
 };
 use cluster_client::handle::Cluster;
-use gpu_operator_crd::{GpuNodeStatus, keys, reason::Reason};
+use gpu_operator_crd::{GpuNode, GpuNodeStatus, keys, reason::Reason};
 use gpu_operator_plan::catalogue::Catalogue;
 use harness::wait::eventually;
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    batch::v1::Job,
+    core::v1::{Namespace, Node, Pod},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 use super::{Fixture, GPUS, READY};
-
-/// Arguments of `kubectl delete` for objects that may not exist.
-const GONE: [&str; 2] = ["--ignore-not-found", "--timeout=60s"];
 
 impl Fixture {
     /// Resets the node: the chart is installed, no policy selects the node, it has no operands and no driver, and it
     /// has eight GPUs.
     pub(super) async fn clean(cluster: &Cluster, host: RealNode) -> Result<Self> {
-        let policy = host.name().replace("gpu-node", "fleet");
-        let fixture = Self { cluster: cluster.clone(), host, policy };
+        let fixture = Self::on(cluster, host);
         let (cluster, node, users) = (&fixture.cluster, &fixture.host.name(), &fixture.users());
         let standin = fixture.host.standin();
         fixture.host.start_kubelet()?;
         standin.set_driver_mode(&DriverMode::Ok)?;
         standin.set_other_references(0)?;
         standin.plug(&Gpu::h100(GPUS))?;
-        if cluster.kubectl(&["get", "namespace", users]).is_err() {
-            cluster.kubectl(&["create", "namespace", users])?;
-        }
-        // Deleted before the policy, because they keep its driver from being unloaded.
-        // What creates pods again goes first.
-        let workloads = "deployments,jobs,poddisruptionbudgets,pods";
-        cluster.kubectl(&["delete", workloads, "--all", "--namespace", users, "--grace-period=1", "--timeout=60s"])?;
-        // The policy of the installation example does not have the node in its name, and its nodes leave after a minute.
-        let (successor, example) = (fixture.successor().policy, "fleet");
-        let policies = [fixture.policy.as_str(), &successor, example];
-        let at_once = r#"{"spec": {"deletionPolicy": "Now"}}"#;
-        let patched = cluster.kubectl(&["patch", "clustergpupolicy", example, "--type=merge", "--patch", at_once]);
-        // It seldom exists, and the clean start of another node may delete it at any time.
-        if let Err(error) = patched
-            && !format!("{error:#}").contains("(NotFound)")
-        {
-            return Err(error);
-        }
-        cluster.kubectl(&[&["delete", "clustergpupolicies"], &policies[..], &GONE].concat())?;
-        cluster.kubectl(&["label", "node", node, &format!("{}-", keys::MANAGED)])?;
+        fixture.delete_workloads(users).await?;
+        fixture.delete_policies().await?;
+        let nodes = Api::<Node>::all(cluster.client());
+        let patch = async |patch: Value| nodes.patch(node, &PatchParams::default(), &Patch::Merge(patch)).await;
+        patch(json!({"metadata": {"labels": {keys::MANAGED: null}}})).await?;
         // If the driver is in use, its container ignores SIGTERM until the pod's grace period ends. The toolkit's pod is Docker's default
         // runtime, without which no container starts, and needs time to be replaced.
-        let grace = if fixture.host.runtime() == Runtime::Docker { "--grace-period=-1" } else { "--grace-period=1" };
-        let ended = [grace, "--wait=false", "--namespace", cluster.namespace(), "--selector", keys::STAGE];
-        let here = format!("--field-selector=spec.nodeName={node}");
-        cluster.kubectl(&[&["delete", "pods", &here], &ended[..]].concat())?;
+        let at_once = DeleteParams::default().grace_period(1);
+        let grace = if fixture.host.runtime() == Runtime::Docker { DeleteParams::default() } else { at_once };
+        for pod in fixture.pods_here(keys::STAGE).await? {
+            ignore_not_found(fixture.pods(cluster.namespace()).delete(&pod.name_any(), &grace).await)?;
+        }
         fixture.wait_for_no_operands().await?;
         // Kubelet removes the GPUs some seconds after the plugin's end.
         fixture.wait_for_allocatable(0, READY).await?;
@@ -66,7 +62,7 @@ impl Fixture {
             while mountpoint -q /run/nvidia/driver; do umount --lazy /run/nvidia/driver; done";
         fixture.host.exec(&["/bin/sh", "-ec", leftovers])?;
         standin.reset_loads()?;
-        cluster.kubectl(&["uncordon", node])?;
+        patch(json!({"spec": {"unschedulable": null}})).await?;
         fixture.forget().await?;
         let report = fixture.status().await?.report.context("no report")?;
         if report.gpus.iter().any(|gpu| !gpu.health.causes.is_empty()) {
@@ -78,13 +74,63 @@ impl Fixture {
         Ok(fixture)
     }
 
+    /// Deletes the pods of the test before, which keep its driver from being unloaded, and first what creates them again.
+    async fn delete_workloads(&self, namespace: &str) -> Result<()> {
+        async fn all<K>(api: Api<K>) -> Result<()>
+        where
+            K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+        {
+            api.delete_collection(&DeleteParams::background().grace_period(1), &ListParams::default()).await?;
+            Ok(())
+        }
+        let client = || self.cluster.client();
+        let namespaces = Api::<Namespace>::all(client());
+        if namespaces.get_opt(namespace).await?.is_none() {
+            let created = serde_json::from_value(json!({"metadata": {"name": namespace}}))?;
+            namespaces.create(&PostParams::default(), &created).await?;
+        }
+        all(Api::<Deployment>::namespaced(client(), namespace)).await?;
+        all(Api::<Job>::namespaced(client(), namespace)).await?;
+        all(Api::<PodDisruptionBudget>::namespaced(client(), namespace)).await?;
+        let pods = Api::<Pod>::namespaced(client(), namespace);
+        eventually(READY, "the end of the earlier pods", || async {
+            all(pods.clone()).await?;
+            let left = pods.list_metadata(&ListParams::default()).await?.items;
+            ensure!(left.is_empty(), "{:?}", left.iter().map(ResourceExt::name_any).collect::<Vec<_>>());
+            Ok(())
+        })
+        .await
+    }
+
+    /// Deletes the policies that selected the node.
+    async fn delete_policies(&self) -> Result<()> {
+        let policies = self.policies();
+        // The policy of the installation example does not have the node in its name, and its nodes leave after a minute.
+        let (successor, example) = (self.successor().policy, "fleet");
+        let at_once = Patch::Merge(json!({"spec": {"deletionPolicy": "Now"}}));
+        // It seldom exists, and the clean start of another node may delete it at any time.
+        ignore_not_found(policies.patch(example, &PatchParams::default(), &at_once).await)?;
+        let names = [self.policy.as_str(), &successor, example];
+        for name in names {
+            ignore_not_found(policies.delete(name, &DeleteParams::default()).await)?;
+        }
+        eventually(READY, "the end of the earlier policies", || async {
+            for name in names {
+                ensure!(policies.get_opt(name).await?.is_none(), "{name} exists");
+            }
+            Ok(())
+        })
+        .await
+    }
+
     /// Replaces the GpuNode by one without the history of other tests.
     ///
     /// The operator may still carry out a write that it planned for the former GpuNode: the Node's allocatable GPUs have just
     /// changed. The new GpuNode would then remember the former GPUs, so it is replaced again.
     async fn forget(&self) -> Result<()> {
-        let delete = || self.cluster.kubectl(&[&["delete", "gpunode", &self.host.name()], &GONE[..]].concat());
-        delete()?;
+        let (gpu_nodes, name) = (Api::<GpuNode>::all(self.cluster.client()), self.host.name());
+        let delete = async || ignore_not_found(gpu_nodes.delete(&name, &DeleteParams::default()).await);
+        delete().await?;
         eventually(READY, "the report and the status of a GpuNode without history", || async {
             let status = self.status().await?;
             let report = status.report.as_ref().context("no report")?;
@@ -92,7 +138,7 @@ impl Fixture {
             ensure!(status.reason() == Some(Reason::NoPolicy), "the operator has not seen the new GpuNode");
             let GpuNodeStatus { gpus, validation, .. } = status;
             if gpus.most_seen.is_some() || validation.is_some() {
-                delete()?;
+                delete().await?;
                 bail!("the new GpuNode got the history of the former one: {gpus:?}, {validation:?}");
             }
             Ok(())
@@ -132,5 +178,12 @@ impl Fixture {
             Ok(())
         })
         .await
+    }
+}
+
+fn ignore_not_found<T>(outcome: kube::Result<T>) -> Result<()> {
+    match outcome {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        outcome => Ok(outcome.map(drop)?),
     }
 }

@@ -50,7 +50,7 @@ pub fn test_beside_the_operator(body: impl AsyncFnOnce(Fixture) -> Result<()>) {
 
 fn test_with(need: impl FnOnce(&Cluster) -> Result<Need>, body: impl AsyncFnOnce(Fixture) -> Result<()>) {
     let take = |cluster: &Cluster| nodes::one(cluster, &need(cluster).expect("the requirements of the test"));
-    run(take, async |mut fixtures: Vec<Fixture>| body(fixtures.remove(0)).await);
+    run(take, async |mut fixtures: Vec<Fixture>| body(used(fixtures.remove(0))).await);
 }
 
 /// Runs a test on the node of the operator's pod while no other test runs: for tests that change or check cluster-wide
@@ -59,13 +59,19 @@ pub fn alone(body: impl AsyncFnOnce(Fixture) -> Result<()>) {
     run(nodes::all, async |mut fixtures: Vec<Fixture>| {
         let operators = fixtures[0].operators_node().await?;
         let own = fixtures.iter().position(|fixture| fixture.host.name() == operators).context("no such node")?;
-        body(fixtures.swap_remove(own)).await
+        body(used(fixtures.swap_remove(own))).await
     });
 }
 
 /// Runs a test on all nodes, while no other test runs.
 pub fn everywhere(body: impl AsyncFnOnce(Vec<Fixture>) -> Result<()>) {
-    run(nodes::all, body);
+    run(nodes::all, async |fixtures: Vec<Fixture>| body(fixtures.into_iter().map(used).collect()).await);
+}
+
+/// Records that a test uses a node.
+fn used(fixture: Fixture) -> Fixture {
+    nodes::set_clean(&fixture.host, false);
+    fixture
 }
 
 fn run(take: impl FnOnce(&Cluster) -> Hold, test: impl AsyncFnOnce(Vec<Fixture>) -> Result<()>) {
@@ -80,7 +86,14 @@ fn run(take: impl FnOnce(&Cluster) -> Hold, test: impl AsyncFnOnce(Vec<Fixture>)
         // Each as a task of its own: commands of kubectl block their thread.
         let clean = hold.nodes.iter().cloned().map(|host| {
             let cluster = cluster.clone();
-            tokio::spawn(async move { Fixture::clean(&cluster, host).await })
+            tokio::spawn(async move {
+                if nodes::is_clean(&host) {
+                    return Ok(Fixture::on(&cluster, host));
+                }
+                let fixture = Fixture::clean(&cluster, host).await?;
+                nodes::set_clean(&fixture.host, true);
+                anyhow::Ok(fixture)
+            })
         });
         let fixtures = futures::future::try_join_all(clean).await?;
         let fixtures = fixtures.into_iter().collect::<Result<_>>().context("a clean start")?;

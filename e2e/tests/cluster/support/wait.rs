@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use gpu_operator_common::quantity;
-use gpu_operator_crd::{GpuNodeStatus, Phase, keys, policy::Stage, reason::Reason};
+use gpu_operator_crd::{GpuNodeStatus, Phase, keys, reason::Reason};
 use harness::wait::eventually;
 use kube::ResourceExt;
 
@@ -14,7 +14,7 @@ impl Fixture {
     /// Reboots the node, and waits until it is Ready again.
     pub fn reboot(&self) -> Result<()> {
         self.host.reboot()?;
-        self.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &self.host.name(), "--timeout=60s"])?;
+        self.cluster.kubectl(&["wait", "--for=condition=Ready", "node", &self.host.name(), "--timeout=5m"])?;
         Ok(())
     }
 
@@ -115,10 +115,8 @@ impl Fixture {
     /// Waits until no operand is left.
     pub async fn wait_for_no_operands(&self) -> Result<()> {
         eventually(READY, "no operand pods", || async move {
-            for stage in Stage::ALL {
-                let left: Vec<_> = self.operands(stage).await?.iter().map(ResourceExt::name_any).collect();
-                ensure!(left.is_empty(), "{left:?}");
-            }
+            let left: Vec<_> = self.pods_here(keys::STAGE).await?.iter().map(ResourceExt::name_any).collect();
+            ensure!(left.is_empty(), "{left:?}");
             Ok(())
         })
         .await

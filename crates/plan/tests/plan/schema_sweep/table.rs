@@ -31,11 +31,15 @@ const SHA256: &str = "0f23456789abcdef0123456789abcdef0123456789abcdef0123456789
 const PINNED: &str = "{driver: {version: 580.173.02}}";
 const INSTALLED: &str = "the installer leaves the driver on the host, and Auto uses a driver of the host";
 const LAYOUT: &str = "{mig: {strategy: Mixed, layout: [{profiles: [{profile: 1g.20gb, count: 1}]}]}}";
-const DURING_UPDATES: &str = "it acts during updates; see budgets.rs, canary.rs and eviction.rs";
-const WHEN_UPDATES_BEGIN: &str = "it decides when updates begin; see windows.rs";
 const EVICTS: &str = "{rollout: {gpuPods: {mode: Evict}}}";
 const LIFTED: &str = "a startup taint that has been removed is not set again";
 const TESTED: &str = "{readiness: {validation: {mode: OnInstall}}}";
+
+/// Parts of a policy without an observable effect in a settled fleet, and why.
+const LATER: [(&str, &str); 2] = [
+    ("rollout.windows", "it decides when updates begin; see windows.rs"),
+    ("rollout", "it acts during updates; see budgets.rs, canary.rs and eviction.rs"),
+];
 
 /// The row with the longest path that matches a field applies; if there are several of them, each one applies.
 const ROWS: &[Row] = &[
@@ -186,44 +190,17 @@ const ROWS: &[Row] = &[
     },
     Row { at: "proxy.httpProxy", values: &["http://proxy.example.com:3128"], ..ANY },
     Row { at: "proxy.httpsProxy", values: &["http://proxy.example.com:3128"], ..ANY },
-    Row { at: "rollout.canary.nodes", values: &["1", "25%"], no_effect: Some(DURING_UPDATES), ..ANY },
-    Row {
-        at: "rollout.canary.soak",
-        values: &["1h", "20s"],
-        with: "{rollout: {canary: {nodes: 1}}}",
-        no_effect: Some(DURING_UPDATES),
-        ..ANY
-    },
-    Row { at: "rollout.onFailure", no_effect: Some(DURING_UPDATES), ..ANY },
-    Row { at: "rollout.gpuPods.mode", no_effect: Some(DURING_UPDATES), ..ANY },
-    Row {
-        at: "rollout.gpuPods.timeout",
-        values: &["4h", "20s"],
-        with: "{rollout: {gpuPods: {mode: Await}}}",
-        no_effect: Some(DURING_UPDATES),
-        ..ANY
-    },
-    Row { at: "rollout.gpuPods.barePods", with: EVICTS, no_effect: Some(DURING_UPDATES), ..ANY },
-    Row { at: "rollout.gpuPods.emptyDir", with: EVICTS, no_effect: Some(DURING_UPDATES), ..ANY },
-    Row {
-        at: "rollout.gpuPods.waitForJobs.matchLabels.{}",
-        values: &["a", "b"],
-        with: EVICTS,
-        no_effect: Some(DURING_UPDATES),
-        ..ANY
-    },
-    Row {
-        at: "rollout.gpuPods.waitForJobs.matchExpressions.[].key",
-        values: &["a", "b"],
-        with: EVICTS,
-        no_effect: Some(DURING_UPDATES),
-        ..ANY
-    },
+    Row { at: "rollout.canary.nodes", values: &["1", "25%"], ..ANY },
+    Row { at: "rollout.canary.soak", values: &["1h", "20s"], with: "{rollout: {canary: {nodes: 1}}}", ..ANY },
+    Row { at: "rollout.gpuPods.timeout", values: &["4h", "20s"], with: "{rollout: {gpuPods: {mode: Await}}}", ..ANY },
+    Row { at: "rollout.gpuPods.barePods", with: EVICTS, ..ANY },
+    Row { at: "rollout.gpuPods.emptyDir", with: EVICTS, ..ANY },
+    Row { at: "rollout.gpuPods.waitForJobs.matchLabels.{}", values: &["a", "b"], with: EVICTS, ..ANY },
+    Row { at: "rollout.gpuPods.waitForJobs.matchExpressions.[].key", values: &["a", "b"], with: EVICTS, ..ANY },
     Row {
         at: "rollout.gpuPods.waitForJobs.matchExpressions.[].operator",
         values: &["Exists", "DoesNotExist"],
         with: EVICTS,
-        no_effect: Some(DURING_UPDATES),
         ..ANY
     },
     Row {
@@ -231,32 +208,12 @@ const ROWS: &[Row] = &[
         values: &["a", "b"],
         with: "{rollout: {gpuPods: {mode: Evict, waitForJobs: {matchExpressions: [{operator: In}]}}}}",
         required: true,
-        no_effect: Some(DURING_UPDATES),
         ..ANY
     },
-    Row { at: "rollout.maxFailures", no_effect: Some(DURING_UPDATES), ..ANY },
-    Row { at: "rollout.maxParallel", no_effect: Some(DURING_UPDATES), ..ANY },
-    Row { at: "rollout.maxUnavailable", values: &["25%", "2"], no_effect: Some(DURING_UPDATES), ..ANY },
-    Row { at: "rollout.paused", no_effect: Some(DURING_UPDATES), ..ANY },
-    Row { at: "rollout.windows.[].days.[]", no_effect: Some(WHEN_UPDATES_BEGIN), ..ANY },
-    Row {
-        at: "rollout.windows.[].duration",
-        values: &["6h", "90m", "168h"],
-        no_effect: Some(WHEN_UPDATES_BEGIN),
-        ..ANY
-    },
-    Row {
-        at: "rollout.windows.[].start",
-        values: &["'22:00'", "'00:00'", "'23:59'"],
-        no_effect: Some(WHEN_UPDATES_BEGIN),
-        ..ANY
-    },
-    Row {
-        at: "rollout.windows.[].timeZone",
-        values: &["Europe/Berlin", "UTC"],
-        no_effect: Some(WHEN_UPDATES_BEGIN),
-        ..ANY
-    },
+    Row { at: "rollout.maxUnavailable", values: &["25%", "2"], ..ANY },
+    Row { at: "rollout.windows.[].duration", values: &["6h", "90m", "168h"], ..ANY },
+    Row { at: "rollout.windows.[].start", values: &["'22:00'", "'00:00'", "'23:59'"], ..ANY },
+    Row { at: "rollout.windows.[].timeZone", values: &["Europe/Berlin", "UTC"], ..ANY },
     Row { at: "readiness.minReadyNodes", values: &["100%", "0", "0%"], ..UNHEALTHY },
     Row {
         at: "readiness.startupTaint.key",
@@ -284,8 +241,14 @@ pub fn rows(path: &[String]) -> Vec<Row> {
     let path = format!(".{}", path.join("."));
     let matches: Vec<_> = ROWS.iter().filter(|row| path.ends_with(&format!(".{}", row.at))).copied().collect();
     let longest = matches.iter().map(|row| row.at.len()).max();
-    let rows: Vec<_> = matches.into_iter().filter(|row| Some(row.at.len()) == longest).collect();
-    if rows.is_empty() { vec![ANY] } else { rows }
+    let mut rows: Vec<_> = matches.into_iter().filter(|row| Some(row.at.len()) == longest).collect();
+    if rows.is_empty() {
+        rows.push(ANY);
+    }
+    if let Some((_, why)) = LATER.iter().find(|(part, _)| path.contains(&format!(".{part}."))) {
+        rows.iter_mut().for_each(|row| row.no_effect = Some(why));
+    }
+    rows
 }
 
 impl Row {

@@ -77,8 +77,10 @@ export! {
         put(to, MemoryV2 { version: MEMORY_V2, total, reserved, free, used })
     };
     nvmlDeviceGetBAR1MemoryInfo (gpu: Handle, to: *mut Bar1Memory) => {
-        let total = device(gpu)?.model().bar1_mib * MIB;
-        put(to, Bar1Memory { total, free: total - BAR1_USED, used: BAR1_USED })
+        match device(gpu)?.model().bar1_mib * MIB {
+            0 => Err(Status::NotSupported),
+            total => put(to, Bar1Memory { total, free: total - BAR1_USED, used: BAR1_USED }),
+        }
     };
     nvmlDeviceGetAddressingMode (gpu: Handle, to: *mut AddressingMode) => {
         if model::architecture(capability(gpu)?) < TURING {
@@ -126,6 +128,9 @@ fn memory(gpu: Handle) -> Result<MemoryParts, Status> {
         return Ok(MemoryParts { total, reserved: 0, free: total, used: 0 });
     }
     let device = device(gpu)?;
+    if device.model().unified {
+        return Err(Status::NotSupported);
+    }
     let total = device.memory_mib.saturating_mul(MIB);
     let used = device.readings.memory_used_bytes.unwrap_or_default().min(total);
     let reserved = device.readings.memory_reserved_bytes.unwrap_or_default().min(total - used);
