@@ -1,7 +1,7 @@
 //! `mutations`: breaks the product on purpose, one rule at a time, and runs the test that must find it.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     fs,
     path::PathBuf,
     process::Command,
@@ -58,27 +58,33 @@ pub(super) fn run(paths: &Paths, options: &Options) -> Result<()> {
             .retain(|Mutation { name, file, test, .. }| [name, file, test].iter().any(|text| text.contains(filter)));
     }
     let copy = Copy::make(paths)?;
-    let tests: BTreeSet<&str> = mutations.iter().map(|mutation| mutation.test.as_str()).collect();
-    for test in tests {
+    let mut by_test = BTreeMap::<&str, Vec<&Mutation>>::new();
+    for mutation in &mutations {
+        by_test.entry(&mutation.test).or_default().push(mutation);
+    }
+    let mut wrong = 0;
+    for (test, mutations) in by_test {
         let step = Step::start(format!("without a mutation: {test}"));
         ensure!(copy.test(test, &step)? == Outcome::Passed, "{test} fails: see {}", copy.log().display());
         step.done();
-    }
-    let mut wrong = Vec::new();
-    for Mutation { name, file, from, to, test } in &mutations {
-        let step = Step::start(name);
-        let outcome = copy.with(file, from, to, || copy.test(test, &step));
-        pause(Duration::ZERO)?;
-        match outcome {
-            Ok(Outcome::Failed) => step.done(),
-            Ok(Outcome::Passed) => wrong.push(format!("not found: {name}")),
-            Err(error) => wrong.push(format!("{name}: {error:#}")),
+        for Mutation { name, file, from, to, .. } in mutations {
+            let step = Step::start(name);
+            let outcome = copy.with(file, from, to, || copy.test(test, &step));
+            pause(Duration::ZERO)?;
+            let why = match outcome {
+                Ok(Outcome::Failed) => {
+                    step.done();
+                    continue;
+                }
+                Ok(Outcome::Passed) => "not found".to_owned(),
+                Err(error) => format!("{error:#}"),
+            };
+            step.print(&format!("✗ {name}: {why}"));
+            wrong += 1;
         }
     }
     let took = elapsed(started.elapsed());
-    if !wrong.is_empty() {
-        bail!("{} of {} mutations, in {took}:\n{}", wrong.len(), mutations.len(), wrong.join("\n"));
-    }
+    ensure!(wrong == 0, "{wrong} of {} mutations are not found by their test, in {took}", mutations.len());
     outln!("{} mutations, each found by its test, in {took}", mutations.len());
     Ok(())
 }

@@ -73,6 +73,13 @@ fn a_main_file_and_its_import_go_unless_they_were_found() {
 }
 
 #[test]
+fn an_import_that_others_have_added_since_stays() {
+    let text = "imports = [\"/etc/containerd/conf.d/*.toml\", \"/etc/site/*.toml\"]\nversion = 2\n";
+    let rest = toml_file::without_entries(text, Some("version = 2\n"), Some(IMPORT), &entries()).unwrap();
+    assert_eq!(rest.as_deref(), Some("imports = [\"/etc/site/*.toml\"]\nversion = 2\n"));
+}
+
+#[test]
 fn a_file_with_the_same_content_is_restored_byte_for_byte() {
     // As the installer writes it: sorted, and without comments.
     let found = "# mine\nversion = 2\n[plugins.\"io.containerd.grpc.v1.cri\"] # why\nsandbox_image = 'x'\n";

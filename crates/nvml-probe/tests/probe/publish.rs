@@ -132,6 +132,16 @@ async fn a_gpunode_is_written_before_the_watch_reports_its_creation() {
 }
 
 #[tokio::test]
+async fn a_gpunode_that_another_agent_has_created_is_written() {
+    let server = Api::new();
+    server.put(PATH, stored(&report(0)));
+    let mut publisher = Publisher::new(server.client(), "n1");
+    publisher.publish(&GpuNodeView::Absent, &report(1), Instant::now()).await.unwrap();
+    assert_eq!(names(&asked(&server)), [CREATE, PATCH]);
+    assert_eq!(server.get(PATH)["status"]["report"], json!(report(1)));
+}
+
+#[tokio::test]
 async fn a_rejection_is_an_error_and_the_next_attempt_writes() {
     let server = Api::new();
     server.put(PATH, stored(&report(1)));

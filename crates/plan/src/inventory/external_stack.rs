@@ -255,8 +255,7 @@ impl ExternalStack {
     pub fn remembered(&self) -> BTreeMap<String, String> {
         let owners = Stage::ALL.into_iter().filter_map(|stage| Some((stage, self.third_party(stage)?)));
         // A DaemonSet is recreated by an upgrade; a deleted pod is not.
-        let owners =
-            owners.filter(|(_, owner)| !owner.is_pod() && !(owner.kind == Kind::Unnamed && self.is_unproven()));
+        let owners = owners.filter(|(_, owner)| !(owner.is_pod() || owner.kind == Kind::Unnamed && self.is_unproven()));
         let name = |stage: Stage, owner: &ThirdParty| if owner.by_claims { keys::DRA_DRIVER } else { stage.as_str() };
         owners.map(|(stage, owner)| (name(stage, owner).to_owned(), owner.set.clone())).collect()
     }
