@@ -108,7 +108,7 @@ impl FleetNode {
         sim.join_silent(&name, &self.gpus.iter().map(String::as_str).collect::<Vec<_>>());
         sim.node_mut(&name).boot_id = self.boot_id().into();
         let report = sim.report(&name);
-        report.probe_version = env!("CARGO_PKG_VERSION").to_owned();
+        env!("CARGO_PKG_VERSION").clone_into(&mut report.probe_version);
         report.boot_id = self.boot_id();
         report.os = self.os.clone();
         report.runtimes.clone_from(&self.host_runtimes);

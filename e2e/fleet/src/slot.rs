@@ -75,7 +75,9 @@ impl Slot {
             timer: None,
             node,
         };
-        pods.into_values().for_each(|pod| slot.place(pod));
+        for pod in pods.into_values() {
+            slot.place(pod);
+        }
         slot
     }
 

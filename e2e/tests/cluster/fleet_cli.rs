@@ -16,7 +16,7 @@ use crate::support::{Fixture, test};
 
 /// The service account of the user, which every namespace has.
 const USER: &str = "default";
-/// The CRD of NVIDIA's ClusterPolicy.
+/// The CRD of NVIDIA's `ClusterPolicy`.
 const NVIDIAS_CRD: &str = "clusterpolicies.nvidia.com";
 /// A value that must not be in a bundle.
 const CANARY: &str = "canary-of-the-driver";
@@ -115,7 +115,7 @@ async fn use_all_commands(f: &Fixture, user: &User) -> Result<()> {
     Ok(())
 }
 
-/// Creates a ClusterPolicy and as much of its CRD as `import` needs.
+/// Creates a `ClusterPolicy` and as much of its CRD as `import` needs.
 fn create_nvidias_objects(f: &Fixture, folder: &Path) -> Result<()> {
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
     let crd = json!({

@@ -246,7 +246,9 @@ pub fn rows(path: &[String]) -> Vec<Row> {
         rows.push(ANY);
     }
     if let Some((_, why)) = LATER.iter().find(|(part, _)| path.contains(&format!(".{part}."))) {
-        rows.iter_mut().for_each(|row| row.no_effect = Some(why));
+        for row in &mut rows {
+            row.no_effect = Some(why);
+        }
     }
     rows
 }
