@@ -11,7 +11,7 @@ use gpu_operator_plan::{
 use k8s_openapi::api::core::v1::PodSpec;
 
 use super::{
-    Event, Fleet, History, Law, NEW, Policy,
+    BUDGETS, Event, Fleet, History, Law, NEW, Policy,
     event::{HALVES, MPS, Pod, WHOLE},
 };
 use crate::{
@@ -80,7 +80,7 @@ fn pods_do_not_block(history: &History, sim: &Sim) -> Lawful {
 }
 
 fn fleet(mode: &'static str, plugin: &'static str) -> Fleet {
-    Fleet::settled(Policy { mode, plugin, gpu_pods: ", timeout: 10m", ..Policy::default() }, 2, &[IDLE_GPUS])
+    Fleet::settled(Policy { mode, plugin, gpu_pods: ", timeout: 10m", ..Policy::default() }, 2, &[BUDGETS, IDLE_GPUS])
 }
 
 #[test]
@@ -119,7 +119,9 @@ fn a_layout_waits_for_pods_while_a_gpu_is_missing() {
 #[test]
 fn a_driver_waits_for_pods_in_every_mode() {
     for mode in ["Leave", "Await", "Evict"] {
-        let mut fleet = fleet(mode, "{}");
-        assert_eq!(fleet.go(&[(Event::PodComesLate("a"), 0), (Event::Driver(NEW), 900)]), Ok(()), "{mode}");
+        for pod in [Event::PodStarts("a", Pod::Plain), Event::PodComesLate("a")] {
+            let mut fleet = fleet(mode, "{}");
+            assert_eq!(fleet.go(&[(pod, 5), (Event::Driver(NEW), 900)]), Ok(()), "{mode}, {pod:?}");
+        }
     }
 }
