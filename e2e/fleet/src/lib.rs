@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use cluster::kwok;
-use cluster_client::handle::Cluster;
+use cluster_client::{handle::Cluster, ignore_not_found};
 use futures::{StreamExt, TryStreamExt, stream};
 use gpu_operator_crd::GpuNode;
 use k8s_openapi::{
@@ -270,14 +270,4 @@ impl Fleet {
 fn observed(slot: &Slot) -> Observed {
     let pods = slot.pods.values().map(|pod| pod.id.name.clone()).collect();
     Observed { labels: slot.labels.clone(), gpus: slot.gpus(), pods }
-}
-
-fn ignore_not_found<T>(outcome: kube::Result<T>) -> Result<()> {
-    match outcome {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        outcome => {
-            outcome?;
-            Ok(())
-        }
-    }
 }

@@ -133,14 +133,16 @@ impl Slot {
     pub fn take_turn(&mut self, now: Timestamp) -> (Vec<Write>, Option<Timestamp>) {
         self.observe(now);
         let state = |sim: &Sim| (sim.nodes.clone(), sim.machines.clone(), sim.pods.clone());
+        let mut before = state(&self.sim);
         // A step of one pod may let another one continue.
         for _ in 0..MAX_STEPS {
-            let before = state(&self.sim);
             self.sim.start_probe(&self.name);
             self.sim.run_kubelet(&self.name);
-            if state(&self.sim) == before {
+            let after = state(&self.sim);
+            if after == before {
                 break;
             }
+            before = after;
         }
         (self.writes(), self.sim.next_by_time(&self.name))
     }

@@ -4,7 +4,7 @@ use crate::sim::Sim;
 use gpu_operator_crd::{Phase, keys, policy::Stage, reason::Reason, report::InstalledDriver};
 use test_support::planned::Planned;
 
-const TAKE_OVER: &str = "{defaults: {foreignStack: TakeOver}}";
+pub(crate) const TAKE_OVER: &str = "{defaults: {foreignStack: TakeOver}}";
 
 fn set(sim: &mut Sim, name: &str, labels: &str, pod: &str) {
     let file = format!(

@@ -1,12 +1,10 @@
 //! Taking over the driver of NVIDIA's operator: its container must have ended first, and takes the libraries with it.
 
 use crate::{
-    coexistence::{label, managed_stages, nvidias_operator},
+    coexistence::{TAKE_OVER, label, managed_stages, nvidias_operator},
     sim::Sim,
 };
 use gpu_operator_crd::{Phase, policy::Stage, reason::Reason, report::InstalledDriver};
-
-const TAKE_OVER: &str = "{defaults: {foreignStack: TakeOver}}";
 
 /// Returns a settled fleet of node `a`, whose driver is installed by a container of NVIDIA's operator.
 fn with_nvidias_driver(deployed: &[&str]) -> Sim {

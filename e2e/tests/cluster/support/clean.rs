@@ -10,7 +10,7 @@ use cluster::{
     },
     standin::{DriverMode, Gpu},
 };
-use cluster_client::handle::Cluster;
+use cluster_client::{handle::Cluster, ignore_not_found};
 use gpu_operator_crd::{GpuNode, GpuNodeStatus, keys, reason::Reason};
 use gpu_operator_plan::catalogue::Catalogue;
 use harness::wait::eventually;
@@ -178,12 +178,5 @@ impl Fixture {
             Ok(())
         })
         .await
-    }
-}
-
-fn ignore_not_found<T>(outcome: kube::Result<T>) -> Result<()> {
-    match outcome {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        outcome => Ok(outcome.map(drop)?),
     }
 }
