@@ -135,3 +135,24 @@ pub fn published_taint_keys(policy: &ClusterGpuPolicy, world: &World) -> Vec<Str
 fn listed_taint_keys(policy: &ClusterGpuPolicy) -> impl Iterator<Item = &str> {
     policy.status.iter().flat_map(|status| &status.published_keys).map(String::as_str)
 }
+
+#[cfg(test)]
+mod tests {
+    use gpu_operator_crd::GpuNodeSpec;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+    use super::*;
+
+    #[test]
+    fn a_gpu_node_is_of_the_node_that_owns_it() {
+        let node = NodeFacts { name: "a".into(), uid: "now".into(), ..NodeFacts::default() };
+        for (owner, is_of_node) in [(None, true), (Some("now"), true), (Some("earlier"), false)] {
+            let mut gpu_node = GpuNode::new("a", GpuNodeSpec::default());
+            let owner = owner.map(|uid| OwnerReference { uid: uid.to_owned(), ..OwnerReference::default() });
+            gpu_node.metadata.owner_references = Some(owner.into_iter().collect());
+            let mut world = World::default();
+            world.gpu_nodes.insert("a".into(), Arc::new(gpu_node.clone()));
+            assert_eq!(gpu_node_of(&world, &node).is_some(), is_of_node, "{gpu_node:?}");
+        }
+    }
+}
