@@ -50,7 +50,7 @@ impl Sim {
             self.run_kubelet(name);
             self.run_probe(name);
         }
-        before != facts(self)
+        before != facts(self) || !self.slices_until.is_empty()
     }
 
     /// Creates and deletes the pods of a node, as the DaemonSet controller does.
