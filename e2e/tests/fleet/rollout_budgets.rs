@@ -57,8 +57,8 @@ fn spec(driver: &str, strategy: &str) -> String {
         format!("{{name: {pool}, match: {{models: [{model}]}}{limits}}}")
     });
     format!(
-        "{{readiness: {{progressDeadline: 20s}}, defaults: {{driver: {{version: {driver}}}}}, pools: [{}], \
-         rollout: {{{strategy}, maxFailures: 3, gpuPods: {{mode: Await, timeout: 10m}}}}}}",
+        "{{readiness: {{progressDeadline: 60s}}, defaults: {{driver: {{version: {driver}}}}}, pools: [{}], \
+         rollout: {{{strategy}, maxFailures: 3, gpuPods: {{mode: Await, timeout: 2h}}}}}}",
         pools.join(", ")
     )
 }
