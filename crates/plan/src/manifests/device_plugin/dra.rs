@@ -31,6 +31,7 @@ pub fn pod(input: &PodInput<'_>) -> PodParts {
         of_pod("NODE_NAME", "spec.nodeName"),
         of_pod("NAMESPACE", "metadata.namespace"),
         env("NVIDIA_DRIVER_ROOT", root),
+        env("IMAGE_NAME", &input.spec.image),
         env("NVIDIA_CDI_HOOK_PATH", &format!("{}/nvidia-cdi-hook", toolkit_install_dir(input.key))),
         env("CDI_ROOT", CDI_SPECS),
         env("KUBELET_REGISTRAR_DIRECTORY_PATH", &registry),
