@@ -30,7 +30,7 @@ pub enum AllocationMode {
     /// The device plugin, which advertises `nvidia.com/gpu` to kubelet.
     #[default]
     DevicePlugin,
-    /// NVIDIA's DRA driver, which publishes the GPUs in ResourceSlices. Pods get them by resource claims or, from Kubernetes 1.36 on, by
+    /// NVIDIA's DRA driver, which publishes the GPUs in `ResourceSlices`. Pods get them by resource claims or, from Kubernetes 1.36 on, by
     /// `nvidia.com/gpu` as well. The node needs Kubernetes 1.34, driver 565 and a container runtime with CDI.
     #[serde(rename = "DRA")]
     Dra,
