@@ -152,7 +152,7 @@ fn resolve_node<'w>(
     let expected = discovery.expected.in_pool(pool.settings.pool);
     let is_external = external.third_party(Stage::DevicePlugin).is_some();
     let resource_layout = resource_layout(ground, pool.settings, have, is_external);
-    let published = PublishedGpus::of(ground.third_party.slices_of(&node.name).iter().map(|slice| slice.as_ref()));
+    let published = PublishedGpus::of(ground.third_party.slices_of(&node.name).iter().map(AsRef::as_ref));
     let clock = Rc::new(clock);
     DesiredNode { governed, external, target, expected, disables_cdi, resource_layout, published, clock }
 }
@@ -166,9 +166,12 @@ fn resource_layout(
 ) -> ResourceLayout {
     let set = have.device_plugin.as_ref().map(|revision| revision::daemon_set_name(Stage::DevicePlugin, revision));
     let set = set.and_then(|set| ground.daemon_sets.get(&set));
-    let of_pool = || match pool.allocation.is_by_claims() && !is_external {
-        true => ResourceLayout::by_claims(),
-        false => ResourceLayout::of(pool.device_plugin),
+    let of_pool = || {
+        if pool.allocation.is_by_claims() && !is_external {
+            ResourceLayout::by_claims()
+        } else {
+            ResourceLayout::of(pool.device_plugin)
+        }
     };
     set.map_or_else(of_pool, |set| set.resource_layout.clone())
 }

@@ -19,14 +19,14 @@ const FIRST_BRANCH: u32 = 565;
 pub fn choose(driver: &DriverChoice, loaded: Option<&str>, node: &NodeFacts) -> Result<PluginChoice, Fault> {
     let kubelet = Version::leading(&node.kubelet);
     if kubelet.is_some_and(|version| (version.major(), version.minor().unwrap_or(u32::MAX)) < FIRST_KUBELET) {
-        return Err(unsupported(format!(
+        return Err(unsupported(&format!(
             "the DRA driver requires Kubernetes {}.{} or later, but this node's kubelet is {}; upgrade the node",
             FIRST_KUBELET.0, FIRST_KUBELET.1, node.kubelet
         )));
     }
     let version = if driver.is_managed() { driver.version() } else { loaded };
     match version.zip(version.and_then(Version::leading)) {
-        Some((version, parsed)) if parsed.major() < FIRST_BRANCH => Err(unsupported(format!(
+        Some((version, parsed)) if parsed.major() < FIRST_BRANCH => Err(unsupported(&format!(
             "the DRA driver requires NVIDIA driver {FIRST_BRANCH} or later, but the driver of this node is {version}; set a later \
              driver.version if the node's GPUs support one"
         ))),
@@ -39,14 +39,14 @@ pub fn check_toolkit(plugin: &PluginChoice, toolkit: &ToolkitChoice, node: &Node
     if *plugin != PluginChoice::Dra || toolkit.is_by_cdi() {
         return Ok(());
     }
-    Err(unsupported(format!(
+    Err(unsupported(&format!(
         "the DRA driver gives containers their GPUs by CDI, which {} does not do on this node; write toolkit.injection: Auto or CDI, with \
          containerd 1.7 or later, or CRI-O",
         node.runtime
     )))
 }
 
-fn unsupported(problem: String) -> Fault {
+fn unsupported(problem: &str) -> Fault {
     Fault { reason: Reason::DraUnsupported, message: format!("{problem}, or write allocation.mode: DevicePlugin") }
 }
 

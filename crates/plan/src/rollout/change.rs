@@ -39,7 +39,7 @@ impl Change {
             |revisions: &StageRevisions| Some(revision::is_by_claims(sets, revisions.device_plugin.as_ref()?));
         let reallocates = by_claims(from).zip(by_claims(&to)).is_some_and(|(from, to)| from != to);
         let needs_idle_gpus = reloads_driver || divides || restores || reallocates || from.mps != to.mps;
-        Self { reloads_driver, needs_idle_gpus, to }
+        Self { to, reloads_driver, needs_idle_gpus }
     }
 
     pub fn scope(&self) -> DisruptionScope {
