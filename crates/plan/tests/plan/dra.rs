@@ -16,7 +16,7 @@ const BY_PLUGIN: &str = "{pools: [{name: claims}]}";
 fn pass(sim: &mut Sim, seconds: u32) {
     for _ in 0..seconds {
         sim.steps(1);
-        law::of_allocation(sim).unwrap();
+        law::of_allocation(sim).expect("no GPU offered twice");
     }
 }
 
@@ -25,7 +25,7 @@ fn state(sim: &Sim) -> (Phase, Reason, u32, u32, String) {
     let status = sim.status("a");
     let allocatable = sim.node("a").allocatable.total();
     let published = sim.served(&"a".into()) - allocatable;
-    (status.phase, status.reason().unwrap(), allocatable, published, status.gpus.summary)
+    (status.phase, status.reason().expect("a reason"), allocatable, published, status.gpus.summary)
 }
 
 const READY: Reason = Reason::AllGpusAllocatable;
