@@ -135,7 +135,7 @@ impl<'a> Bench<'a> {
         let began = Instant::now();
         let times = self
             .step("the policy is applied, until quiet", async {
-                self.apply(json!({})).await?;
+                Box::pin(self.apply(json!({}))).await?;
                 let labelled = async {
                     let is_labelled = |_: &str, node: &Observed| node.labels.contains_key(keys::MODEL);
                     self.fleet.until("labels", self.deadline, is_labelled).await?;

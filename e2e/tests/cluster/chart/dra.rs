@@ -73,11 +73,11 @@ fn the_device_class_offers_whole_gpus_as_the_plugin_does() {
 #[test]
 fn the_dra_driver_reads_claims_and_writes_only_slices() {
     let role = of_kind("dra.enabled=true", "ClusterRole");
-    let rule = |group: &str, resource: &str, verbs: &[&str]| json!({"apiGroups": [group], "resources": [resource], "verbs": verbs});
+    let granted = |group: &str, resource: &str, verbs: &[&str]| json!({"apiGroups": [group], "resources": [resource], "verbs": verbs});
     let rules = [
-        rule("resource.k8s.io", "resourceclaims", &["get"]),
-        rule("resource.k8s.io", "resourceslices", &["list", "watch", "create", "update", "delete"]),
-        rule("", "nodes", &["get"]),
+        granted("resource.k8s.io", "resourceclaims", &["get"]),
+        granted("resource.k8s.io", "resourceslices", &["list", "watch", "create", "update", "delete"]),
+        granted("", "nodes", &["get"]),
     ];
     assert_eq!(role["rules"], json!(rules));
     let binding = of_kind("dra.enabled=true", "ClusterRoleBinding");
