@@ -66,7 +66,7 @@ fn a_pod_that_no_node_can_ever_run_gets_an_explanation() {
 }
 
 #[test]
-fn only_claims_of_this_operators_driver_are_offered_as_a_resource() {
+fn only_own_claims_are_offered_as_a_resource() {
     let mut world = fleet();
     edit(&mut world, "h100", |node, gpu_node| {
         node.allocatable = Resources::default();
