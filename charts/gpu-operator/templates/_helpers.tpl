@@ -21,6 +21,11 @@ nodestack-nvml-probe
 nodestack-gpu-detector
 {{- end }}
 
+{{/* Fixed, because the operator runs NVIDIA's DRA driver with the account of this name. */}}
+{{- define "nodestack.dra-driver" -}}
+nodestack-dra-driver
+{{- end }}
+
 {{/* The label that selects the pods of a part. It does not depend on values. Argument: part. */}}
 {{- define "nodestack.selector" -}}
 {{- $names := dict "operator" "nodestack-gpu-operator" "probe" "nvml-probe" "detector" "gpu-detector" -}}
@@ -193,6 +198,16 @@ nothing was changed. Install this chart as a release of its own:
   helm install nodestack charts/gpu-operator --namespace %s --set image.repository=$REPO
 {{ end }}
 
+{{/* Why a DeviceClass is not replaced. */}}
+{{- define "nodestack.otherDeviceClass" }}
+
+DeviceClass gpu.nvidia.com exists and is not of this chart; nothing was changed. To use it as it is, set:
+
+  --set dra.deviceClass=false
+
+Pods that request nvidia.com/gpu get GPUs of DRA pools only if a DeviceClass has spec.extendedResourceName: nvidia.com/gpu.
+{{ end }}
+
 {{- define "nodestack.operatorImage" -}}
 {{ include "nodestack.image" (dict "root" . "part" "operator" "name" "gpu-operator") }}
 {{- end }}
@@ -264,6 +279,9 @@ readinessProbe:
 {{- $names := list (include "nodestack.probe" .) (printf "%s-nodes" $operator) -}}
 {{- if or .Values.admission.allowedRegistries .Values.admission.requireDigests -}}
 {{- $names = append $names (printf "%s-images" $operator) -}}
+{{- end -}}
+{{- if .Values.dra.enabled -}}
+{{- $names = append $names (include "nodestack.dra-driver" .) -}}
 {{- end -}}
 {{- toJson $names -}}
 {{- end }}

@@ -193,7 +193,7 @@ fn by_tag(updates: &[Update]) -> Option<String> {
         .iter()
         .flat_map(|update| &update.stages)
         .filter(is_by_tag)
-        .map(|change| digest_field(change.stage))
+        .map(|change| digest_field(change.stage, change.to.as_deref().unwrap_or_default()))
         .collect();
     let fields = fields.into_iter().collect::<Vec<_>>().join(", ");
     (!fields.is_empty()).then(|| format!("a registry can replace images that have no digest; write it to {fields}"))

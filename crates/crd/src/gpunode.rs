@@ -250,6 +250,10 @@ pub struct GpuCounts {
     /// which GPUs are offered, such as `nvidia.com/gpu.shared` or `nvidia.com/mig-1g.10gb`.
     #[serde(default)]
     pub allocatable: u32,
+    /// Whether NVIDIA's DRA driver of this operator allocates the GPUs to resource claims, or its `ResourceSlices` remain. `allocatable` is
+    /// then the number of GPUs that it publishes without a taint, and the Node's status does not list them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_claims: bool,
     /// The expected number of units of each resource, if the node should offer resources other than `nvidia.com/gpu`.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]

@@ -1,6 +1,7 @@
 //! ClusterGpuPolicy: the desired configuration of the cluster's GPU nodes. Every field is optional; the smallest useful
 //! policy is `spec: {}`.
 
+mod allocation;
 mod compatibility;
 mod device_plugin;
 mod driver;
@@ -33,6 +34,7 @@ pub use crate::{
     selector::Selector,
     stage::Stage,
 };
+pub use allocation::{Allocation, AllocationMode};
 pub use compatibility::{Compatibility, CompatibleLabels};
 pub use device_plugin::{DevicePlugin, ExternalPlugin, GooglePlugin, Mps, PluginFlavor, Sharing, TimeSlicing};
 pub use driver::{
@@ -145,6 +147,11 @@ impl ClusterGpuPolicySpec {
         self.node_labels.iter().chain(pools.into_iter().flat_map(|pool| &pool.node_labels))
     }
 
+    /// Returns the settings of all pools, and those of pools that have none.
+    pub fn allocations(&self) -> impl Iterator<Item = &Allocation> {
+        self.pools.iter().filter_map(|pool| pool.allocation.as_ref()).chain([&self.defaults.allocation])
+    }
+
     /// Returns the keys of the taints that nodes of the policy and its pools can get, except the default key.
     pub fn taint_keys(&self) -> BTreeSet<&str> {
         let settings = iter::once(&self.health).chain(self.pools.iter().filter_map(|pool| pool.health.as_ref()));
@@ -180,6 +187,9 @@ pub struct Defaults {
     /// The device plugin.
     #[serde(default, skip_serializing_if = "is_default")]
     pub device_plugin: DevicePlugin,
+    /// How pods get the GPUs. `devicePlugin` applies only to pools with mode `DevicePlugin`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub allocation: Allocation,
     /// The treatment of nodes with a third-party GPU stack. Defaults to `Leave`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign_stack: Option<ForeignStack>,
@@ -197,6 +207,10 @@ pub struct Defaults {
 /// A named group of nodes and its settings.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = (
+    "!has(self.devicePlugin) || !has(self.allocation) || !has(self.allocation.mode) || self.allocation.mode != 'DRA'",
+    "allocation.mode DRA replaces the device plugin: remove devicePlugin from the pool, or write allocation.mode: DevicePlugin"
+))]
 pub struct Pool {
     /// Name of the pool. It may contain lower-case letters, digits and `-`.
     #[schemars(length(min = 1, max = 40))]
@@ -227,6 +241,9 @@ pub struct Pool {
     /// The device plugin. Defaults to `defaults.devicePlugin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_plugin: Option<DevicePlugin>,
+    /// How pods get the GPUs of the pool. Defaults to `defaults.allocation`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<Allocation>,
     /// The treatment of the pool's nodes with a third-party GPU stack. Defaults to `defaults.foreignStack`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign_stack: Option<ForeignStack>,

@@ -8,7 +8,7 @@ use kube::CustomResourceExt;
 use crate::{gpunode::GpuNode, policy::ClusterGpuPolicy};
 
 /// The revision of the schemas of this version, which increases with every change of them.
-pub const SCHEMA_REVISION: u32 = 3;
+pub const SCHEMA_REVISION: u32 = 4;
 /// Annotation of the CRDs: [`SCHEMA_REVISION`] of the version that they are from.
 pub const ANNOTATION: &str = "gpu.nodestack.dev/schema-revision";
 

@@ -145,11 +145,18 @@ impl<'w> Host<'w> {
         let own_name = plugin.and_then(|plugin| plugin.external.resource_name.as_deref());
         let has_gpus = move |name: &Interned| is_gpu(name) || own_name == Some(name.as_str());
         let offered = self.node.allocatable.names().filter(|name| self.node.allocatable.amount(name) > 0);
-        offered.filter(move |name| has_gpus(name)).map(Interned::as_str)
+        let by_claims = (self.by_claims() > 0).then_some(keys::GPU_RESOURCE);
+        offered.filter(move |name| has_gpus(name)).map(Interned::as_str).chain(by_claims)
     }
 
     pub fn offers(&self, resource: &str) -> u64 {
-        self.node.allocatable.amount(resource).into()
+        let by_claims = if resource == keys::GPU_RESOURCE { self.by_claims() } else { 0 };
+        (self.node.allocatable.amount(resource) + by_claims).into()
+    }
+
+    /// Returns how many GPUs the DRA driver of this operator publishes, which pods can also request as a resource.
+    fn by_claims(&self) -> u32 {
+        self.status().map_or(0, |status| records::by_claims(&status.gpus))
     }
 
     /// Returns how much of a resource the node will offer at most, or `None` if that is unknown.

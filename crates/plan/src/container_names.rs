@@ -6,6 +6,8 @@ pub const INSTALLER: &str = "install-driver";
 pub const GUARD: &str = "guard-driver-in-use";
 pub const DEVICE_NODES: &str = "device-nodes";
 pub const UNLOAD_NOUVEAU: &str = "unload-nouveau";
+/// By which a DaemonSet of the device plugin's stage is that of the DRA driver.
+pub const DRA_DRIVER: &str = "dra-driver";
 pub const CONFIG_WRITER: &str = "write-config";
 
 /// The init container that applies the MIG layout.

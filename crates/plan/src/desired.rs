@@ -2,6 +2,7 @@
 
 pub mod container_runtime;
 pub mod device_plugin;
+pub mod dra;
 pub mod driver;
 pub mod expected_resources;
 pub mod images;
@@ -27,7 +28,7 @@ use crate::{
     note::Fault,
     pool_settings::PoolSettings,
     revision,
-    world::ResourceLayout,
+    world::{PublishedGpus, ResourceLayout},
 };
 
 pub fn resolve<'w>(
@@ -89,6 +90,8 @@ pub struct DesiredNode<'w> {
     pub disables_cdi: bool,
     /// The resources that its device plugin makes of each GPU.
     pub resource_layout: ResourceLayout,
+    /// The GPUs in the slices of the node.
+    pub published: PublishedGpus,
     /// The node's own: it knows when the node has to be planned again.
     pub clock: Rc<Clock>,
 }
@@ -147,13 +150,28 @@ fn resolve_node<'w>(
         }
     });
     let expected = discovery.expected.in_pool(pool.settings.pool);
-    let resource_layout = resource_layout(ground, pool.settings, have);
-    DesiredNode { governed, external, target, expected, disables_cdi, resource_layout, clock: Rc::new(clock) }
+    let is_external = external.third_party(Stage::DevicePlugin).is_some();
+    let resource_layout = resource_layout(ground, pool.settings, have, is_external);
+    let published = PublishedGpus::of(ground.third_party.slices_of(&node.name).iter().map(AsRef::as_ref));
+    let clock = Rc::new(clock);
+    DesiredNode { governed, external, target, expected, disables_cdi, resource_layout, published, clock }
 }
 
 /// While a new revision is pending, the resources of the current device plugin count.
-fn resource_layout(ground: &Ground<'_>, pool: &PoolSettings<'_>, have: &StageRevisions) -> ResourceLayout {
+fn resource_layout(
+    ground: &Ground<'_>,
+    pool: &PoolSettings<'_>,
+    have: &StageRevisions,
+    is_external: bool,
+) -> ResourceLayout {
     let set = have.device_plugin.as_ref().map(|revision| revision::daemon_set_name(Stage::DevicePlugin, revision));
     let set = set.and_then(|set| ground.daemon_sets.get(&set));
-    set.map_or_else(|| ResourceLayout::of(pool.device_plugin), |set| set.resource_layout.clone())
+    let of_pool = || {
+        if pool.allocation.is_by_claims() && !is_external {
+            ResourceLayout::by_claims()
+        } else {
+            ResourceLayout::of(pool.device_plugin)
+        }
+    };
+    set.map_or_else(of_pool, |set| set.resource_layout.clone())
 }

@@ -96,8 +96,10 @@ pub const PROBE_DIGEST: &str = "image.digests.probe";
 /// The field that fixes the image of the test that validates nodes.
 const TEST_DIGEST: &str = "readiness.validation.image.digest";
 
-pub fn digest_field(stage: Stage) -> &'static str {
+/// The image distinguishes the DRA driver from a device plugin.
+pub fn digest_field(stage: Stage, image: &str) -> &'static str {
     match stage {
+        Stage::DevicePlugin if image.contains(references::DRA_DRIVER.path) => "allocation.dra.image.digest",
         Stage::Driver => "driver.image.digest",
         Stage::Toolkit => "toolkit.image.digest",
         Stage::Mps | Stage::DevicePlugin => "devicePlugin.image.digest",
@@ -145,7 +147,7 @@ pub fn images(settings: &Settings, catalogue: &Catalogue, policy: &ClusterGpuPol
                     for image in pulled(&set) {
                         // Init containers of all stages run it.
                         let is_probe = *image == settings.probe_image;
-                        list.add(image, if is_probe { PROBE_DIGEST } else { digest_field(stage) });
+                        list.add(image, if is_probe { PROBE_DIGEST } else { digest_field(stage, image) });
                     }
                 }
             }

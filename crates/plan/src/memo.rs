@@ -20,7 +20,7 @@ use crate::{
     settings::Settings,
     sorted::Sorted,
     summary::Settled,
-    world::{DaemonSets, ForeignPod, ForeignSet, NodeFacts, PodFacts, World},
+    world::{DaemonSets, ForeignPod, ForeignSet, GpuSlice, NodeFacts, PodFacts, World},
 };
 
 /// The catalogue must be the same in each plan.
@@ -47,7 +47,7 @@ struct NodeInput {
     gpu_node: Option<Arc<GpuNode>>,
     pods: Vec<Arc<PodFacts>>,
     foreign_pods: Vec<Arc<ForeignPod>>,
-    has_slices: bool,
+    gpu_slices: Vec<Arc<GpuSlice>>,
 }
 
 impl NodeInput {
@@ -57,7 +57,7 @@ impl NodeInput {
             gpu_node: world.gpu_nodes.get(&node.name).cloned(),
             pods: world.pods.on(&node.name).cloned().collect(),
             foreign_pods: ground.third_party.pods_on(&node.name).cloned().collect(),
-            has_slices: ground.third_party.has_slices(&node.name),
+            gpu_slices: ground.third_party.slices_of(&node.name).iter().copied().cloned().collect(),
         }
     }
 
@@ -76,7 +76,7 @@ impl NodeInput {
             && gpu_node
             && are_same(&self.pods, world.pods.on(&node.name))
             && are_same(&self.foreign_pods, ground.third_party.pods_on(&node.name))
-            && self.has_slices == ground.third_party.has_slices(&node.name)
+            && are_same(&self.gpu_slices, ground.third_party.slices_of(&node.name).iter().copied())
     }
 }
 

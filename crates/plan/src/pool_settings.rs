@@ -2,7 +2,7 @@
 
 use gpu_operator_crd::{
     ClusterGpuPolicy, keys,
-    policy::{DevicePlugin, Driver, ForeignStack, Health, Pool, RolloutStrategy, StartupTaint, Toolkit},
+    policy::{Allocation, DevicePlugin, Driver, ForeignStack, Health, Pool, RolloutStrategy, StartupTaint, Toolkit},
 };
 use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::util::intstr::IntOrString};
 
@@ -14,6 +14,7 @@ pub struct PoolSettings<'p> {
     pub driver: &'p Driver,
     pub toolkit: &'p Toolkit,
     pub device_plugin: &'p DevicePlugin,
+    pub allocation: &'p Allocation,
     pub foreign_stack: ForeignStack,
     pub priority_class: &'p str,
     pub health: &'p Health,
@@ -38,6 +39,7 @@ impl<'p> PoolSettings<'p> {
             driver: pool.and_then(|pool| pool.driver.as_ref()).unwrap_or(&defaults.driver),
             toolkit: pool.and_then(|pool| pool.toolkit.as_ref()).unwrap_or(&defaults.toolkit),
             device_plugin: pool.and_then(|pool| pool.device_plugin.as_ref()).unwrap_or(&defaults.device_plugin),
+            allocation: pool.and_then(|pool| pool.allocation.as_ref()).unwrap_or(&defaults.allocation),
             foreign_stack: pool.and_then(|pool| pool.foreign_stack).or(defaults.foreign_stack).unwrap_or_default(),
             priority_class: priority_class
                 .or(defaults.priority_class_name.as_deref())

@@ -27,6 +27,12 @@ pub fn pod_spec<'w>(sets: &'w DaemonSets, stage: Stage, revision: &Revision) -> 
     set.spec.as_ref()?.template.spec.as_ref()
 }
 
+/// Whether the revision of a device plugin is a DRA driver.
+pub fn is_by_claims(sets: &DaemonSets, revision: &Revision) -> bool {
+    let set = sets.get(&daemon_set_name(Stage::DevicePlugin, revision));
+    set.is_some_and(|set| set.resource_layout.by_claims)
+}
+
 /// Returns the revisions in a node's labels, which any user may have written.
 pub fn labelled_revisions(node: &NodeFacts) -> StageRevisions {
     let mut revisions = StageRevisions::default();

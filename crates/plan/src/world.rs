@@ -19,7 +19,7 @@ mod taint;
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_common::{copy_on_write::CopyOnWrite, mirror::Facts};
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, NodeName, PolicyName, keys, policy::Allocation};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::ResourceExt;
 
@@ -27,7 +27,7 @@ pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
 pub use gpu_pods::{Bystander, GpuPod, GpuPods, GpuRequests, PodOwner, serves_gpus, uses_gpu, without_details};
-pub use gpu_slice::{GPU_DRIVER, GpuSlice, ResourceSlice};
+pub use gpu_slice::{GPU_DRIVER, GpuSlice, PublishedGpus, ResourceSlice, SliceGpu};
 pub use node::{NodeFacts, NodeLabels, TrimmedNode};
 pub use node::{OwnCondition, OwnConditions};
 pub use observed_time::ObservedTime;
@@ -117,7 +117,11 @@ impl World {
         // Pods outlive the policy and the DRA driver by which they got their GPUs.
         let statuses = || self.gpu_nodes.values().filter_map(|gpu_node| gpu_node.status.as_ref());
         let resources = named.chain(statuses().flat_map(|status| status.past_resource_names.clone())).collect();
+        // While a node's driver is updated, its slices are gone.
+        let pools = self.policies.values().flat_map(|policy| policy.spec.allocations());
         let claims = !self.gpu_slices.is_empty()
+            || pools.into_iter().any(Allocation::is_by_claims)
+            || statuses().any(|status| status.gpus.by_claims)
             || self.foreign_sets.values().any(|set| set.part == ForeignPart::Dra)
             || statuses().any(|status| status.foreign.contains_key(keys::DRA_DRIVER));
         GpuRequests { resources, claims }

@@ -17,6 +17,7 @@ mod plugin;
 pub mod pod;
 pub mod pod_json;
 mod service;
+mod slices;
 
 use std::{
     cell::RefCell,
@@ -83,6 +84,8 @@ pub struct Sim {
     pub unnamed_plugins: BTreeMap<NodeName, u32>,
     /// The slices of DRA drivers, by name.
     pub gpu_slices: BTreeMap<String, GpuSlice>,
+    /// When kubelet deletes the slices of a DRA driver of this operator that is gone.
+    slices_until: BTreeMap<NodeName, Timestamp>,
     /// Third-party DaemonSets, by namespace and name.
     pub foreign_sets: BTreeMap<String, DaemonSet>,
     /// Third-party pods, as the API server stores them.
@@ -166,6 +169,7 @@ impl Sim {
             foreign_resource: gpu_operator_crd::keys::GPU_RESOURCE.into(),
             unnamed_plugins: BTreeMap::new(),
             gpu_slices: BTreeMap::new(),
+            slices_until: BTreeMap::new(),
             foreign_sets: BTreeMap::new(),
             foreign_pods: Vec::new(),
             pods: BTreeMap::new(),

@@ -27,7 +27,7 @@ pub const NOT_APPLIED: [(&str, &str, &str); 6] = [
 ];
 
 /// The API versions of objects that the tests' cluster accepts.
-const API_VERSIONS: [&str; 2] = ["gpu.nodestack.dev/v1alpha1", "v1"];
+const API_VERSIONS: [&str; 3] = ["gpu.nodestack.dev/v1alpha1", "v1", "resource.k8s.io/v1"];
 
 /// The languages of blocks other than YAML.
 const OTHER_LANGUAGES: [&str; 2] = ["sh", "text"];

@@ -134,20 +134,23 @@ impl<'a> Bench<'a> {
         let mark = self.cluster.audit().mark()?;
         let began = Instant::now();
         let times = self
-            .step("the policy is applied, until quiet", async {
-                self.apply(json!({})).await?;
-                let labelled = async {
-                    let is_labelled = |_: &str, node: &Observed| node.labels.contains_key(keys::MODEL);
-                    self.fleet.until("labels", self.deadline, is_labelled).await?;
-                    Ok(began.elapsed())
-                };
-                let ready = async {
-                    self.ready(nodes).await?;
-                    anyhow::Ok(began.elapsed())
-                };
-                let (labelled, ready) = tokio::try_join!(labelled, ready)?;
-                Ok([labelled, ready, self.quiet().await?.duration_since(began)])
-            })
+            .step(
+                "the policy is applied, until quiet",
+                Box::pin(async {
+                    self.apply(json!({})).await?;
+                    let labelled = async {
+                        let is_labelled = |_: &str, node: &Observed| node.labels.contains_key(keys::MODEL);
+                        self.fleet.until("labels", self.deadline, is_labelled).await?;
+                        Ok(began.elapsed())
+                    };
+                    let ready = async {
+                        self.ready(nodes).await?;
+                        anyhow::Ok(began.elapsed())
+                    };
+                    let (labelled, ready) = tokio::try_join!(labelled, ready)?;
+                    Ok([labelled, ready, self.quiet().await?.duration_since(began)])
+                }),
+            )
             .await?;
         let install = self.cluster.audit().requests(OPERATOR, mark)?;
         print_requests(&install);

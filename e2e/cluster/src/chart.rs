@@ -31,8 +31,14 @@ pub const RELEASE: &str = "nodestack";
 pub const NAMESPACE: &str = "gpu-operator";
 
 /// The registries of all images in tests: the stand-ins', and, for simulated nodes, the defaults and those of the examples.
-const REGISTRIES: [&str; 5] =
-    ["localhost:5999", "nvcr.io/nvidia", "gcr.io/gke-release", "registry.example.com", "registry.example.com:5000"];
+const REGISTRIES: [&str; 6] = [
+    "localhost:5999",
+    "nvcr.io/nvidia",
+    "registry.k8s.io/dra-driver-nvidia",
+    "gcr.io/gke-release",
+    "registry.example.com",
+    "registry.example.com:5000",
+];
 
 /// Installs or upgrades the chart, and waits until operator and probe are available.
 pub fn install(paths: &Paths, state: &State) -> Result<()> {
@@ -111,6 +117,8 @@ fn values(state: &State) -> serde_json::Value {
         "operator": {"replicas": 1, "affinity": affinity(state), "evictPods": true},
         // Shorter than the minute after which nodes are left, because a test waits for it to fail.
         "uninstall": {"timeout": "20s"},
+        // A policy decides which pools have a DRA driver.
+        "dra": {"enabled": true},
         // Everything runs under the restrictions that a cluster can have, except for digests: the images have only tags.
         "admission": {"allowedRegistries": REGISTRIES},
         "extraEnv": [

@@ -1,6 +1,7 @@
 //! The admission policies of the chart: what each account may write, although its role allows more.
 
 mod detector;
+mod dra_driver;
 mod enforced;
 mod images;
 mod kubelet;
@@ -89,7 +90,8 @@ fn the_admission_policies_have_no_type_errors() {
     test(async |f| {
         let names = well_typed(&f.cluster, &format!("app.kubernetes.io/instance={}", f.cluster.release())).await?;
         let expected = ["nodestack-gpu-operator-images", "nodestack-gpu-operator-nodes"];
-        let expected = expected.into_iter().chain(["nodestack-nvml-probe"]).map(str::to_owned).collect();
+        let accounts = ["nodestack-nvml-probe", "nodestack-dra-driver"];
+        let expected = expected.into_iter().chain(accounts).map(str::to_owned).collect();
         ensure!(names == expected, "{names:?}");
         Ok(())
     });

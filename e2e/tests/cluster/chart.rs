@@ -1,5 +1,6 @@
 //! The chart: the values that it rejects and with which messages, and the rules that its objects must follow.
 
+mod dra;
 mod monitoring;
 mod pods;
 mod release;
@@ -13,7 +14,7 @@ use gpu_operator_crd::policy::Stage;
 use serde_json::{Value, json};
 
 /// Values with which the chart renders all of its objects.
-pub(super) const EVERYTHING: [&str; 12] = [
+pub(super) const EVERYTHING: [&str; 13] = [
     "image.repository=example.com/x",
     "metrics.service.enabled=true",
     "monitoring.podMonitor.enabled=true",
@@ -23,6 +24,7 @@ pub(super) const EVERYTHING: [&str; 12] = [
     "networkPolicy.enabled=true",
     "admission.allowedRegistries[0]=example.com",
     "admission.requireDigests=true",
+    "dra.enabled=true",
     "image.digests.probe=sha256:1111111111111111111111111111111111111111111111111111111111111111",
     "extraObjects[0].apiVersion=v1,extraObjects[0].kind=ConfigMap,extraObjects[0].metadata.name=extra,\
      extraObjects[0].metadata.namespace=gpu-operator,extraObjects[0].metadata.labels.team=ml",
@@ -239,6 +241,8 @@ fn invalid_values_are_rejected() {
         "admission.allowedRegistries[0]=https://nvcr.io",
         "admission.allowedRegistries[0]=nvcr.io/",
         "admission.requireDigests=true",
+        "dra.enable=true",
+        "dra.deviceClass=gpu.nvidia.com",
         "networkPolicy.from[0].name=a",
         "networkPolicy.egress[0].podSelector.matchLabels.a=b",
     ] {
@@ -251,7 +255,7 @@ fn invalid_values_are_rejected() {
 fn the_operator_watches_every_admission_policy_of_the_chart() {
     let cluster = cluster();
     let renamed = [&EVERYTHING[..], &["fullnameOverride=other"]].concat();
-    for (set, expected) in [(&["image.repository=example.com/x"][..], 2), (&EVERYTHING, 3), (&renamed, 3)] {
+    for (set, expected) in [(&["image.repository=example.com/x"][..], 2), (&EVERYTHING, 4), (&renamed, 4)] {
         let rendered = documents(&template(&cluster, set).expect("a chart")).expect("YAML");
         let of_kind = |kind: &'static str| rendered.iter().filter(move |document| document["kind"] == kind);
         let names = |kind| -> BTreeSet<&str> {

@@ -58,9 +58,9 @@ fn delete_policies_too(f: &Fixture) -> Result<String> {
     f.cluster.helm(&[&release[..], &["--values", &values, "--set", "uninstall.policies=Delete"]].concat())
 }
 
-/// Removes the objects of the release that `helm uninstall` keeps for the pods on nodes. docs/operate/uninstall.md shows the same command.
+/// Removes the objects of the release that `helm uninstall` keeps for the pods on nodes, as docs/operate/uninstall.md shows.
 fn delete_kept_objects(f: &Fixture) -> Result<String> {
-    let kinds = "resourcequota,serviceaccount,clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding";
+    let kinds = "resourcequota,serviceaccount,clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding,deviceclass";
     let release = format!("app.kubernetes.io/instance={},app.kubernetes.io/part-of=gpu-operator", f.cluster.release());
     f.cluster.kubectl(&["delete", kinds, "--namespace", f.cluster.namespace(), "--selector", &release])
 }

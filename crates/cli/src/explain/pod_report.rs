@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase};
+use gpu_operator_crd::{ClusterGpuPolicy, GpuNode, GpuNodeStatus, Phase, keys};
 use gpu_operator_diagnose::{Finding, Mistake, diagnose};
 use gpu_operator_plan::{
     inventory::records,
@@ -198,13 +198,16 @@ fn candidates(
         let gpu_node = records::gpu_node_of(world, facts);
         let status = gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
         let offered = facts.allocatable.names().filter(|name| is_gpu(name) || named.contains(name.as_str()));
-        let allocatable: BTreeMap<_, _> =
+        let mut allocatable: BTreeMap<_, _> =
             offered.map(|name| (name.to_string(), facts.allocatable.amount(name))).collect();
+        if let Some(by_claims) = status.map(|status| records::by_claims(&status.gpus)).filter(|gpus| *gpus > 0) {
+            *allocatable.entry(keys::GPU_RESOURCE.to_owned()).or_default() += by_claims;
+        }
         if gpu_node.is_none() && allocatable.values().all(|amount| *amount == 0) && node.is_none() {
             return None;
         }
         let enough = |(name, amount): (&String, &String)| {
-            amount.parse::<u32>().is_ok_and(|amount| facts.allocatable.amount(name) >= amount)
+            amount.parse::<u32>().is_ok_and(|amount| allocatable.get(name).copied().unwrap_or_default() >= amount)
         };
         let (offers_enough, obstacle) = (requests.iter().all(enough), obstacle(placement, facts, status));
         let obstacle = Some(obstacle).filter(|obstacle| !obstacle.is_empty() && node.is_none());

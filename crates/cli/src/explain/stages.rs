@@ -171,6 +171,11 @@ fn allocatable(facts: &Facts, status: &GpuNodeStatus) -> Line {
     let withheld = facts.node.as_ref().ok().and_then(Option::as_ref).map_or(0, |node| node.facts.withheld.total());
     let mut evidence: Vec<_> =
         counts.resources.iter().map(|(name, count)| Line::evidence(format!("{name}: {count} expected"))).collect();
+    if counts.by_claims {
+        evidence.push(Line::evidence(
+            "by resource claims: the DRA driver publishes them in the node's ResourceSlices".to_owned(),
+        ));
+    }
     if withheld > 0 {
         evidence.push(Line::evidence(format!(
             "{withheld} more are registered, and reported as unhealthy by the device plugin"

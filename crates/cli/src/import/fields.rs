@@ -272,7 +272,10 @@ pub const FIELDS: &[Field] = &[
         &["nfd", "node-feature-discovery"],
         "This operator needs no NFD. Install it by its own chart if other programs use its labels.",
     ),
-    not_served(&["gpuCluster", "draDriver"], "DRA is not served: keep NVIDIA's operator for it."),
+    not_served(
+        &["gpuCluster", "draDriver"],
+        "Not imported: write `allocation: {mode: DRA}` for pools with DRA. ComputeDomains are not served.",
+    ),
     not_served(
         &["clusterPolicy"],
         "Without a ClusterPolicy the chart installs no components: these values have no effect.",

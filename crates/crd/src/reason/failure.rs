@@ -163,6 +163,10 @@ macro_rules! failure_reasons {
             "The device plugin in the policy does not work with the node's driver, or with other settings of the policy. The \
              node is left unchanged.",
             "The message contains the supported settings.";
+        DraUnsupported: Failure,
+            "The pool has `allocation.mode: DRA`, which does not work on the node: its kubelet is older than 1.34, its driver older \
+             than 565, or its container runtime gets GPUs without CDI. The node is left unchanged.",
+            "The message contains what the node lacks. Change it, or write `allocation.mode: DevicePlugin` for the pool.";
         PodUnschedulable: Failure,
             "The stage's pod cannot be scheduled onto its node.",
             "The message contains the scheduler's error: usually a taint that `tolerations` lacks, or insufficient CPU or \

@@ -66,15 +66,21 @@ fn a_pod_that_no_node_can_ever_run_gets_an_explanation() {
 }
 
 #[test]
-fn gpus_allocated_for_claims_are_never_offered_as_a_resource() {
+fn only_own_claims_are_offered_as_a_resource() {
     let mut world = fleet();
     edit(&mut world, "h100", |node, gpu_node| {
         node.allocatable = Resources::default();
         let status = gpu_node.status.as_mut().unwrap();
         (status.phase, status.reason) = (Phase::DevicePlugin, Some(Reason::ForeignDraDriver.into()));
     });
-    let found = found(&gpus("nodeSelector: {accelerator: nvidia-h100-80gb},", 1), &world);
-    assert_eq!(found.iter().map(|(reason, _)| *reason).collect::<Vec<_>>(), [Mistake::NoNodeFits]);
+    let pod = gpus("nodeSelector: {accelerator: nvidia-h100-80gb},", 1);
+    assert_eq!(found(&pod, &world).iter().map(|(reason, _)| *reason).collect::<Vec<_>>(), [Mistake::NoNodeFits]);
+    edit(&mut world, "h100", |_, gpu_node| {
+        let status = gpu_node.status.as_mut().unwrap();
+        (status.phase, status.reason) = (Phase::Ready, Some(Reason::AllGpusAllocatable.into()));
+        (status.gpus.by_claims, status.gpus.allocatable) = (true, 8);
+    });
+    assert!(found(&pod, &world).is_empty());
 }
 
 #[test]

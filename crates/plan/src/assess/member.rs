@@ -22,7 +22,7 @@ use crate::{
     inventory::{gpus, records},
     settings::{GRACE, GUARD_TIMEOUT, REPORT_GRACE},
     time::later,
-    world::{ContainerFacts, GpuPods, ObservedTime, PodFacts, Role, TaintFact, is_gpu},
+    world::{ContainerFacts, GpuPods, ObservedTime, PodFacts, Resources, Role, TaintFact, is_gpu},
 };
 
 /// A passing state of a phase, and the failure that it becomes after a grace.
@@ -43,6 +43,8 @@ pub struct Member<'w> {
     /// The most GPUs that any node of the pool has had, if the pool's `gpusPerNode` is greater: then none is missing by that number.
     pub most_in_pool: Option<u32>,
     pub expected_resources: Option<ExpectedResources>,
+    /// What pods can get: the allocatable resources, or the GPUs that the DRA driver of this operator publishes for claims.
+    pub served: Resources,
 }
 
 impl<'w> Deref for Member<'w> {
@@ -69,7 +71,9 @@ impl<'w> Member<'w> {
         };
         let health = health::of(last, desired.probe_pod(), missing, clock);
         let expected = desired.expected;
+        let by_claims = desired.resource_layout.by_claims;
         Self {
+            served: if by_claims { desired.published.count().into() } else { desired.node.allocatable.clone() },
             untolerated: desired.node.untolerated(&settings.tolerations).next(),
             health_policy: settings.health,
             expected_resources: expected
@@ -173,7 +177,7 @@ impl<'w> Member<'w> {
 
     /// A GPU that four pods share counts as four.
     pub fn allocatable(&self) -> u32 {
-        let there = &self.node.allocatable;
+        let there = &self.served;
         // Third-party plugins may have resource names other than NVIDIA's.
         let resource_names =
             self.expected_resources.iter().flat_map(|expected_resources| expected_resources.whole.keys());
@@ -183,7 +187,7 @@ impl<'w> Member<'w> {
 
     /// Returns a resource name that pods can request.
     pub fn requestable_name(&self) -> &str {
-        let there = &self.node.allocatable;
+        let there = &self.served;
         let mut resource_names =
             self.expected_resources.iter().flat_map(|expected_resources| expected_resources.whole.keys());
         let other = resource_names.find(|name| !is_gpu(name) && there.amount(name) > 0).map(AsRef::as_ref);
@@ -201,7 +205,7 @@ impl<'w> Member<'w> {
         };
         // GPUs in MIG mode without a MIG device have no expected units, which must not make a node ready.
         let kept = |expected_resources: &ExpectedResources| {
-            expected_resources.units() > 0 && expected_resources.lacks(&self.node.allocatable).is_none()
+            expected_resources.units() > 0 && expected_resources.lacks(&self.served).is_none()
         };
         self.node.ready
             && !self.node.deleting

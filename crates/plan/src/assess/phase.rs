@@ -21,10 +21,10 @@ use crate::{
     container_names::INSTALL_TOOLKIT,
     desired::{Desired, driver::DriverChoice, expected_resources::ExpectedResources, toolkit::ToolkitChoice},
     ground::Ground,
-    note::Note,
+    note::{Note, listed},
     settings::{REPORT_GRACE, STAGE_GRACE},
     time::later,
-    world::ContainerState,
+    world::{ContainerState, PublishedGpus},
 };
 
 #[derive(Debug)]
@@ -102,6 +102,7 @@ fn allocatable(member: &Member<'_>) -> String {
     // A third-party plugin may offer each GPU to several pods.
     let whole = member.expected_units() == member.expected && units <= gpus;
     let resources = match (whole, units, gpus) {
+        _ if member.resource_layout.by_claims => format!("{units} GPUs are allocatable by resource claims"),
         (true, 1, _) => "1 GPU is allocatable".to_owned(),
         (true, ..) => format!("{units} GPUs are allocatable"),
         (false, _, 1) => format!("{units} units of 1 GPU are allocatable"),
@@ -271,12 +272,11 @@ fn device_plugin(member: &Member<'_>, ground: &Ground<'_>, clock: &Clock) -> Ver
         let message = member.health.note.as_ref().map(|note| note.message.clone()).unwrap_or_default();
         return Verdict::new(phase, Reason::GpuUnhealthy, message);
     }
-    let lacking = member
-        .expected_resources
-        .as_ref()
-        .and_then(|expected_resources| expected_resources.lacks(&member.node.allocatable));
+    let lacking =
+        member.expected_resources.as_ref().and_then(|expected_resources| expected_resources.lacks(&member.served));
     let waits_for = lacking.and_then(|(name, there, _)| withheld(member, name, there)).unwrap_or(waits_for);
     let message = match lacking {
+        Some(_) if member.resource_layout.by_claims => unpublished(member, &waits_for),
         None if member.expected_units() == Some(0) => {
             "the GPUs are in MIG mode and have no MIG device; create MIG devices, or set devicePlugin.mig.strategy: None"
                 .to_owned()
@@ -287,6 +287,20 @@ fn device_plugin(member: &Member<'_>, ground: &Ground<'_>, clock: &Clock) -> Ver
         _ => format!("{} of {expected} GPUs are allocatable; {waits_for}", member.allocatable()),
     };
     Verdict::new(phase, Reason::WaitingForAllocatable, message)
+}
+
+/// For GPUs that the DRA driver does not publish, or with a taint.
+fn unpublished(member: &Member<'_>, waits_for: &str) -> String {
+    let PublishedGpus { usable, tainted, .. } = &member.published;
+    let gpus = member.report.map(|report| report.gpus.as_slice()).unwrap_or_default();
+    let known: Vec<&str> = gpus.iter().filter_map(|gpu| gpu.uuid.as_deref()).collect();
+    let missing = known.iter().filter(|uuid| !usable.contains(**uuid));
+    let described =
+        missing.map(|uuid| if tainted.contains(*uuid) { format!("{uuid} (tainted)") } else { (*uuid).to_owned() });
+    let described: Vec<_> = described.collect();
+    let which = if described.is_empty() { String::new() } else { format!(" without {}", listed(&described)) };
+    let expected = member.expected.unwrap_or_default();
+    format!("{} of {expected} GPUs are published in ResourceSlices{which}; {waits_for}", usable.len())
 }
 
 /// For devices that a serving plugin reports as unhealthy, if no other cause is known.
@@ -330,6 +344,8 @@ fn too_many_gpus(member: &Member<'_>) -> Option<Verdict> {
     }
     let gpus = member.expected?.max(member.on_bus());
     let whole = ExpectedResources::of(gpus, 0, Some(report), layout);
+    // With a DRA driver kubelet has none.
+    let whole = if layout.by_claims { ExpectedResources::default() } else { whole };
     let (name, there, whole) = whole.exceeded(&member.node.allocatable)?;
     let message = format!(
         "{there} {name} are allocatable, but the node's GPUs make {whole}: another device plugin serves this node beside pod {} ({}); remove one of the two, or write devicePlugin.flavor: External; if there is no other one, delete pod {} to register its GPUs again",

@@ -29,13 +29,16 @@ pub enum PluginChoice {
     },
     /// A third-party device plugin.
     External,
+    /// NVIDIA's DRA driver in place of a device plugin.
+    Dra,
 }
 
 impl PluginChoice {
     /// Plugins beside Google's installers mount the driver's folder and need no toolkit.
     pub fn needs_toolkit(&self, driver: &DriverChoice) -> bool {
         match self {
-            Self::Nvidia { .. } => true,
+            // The DRA driver's devices are CDI devices, whose hooks are the toolkit's.
+            Self::Nvidia { .. } | Self::Dra => true,
             Self::Gke { .. } => false,
             Self::External => !driver.is_for_googles_plugin(),
         }
@@ -44,14 +47,14 @@ impl PluginChoice {
     pub fn layout(&self) -> Option<&MigLayout> {
         match self {
             Self::Nvidia { layout, .. } => layout.as_ref(),
-            Self::Gke { .. } | Self::External => None,
+            Self::Gke { .. } | Self::External | Self::Dra => None,
         }
     }
 
     pub fn mps(&self) -> Option<&Mps> {
         match self {
             Self::Nvidia { sharing, .. } => sharing.as_ref()?.mps.as_ref(),
-            Self::Gke { .. } | Self::External => None,
+            Self::Gke { .. } | Self::External | Self::Dra => None,
         }
     }
 }

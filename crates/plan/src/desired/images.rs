@@ -38,6 +38,9 @@ pub const GKE_DEVICE_PLUGIN: Upstream<'static> = Upstream {
     path: "gke-release/nvidia-gpu-device-plugin",
     version: "sha256:6b25281cd0fa3ca55f3e837a18be4a14b44952105568f466530dd85bcebde62f",
 };
+/// NVIDIA's DRA driver, as in the values of its chart.
+pub const DRA_DRIVER: Upstream<'static> =
+    Upstream { host: "registry.k8s.io", path: "dra-driver-nvidia/dra-driver-nvidia-gpu", version: "v0.4.1" };
 
 /// Returns `path` on NVIDIA's registry or the policy's mirror, or the user's repository; with the user's digest or tag, else `tag`.
 pub fn reference(images: &Images, custom: Option<&Image>, path: &str, tag: &str) -> String {

@@ -51,9 +51,11 @@ pub fn plugin_stage(pool: &PoolSettings<'_>, key: &VariantKey) -> Option<StageSp
             images::Upstream { host: images::REGISTRY, path: images::DEVICE_PLUGIN.0, version: images::DEVICE_PLUGIN.1 }
         }
         PluginChoice::Gke { .. } => images::GKE_DEVICE_PLUGIN,
+        PluginChoice::Dra => images::DRA_DRIVER,
         PluginChoice::External => return None,
     };
-    let operand = pool.device_plugin.operand.clone();
+    let by_claims = key.plugin == PluginChoice::Dra;
+    let operand = if by_claims { &pool.allocation.dra } else { &pool.device_plugin.operand }.clone();
     let image = images::reference_of(&pool.policy.spec.images, operand.image.as_ref(), default);
     Some(StageSpec { stage: Stage::DevicePlugin, image, operand })
 }

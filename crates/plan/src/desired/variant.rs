@@ -9,6 +9,7 @@ use crate::{
     desired::{
         container_runtime,
         device_plugin::{self, PluginChoice},
+        dra,
         driver::{self, DriverChoice},
         key::{HostTraits, StageSpec, VariantKey},
         mig_layout, stages,
@@ -48,7 +49,11 @@ pub fn choose(
     };
     let is_external = foreign.third_party(Stage::DevicePlugin).is_some();
     let loaded = on.report.driver.loaded.as_deref();
-    let plugin = device_plugin::choose(settings.device_plugin, &driver, loaded, is_external)?;
+    let plugin = if settings.allocation.is_by_claims() && !is_external {
+        dra::choose(&driver, loaded, on.node)?
+    } else {
+        device_plugin::choose(settings.device_plugin, &driver, loaded, is_external)?
+    };
     mig_layout::check(plugin.layout(), on.report, on.discovery.expected.in_pool(settings.pool))?;
     // A third-party plugin on the node already has what it needs.
     let needs_toolkit = plugin.needs_toolkit(&driver) && !is_external && foreign.third_party(Stage::Toolkit).is_none();
@@ -61,13 +66,14 @@ pub fn choose(
         let host = toolkit::OnHost { disables_cdi, config, runtimes: host_runtimes };
         let choice = toolkit::choose(wanted, on.node, host)?;
         toolkit::check_folder_driver(&choice, driver.root())?;
+        dra::check_toolkit(&plugin, &choice, on.node)?;
         (choice, toolkit::toolkit_folder(wanted, &driver, on.report))
     } else {
         (ToolkitChoice::None, None)
     };
     device_plugin::check_image(settings.device_plugin, &plugin, &toolkit)?;
     let host = HostTraits::of(on.report, &on.node.runtime, &driver);
-    let looks_there = matches!(plugin, PluginChoice::Gke { .. });
+    let looks_there = matches!(plugin, PluginChoice::Gke { .. } | PluginChoice::Dra);
     let kubelet_root = toolkit::kubelet_root(settings.toolkit, on.node).filter(|_| looks_there);
     Ok(VariantKey {
         policy: name_of(settings.policy),

@@ -10,7 +10,7 @@ use std::{
 
 use gpu_operator_crd::{NodeName, policy::Stage};
 
-use crate::world::{ForeignPart, ForeignPod, ForeignSet, NodeFacts, World};
+use crate::world::{ForeignPart, ForeignPod, ForeignSet, GpuSlice, NodeFacts, World};
 
 /// The namespace whose objects are trusted: only administrators of the cluster may create any there.
 const TRUSTED: &str = "kube-system";
@@ -19,8 +19,8 @@ const TRUSTED: &str = "kube-system";
 pub struct ForeignStacks<'w> {
     pub world: &'w World,
     sets: BTreeMap<&'w str, &'w ForeignSet>,
-    /// The nodes whose GPUs are in slices of a DRA driver.
-    sliced: BTreeSet<&'w NodeName>,
+    /// The slices of the nodes whose GPUs a DRA driver allocates.
+    slices: BTreeMap<&'w NodeName, Vec<&'w Arc<GpuSlice>>>,
 }
 
 impl<'w> ForeignStacks<'w> {
@@ -48,8 +48,11 @@ impl<'w> ForeignStacks<'w> {
             !is_own && (namespace == TRUSTED || is_proven)
         };
         let sets = world.foreign_sets.iter().filter(|(key, set)| counts(key, set));
-        let sliced = world.gpu_slices.values().map(|slice| &slice.node).collect();
-        Self { world, sliced, sets: sets.map(|(key, set)| (key.as_str(), set.as_ref())).collect() }
+        let mut slices: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for slice in world.gpu_slices.values() {
+            slices.entry(&slice.node).or_default().push(slice);
+        }
+        Self { world, slices, sets: sets.map(|(key, set)| (key.as_str(), set.as_ref())).collect() }
     }
 
     pub fn sets(&self) -> impl Iterator<Item = (&'w str, &'w ForeignSet)> {
@@ -71,9 +74,14 @@ impl<'w> ForeignStacks<'w> {
         self.pods_on(&node.name).map(Arc::as_ref).find(|pod| pod.is_driver && pod.set.is_some() && !stays(pod))
     }
 
+    /// Returns the slices of a node's GPUs, if a DRA driver allocates them.
+    pub fn slices_of(&self, node: &NodeName) -> &[&'w Arc<GpuSlice>] {
+        self.slices.get(node).map(Vec::as_slice).unwrap_or_default()
+    }
+
     /// Whether a DRA driver allocates a node's GPUs.
     pub fn has_slices(&self, node: &NodeName) -> bool {
-        self.sliced.contains(node)
+        self.slices.contains_key(node)
     }
 
     /// Returns the DaemonSets with a device plugin on a node, of GPUs or of anything else, as `namespace/name`.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpu_operator_crd::{
     GpuNodeStatus,
-    gpunode::StageRevisions,
+    gpunode::{RolloutStep, StageRevisions},
     keys,
     policy::{ForeignStack, PluginFlavor, Stage},
     reason::Reason,
@@ -16,6 +16,7 @@ use crate::{
     ground::foreign_stacks::ForeignStacks,
     inventory::KnownNode,
     note::{Note, listed},
+    revision,
     settings::PLUGIN_GRACE,
     world::{ForeignPart, GPU_DRIVER, NodeFacts, Role},
 };
@@ -98,6 +99,20 @@ fn runtimes(report: Option<&Report>, status: Option<&GpuNodeStatus>) -> Vec<Host
     reported.iter().chain(kept).cloned().collect()
 }
 
+/// Whether an update has taken the device plugin away.
+fn is_without_plugin(known: &KnownNode<'_>) -> bool {
+    let rollout = known.gpu_node.and_then(|gpu_node| gpu_node.spec.rollout.as_ref());
+    rollout.is_some_and(|rollout| rollout.step != RolloutStep::Await && rollout.from.device_plugin.is_some())
+}
+
+/// Whether a node's slices are those of this operator's DRA driver, or what remains of them: kubelet deletes them half a minute after it.
+fn has_own_claims(stacks: &ForeignStacks<'_>, known: &KnownNode<'_>) -> bool {
+    let has = known.have.device_plugin.as_ref();
+    let is_driver = has.is_some_and(|revision| revision::is_by_claims(&stacks.world.daemon_sets, revision));
+    let recorded = known.gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
+    is_driver || recorded.is_some_and(|status| status.gpus.by_claims)
+}
+
 impl ExternalStack {
     /// The GpuNode's status stores earlier findings: DaemonSets disappear while they are upgraded, and nothing may be installed in between.
     /// `policy` is whether to take over, and the flavor of the device plugin.
@@ -136,7 +151,8 @@ impl ExternalStack {
             beside_managed: false,
             by_claims: true,
         };
-        let dra = dra.or_else(|| stacks.has_slices(&node.name).then(by_slices));
+        let is_sliced = stacks.has_slices(&node.name) && !has_own_claims(stacks, known);
+        let dra = dra.or_else(|| is_sliced.then(by_slices));
         foreign.add_pod(stacks, node, have);
         // With `External` a device plugin exists even if no DaemonSet is found.
         let is_external = policy.1 == Some(PluginFlavor::External);
@@ -203,6 +219,8 @@ impl ExternalStack {
         let status = known.gpu_node.and_then(|gpu_node| gpu_node.status.as_ref());
         let before = status.and_then(|status| status.foreign.get(plugin.as_str()));
         let is_own = known.have.get(plugin).is_some() || known.pods.iter().any(|pod| pod.role == Role::Operand(plugin));
+        // In an update they are what remains of this operator's own plugin.
+        let is_own = is_own || is_without_plugin(known);
         // A DaemonSet that is missing for a moment keeps its name.
         let is_named = self.stages.contains_key(&plugin) || !self.take_over && before.is_some_and(|set| set != UNNAMED);
         if is_own || is_named || known.node.allocatable.total() == 0 {

@@ -3,7 +3,10 @@
 use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
 use gpu_operator_crd::{
-    ClusterGpuPolicy, GpuNode, NodeName, Report, Revision, gpunode::StageRevisions, keys, policy::Stage,
+    ClusterGpuPolicy, GpuNode, NodeName, Report, Revision,
+    gpunode::{GpuCounts, StageRevisions},
+    keys,
+    policy::Stage,
     policy_status::MAX_PUBLISHED_KEYS,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry, jiff::Timestamp};
@@ -52,6 +55,11 @@ pub fn current_report<'w>(node: &NodeFacts, gpu_node: Option<&'w GpuNode>) -> Op
 
 fn is_of_boot(report: &Report, node: &NodeFacts) -> bool {
     report.boot_id.is_empty() || node.boot_id.is_empty() || *report.boot_id == *node.boot_id
+}
+
+/// Returns how many GPUs the DRA driver of this operator publishes on a node. The Node's status does not list them.
+pub fn by_claims(gpus: &GpuCounts) -> u32 {
+    if gpus.by_claims { gpus.allocatable } else { 0 }
 }
 
 // A node's labels place the pods, but other users can change labels, so the revisions are recorded in the GpuNode first.

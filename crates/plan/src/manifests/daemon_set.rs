@@ -21,7 +21,7 @@ use kube::Resource;
 
 use super::{device_plugin, driver, toolkit};
 use crate::{
-    desired::variant::Variant,
+    desired::{device_plugin::PluginChoice, variant::Variant},
     manifests::pod::{HostNamespaces, Mode, PodInput, PodParts, env, mount, pull_secrets},
     pool_settings::PoolSettings,
     revision::daemon_set_name,
@@ -96,14 +96,17 @@ fn pod_spec(input: &PodInput<'_>, revision: &Revision, mut parts: PodParts) -> P
         allow_host_files(&mut parts);
     }
     let stage = input.spec.stage;
+    let account =
+        (stage == Stage::DevicePlugin && input.key.plugin == PluginChoice::Dra).then_some(device_plugin::dra::ACCOUNT);
     PodSpec {
         node_selector: Some(BTreeMap::from([(stage.key().to_owned(), revision.to_string())])),
         affinity: Some(one_per_host(stage)),
         tolerations: Some(input.pool.tolerations.clone()),
         priority_class_name: Some(input.pool.priority_class.to_owned()),
         image_pull_secrets: pull_secrets(input.settings, input.pool.policy),
-        // No operand uses the API server.
-        automount_service_account_token: Some(false),
+        // Only the DRA driver uses the API server.
+        automount_service_account_token: Some(account.is_some()),
+        service_account_name: account.map(str::to_owned),
         host_pid: (parts.host != HostNamespaces::None).then_some(true),
         host_network: (parts.host == HostNamespaces::PidAndNetwork).then_some(true),
         termination_grace_period_seconds: Some(parts.grace_seconds),

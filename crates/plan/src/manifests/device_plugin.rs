@@ -1,6 +1,7 @@
 //! The pods of the device plugin and of MPS's control daemon.
 
 mod config;
+pub mod dra;
 pub mod gke;
 mod nvidia;
 
@@ -15,6 +16,7 @@ pub fn pod(input: &PodInput<'_>) -> Option<PodParts> {
             Some(nvidia::nvidia_pod(input, sharing.as_ref(), *mig, layout.as_ref()))
         }
         PluginChoice::Gke { replicas, metrics_port } => Some(gke::pod(input, *replicas, *metrics_port)),
+        PluginChoice::Dra => Some(dra::pod(input)),
         PluginChoice::External => None,
     }
 }

@@ -219,6 +219,7 @@ pub fn unmanaged_status(
     let (node, gpu_node) = (unmanaged.node, unmanaged.gpu_node);
     let before = gpu_node.and_then(|gpu_node| gpu_node.status.clone()).unwrap_or_default();
     let mut gpus = GpuCounts { allocatable: node.allocatable.total(), ..before.gpus.clone() };
+    gpus.by_claims &= world.gpu_slices.values().any(|slice| slice.node == node.name);
     if leaving.stays() {
         return leaving_status(world, unmanaged, leaving, GpuNodeStatus { gpus, ..before }, clock);
     }
@@ -319,6 +320,9 @@ fn counts(assessment: &Assessment<'_>, verdict: &Verdict) -> GpuCounts {
     GpuCounts {
         expected: member.expected_units(),
         allocatable,
+        // Until kubelet has deleted the slices, they are known as this operator's.
+        by_claims: member.resource_layout.by_claims
+            || member.published.has_slices && member.status().is_some_and(|before| before.gpus.by_claims),
         resources: member.expected_resources.as_ref().map(ExpectedResources::named).unwrap_or_default(),
         most_seen: seen.most,
         seen_at: owned(&seen.at),

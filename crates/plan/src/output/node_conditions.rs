@@ -113,7 +113,7 @@ pub fn plugin_to_restart<'w>(member: &Member<'w>, clock: &Clock) -> Option<&'w P
     let recovered =
         report.gpus.iter().filter(|gpu| is_usable(gpu.health.state)).filter_map(|gpu| gpu.health.since.as_ref());
     let recovered = recovered.map(|since| since.0).filter(|since| *since > started).max()?;
-    let withheld = member.node.ready && member.expected_resources.as_ref()?.lacks(&member.node.allocatable).is_some();
+    let withheld = member.node.ready && member.expected_resources.as_ref()?.lacks(&member.served).is_some();
     // Kubelet and plugin have a grace period to detect the recovery.
     (withheld && member.rollout().is_none() && clock.passed(recovered, GRACE)).then_some(pod)
 }

@@ -263,6 +263,7 @@ impl Verdicts<'_> {
                         | Reason::DriverNotInstalled
                         | Reason::RuntimeUnsupported
                         | Reason::DevicePluginUnsupported
+                        | Reason::DraUnsupported
                         | Reason::MigLayoutRefused
                         | Reason::UnknownModel
                         | Reason::PoolShadowed

@@ -21,7 +21,7 @@ use crate::{
 pub struct Change {
     pub to: StageRevisions,
     pub reloads_driver: bool,
-    /// The driver is reloaded, the GPUs are divided in another way, or MPS's daemon, with which programs on the GPUs end, comes, goes or is
+    /// The driver is reloaded, the GPUs are divided or allocated in another way, or MPS's daemon, with which programs on the GPUs end, comes, goes or is
     /// replaced.
     pub needs_idle_gpus: bool,
 }
@@ -34,7 +34,12 @@ impl Change {
         let divides = layout.is_some() && layout != self::layout(from, sets);
         // A new plugin's pod also restores a layout that was changed manually.
         let restores = from.device_plugin != to.device_plugin && mig::differs(member).is_some();
-        Self { reloads_driver, needs_idle_gpus: reloads_driver || divides || restores || from.mps != to.mps, to }
+        // GPUs of running pods must not be offered by the other one.
+        let by_claims =
+            |revisions: &StageRevisions| Some(revision::is_by_claims(sets, revisions.device_plugin.as_ref()?));
+        let reallocates = by_claims(from).zip(by_claims(&to)).is_some_and(|(from, to)| from != to);
+        let needs_idle_gpus = reloads_driver || divides || restores || reallocates || from.mps != to.mps;
+        Self { to, reloads_driver, needs_idle_gpus }
     }
 
     pub fn scope(&self) -> DisruptionScope {

@@ -1,5 +1,6 @@
 //! The rollout of a pool: which revisions each node's labels should name. A node without any gets the wanted ones immediately.
 
+mod allocation;
 mod joining;
 mod last_update;
 
@@ -202,6 +203,8 @@ impl<'f> PoolUpdates<'f> {
 
     /// A slot for an update that does not begin is spent, so that it can be freed.
     fn insert(&mut self, member: &Member<'_>, mut decision: Decision, ledger: &Ledger<'_>) {
+        let (labels, held) = allocation::hold(member, decision.labels, &self.world.daemon_sets);
+        (decision.labels, decision.note) = (labels, held.or(decision.note));
         decision.updates_begun = ledger.slot_of(member).map_or_else(|| member.updates_begun(), |slot| slot.update);
         let scope = decision.rollout.as_ref().map(|rollout| rollout.scope);
         decision.cordon = self.terms.cordon() && scope == Some(DisruptionScope::GpuPods);

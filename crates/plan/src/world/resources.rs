@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use gpu_operator_common::interned::Interned;
 
-use crate::container_names::CONFIG_WRITER;
+use crate::container_names::{CONFIG_WRITER, DRA_DRIVER};
 
 /// Amounts of extended resources, by name. Each may be the name under which a third-party device plugin offers GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -95,15 +95,22 @@ pub struct ResourceLayout {
     pub mps: bool,
     /// Determines the resource names of MIG devices.
     pub mig: MigStrategy,
+    /// Whether a DRA driver publishes the GPUs, instead of a device plugin.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub by_claims: bool,
 }
 
 impl Default for ResourceLayout {
     fn default() -> Self {
-        Self { resource: None, replicas: 1, renamed: false, mps: false, mig: MigStrategy::None }
+        Self { resource: None, replicas: 1, renamed: false, mps: false, mig: MigStrategy::None, by_claims: false }
     }
 }
 
 impl ResourceLayout {
+    pub fn by_claims() -> Self {
+        Self { by_claims: true, ..Self::default() }
+    }
+
     pub fn of(plugin: &DevicePlugin) -> Self {
         let slicing = plugin.sharing.time_slicing.as_ref();
         let slicing = slicing.map(|slicing| (slicing.replicas, slicing.rename_by_default));
@@ -112,7 +119,7 @@ impl ResourceLayout {
         let (replicas, renamed) = slicing.or(mps).unwrap_or((1, None));
         let mig = plugin.mig.as_ref().and_then(|mig| mig.strategy).unwrap_or_default();
         let resource = plugin.external.resource_name.clone().filter(|name| name != keys::GPU_RESOURCE);
-        Self { resource, replicas, renamed: renamed.unwrap_or_default(), mps: by_mps, mig }
+        Self { resource, replicas, renamed: renamed.unwrap_or_default(), mps: by_mps, mig, by_claims: false }
     }
 
     /// Reads the layout from a plugin's pod: its environment, and its configuration file, which an init container has as arguments.
@@ -134,6 +141,7 @@ impl ResourceLayout {
             renamed: sharing.and_then(|sharing| sharing["renameByDefault"].as_bool()).unwrap_or_default(),
             mps: mps.is_some(),
             mig: [MigStrategy::Single, MigStrategy::Mixed].into_iter().find(of_strategy).unwrap_or_default(),
+            by_claims: pod.containers.iter().any(|container| container.name == DRA_DRIVER),
         }
     }
 }

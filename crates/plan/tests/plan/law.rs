@@ -263,6 +263,17 @@ fn ledger_is_within_limits(sim: &Sim, name: &PolicyName, write: &LedgerWrite) ->
     }
 }
 
+/// At no time are GPUs of a node both allocatable and in slices: two pods would get the same one.
+pub fn of_allocation(sim: &Sim) -> Lawful {
+    for node in sim.nodes.values() {
+        let gpus = node.allocatable.total();
+        if gpus > 0 && sim.gpu_slices.values().any(|slice| slice.node == node.name) {
+            return Err(format!("{gpus} GPUs of {} are allocatable beside its slices", node.name));
+        }
+    }
+    Ok(())
+}
+
 /// Every node that is being updated has a slot in the ledger of a policy.
 pub fn of_budgets(sim: &Sim) -> Lawful {
     let all: Vec<Slot> = sim.policies.keys().flat_map(|policy| slots(sim, policy)).collect();

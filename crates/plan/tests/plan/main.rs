@@ -8,6 +8,7 @@ mod clocks;
 mod coexistence;
 mod columns;
 mod cuda;
+mod dra;
 mod drain_budget;
 mod drift;
 mod driver_down;

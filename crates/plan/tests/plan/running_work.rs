@@ -52,6 +52,7 @@ const BUDGETS: Law = Law {
     at_write: |_, sim, write| crate::law::holds(sim, write),
     after_step: |_, sim| {
         crate::law::of_budgets(sim)?;
+        crate::law::of_allocation(sim)?;
         crate::law::of_records(sim)
     },
 };

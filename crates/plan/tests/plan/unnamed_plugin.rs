@@ -160,7 +160,7 @@ fn a_pools_number_of_gpus_and_other_resources_are_no_limit() {
 
 /// Adds a slice of a node's GPUs.
 fn slice(sim: &mut Sim, node: &str) {
-    sim.gpu_slices.insert(format!("{node}-gpu.nvidia.com-x"), GpuSlice { node: node.into() });
+    sim.gpu_slices.insert(format!("{node}-gpu.nvidia.com-x"), GpuSlice { node: node.into(), ..GpuSlice::default() });
 }
 
 #[test]

@@ -297,6 +297,7 @@ impl Sim {
         self.machines.remove(node);
         self.boots_with.remove(node);
         self.gpu_nodes.remove(node);
+        self.wipe_slices(node);
         self.gpu_pods.remove(node);
         self.faults.remove(node);
         self.user_sets.remove(node);

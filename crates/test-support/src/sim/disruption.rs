@@ -64,7 +64,7 @@ impl Sim {
     /// Starts a GPU pod with these facts, if kubelet admits it: the device plugin runs and has offered GPUs.
     pub fn start_gpu_pod(&mut self, node: &NodeName, name: &str, facts: GpuPod) {
         let plugin = self.pods.get(&format!("device-plugin@{node}"));
-        let offers = self.nodes.get(node).is_some_and(|node| node.ready && node.allocatable.total() > 0);
+        let offers = self.nodes.get(node).is_some_and(|facts| facts.ready) && self.served(node) > 0;
         let pods = self.gpu_pods.entry(node.clone()).or_default();
         if offers && plugin.is_some_and(PodFacts::running) && !pods.iter().any(|pod| pod == name) {
             pods.push(name.into());

@@ -191,6 +191,7 @@ impl Sim {
         if self.faults.get(&node).is_some_and(|faults| faults.late_kubelet) {
             return;
         }
+        self.wipe_slices(&node);
         let facts = self.node_mut(node);
         facts.boot_id = boot_id;
         facts.allocatable = facts.allocatable.withdrawn();

@@ -27,6 +27,7 @@ use super::{
     faults::{Faults, MigOutcome},
     plugin::{layout, offered, partitioned, published, replicas, waits_for},
     pod::{RESTART, SLOW_STEP, gate_opens, is_slow, new_pod, restarts_runtime, run},
+    slices::is_by_claims,
 };
 
 /// The maximum number of GPU pods that a report names.
@@ -39,7 +40,7 @@ impl Sim {
     pub fn surroundings(&mut self) -> bool {
         // A rejection is repeated indefinitely, which does not count as a change.
         let facts = |sim: &Self| {
-            let pods = (sim.pods.clone(), sim.refusals.len());
+            let pods = (sim.pods.clone(), sim.refusals.len(), sim.gpu_slices.clone());
             (sim.nodes.clone(), sim.gpu_nodes.clone(), sim.machines.clone(), pods)
         };
         let before = facts(self);
@@ -49,7 +50,7 @@ impl Sim {
             self.run_kubelet(name);
             self.run_probe(name);
         }
-        before != facts(self)
+        before != facts(self) || !self.slices_until.is_empty()
     }
 
     /// Creates and deletes the pods of a node, as the DaemonSet controller does.
@@ -205,7 +206,9 @@ impl Sim {
         self.run_tests(node, &faults);
         self.pull_images(node, &faults);
         let seen = faults.publishes.unwrap_or(on_bus);
+        self.publish_slices(node, seen);
         let template_of_plugin = self.templates.get(&plugin).filter(|_| runs(self, &plugin));
+        let template_of_plugin = template_of_plugin.filter(|template| !is_by_claims(template));
         let offered = template_of_plugin.map(|template| offered(template, &self.machines[node], seen));
         let third_party =
             || self.foreign_plugin_serves(node).then(|| Resources::from_iter([(self.foreign_resource.as_str(), seen)]));

@@ -15,7 +15,8 @@ impl Sim {
     pub(super) fn run_tests(&mut self, node: &NodeName, faults: &Faults) {
         let now = self.now;
         let there = &self.nodes[node].allocatable;
-        let free = there.names().any(|name| there.amount(name) > 0) && faults.test != Test::Unschedulable;
+        let offers = there.names().any(|name| there.amount(name) > 0) || self.served(node) > 0;
+        let free = offers && faults.test != Test::Unschedulable;
         let tests = self.pods.values_mut().filter(|pod| pod.role == Role::Validation && pod.node == *node);
         for pod in tests.filter(|pod| pod.end.is_none()) {
             if pod.containers.is_empty() && !free {

@@ -18,7 +18,8 @@ impl Sim {
         let Some(node) = self.nodes.get(name) else { return false };
         let report = self.gpu_nodes.get(name).and_then(|gpu_node| self.with_report(name, gpu_node).status?.report);
         let has_reported = report.is_some_and(|report| *report.boot_id == *node.boot_id);
-        has_reported && node.allocatable.names().any(|name| node.allocatable.amount(name) > 0)
+        let offers = node.allocatable.names().any(|name| node.allocatable.amount(name) > 0);
+        has_reported && (offers || self.served(name) > 0)
     }
 
     /// Returns whether a node serves GPUs, or has on this boot.

@@ -37,19 +37,24 @@ const PARTS: [Part; 5] = [
         name: "api-policy",
         title: "Fields of a ClusterGpuPolicy",
         text: "All fields are optional, except where a list entry requires them. [policy.md](policy.md) shows them in one example. The API server\n\
-               also checks rules between fields, whose messages name the correction. `driver`, `toolkit` and `devicePlugin` are on a\n\
-               [page of their own](api-operands.md), and the status is on [another](api-policy-status.md).",
+               also checks rules between fields, whose messages name the correction. `driver`, `toolkit`, `devicePlugin` and `allocation` are\n\
+               on a [page of their own](api-operands.md), and the status is on [another](api-policy-status.md).",
         crd: 0,
         paths: &["spec"],
     },
     Part {
         name: "api-operands",
-        title: "Fields of driver, toolkit and device plugin",
-        text: "These fields of a ClusterGpuPolicy are valid in `spec.defaults` and in each of `spec.pools`, where `driver`, `toolkit` and\n\
-               `devicePlugin` each replace that of the defaults as a whole. Guides: [drivers](../guides/drivers.md),\n\
-               [container runtimes](../guides/runtimes.md), [sharing](../guides/sharing.md), [MIG](../guides/mig.md).",
+        title: "Fields of driver, toolkit, device plugin and allocation",
+        text: "These fields of a ClusterGpuPolicy are valid in `spec.defaults` and in each of `spec.pools`, where `driver`, `toolkit`,\n\
+               `devicePlugin` and `allocation` each replace that of the defaults as a whole. Guides: [drivers](../guides/drivers.md),\n\
+               [container runtimes](../guides/runtimes.md), [sharing](../guides/sharing.md), [MIG](../guides/mig.md), [DRA](../guides/dra.md).",
         crd: 0,
-        paths: &["spec.defaults.driver", "spec.defaults.toolkit", "spec.defaults.devicePlugin"],
+        paths: &[
+            "spec.defaults.driver",
+            "spec.defaults.toolkit",
+            "spec.defaults.devicePlugin",
+            "spec.defaults.allocation",
+        ],
     },
     Part {
         name: "api-policy-status",

@@ -51,7 +51,9 @@ fn a_namespace_override_applies_to_all_objects_and_accounts() {
     let rendered = render(&cluster(), &["--namespace", "of-the-release", "--set", &set]).expect("a chart");
     let left: Vec<_> = rendered.lines().filter(|line| line.contains("of-the-release")).collect();
     assert!(left.is_empty(), "{left:?}");
-    assert!(rendered.contains("system:serviceaccount:elsewhere:nodestack-nvml-probe"));
+    for account in ["nodestack-nvml-probe", "nodestack-dra-driver"] {
+        assert!(rendered.contains(&format!("system:serviceaccount:elsewhere:{account}'")), "{account}");
+    }
 }
 
 #[test]

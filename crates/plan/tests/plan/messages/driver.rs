@@ -147,6 +147,9 @@ pub const SCENARIOS: &[Scenario] = &[
         let kepler = Sim::new().gpu_node("a", "102d", 4).policy("all", "{}").faulty(faults);
         kepler.then(|sim| sim.host_driver("a", "550.54.14", true))
     }),
+    (Reason::DraUnsupported, A, || {
+        node("{defaults: {driver: {version: 550.163.01}, allocation: {mode: DRA}}}", UBUNTU, &[])
+    }),
     (Reason::DevicePluginUnsupported, A, || {
         node(
             "{defaults: {driver: {source: CloudInstaller}, devicePlugin: {sharing: {mps: {replicas: 4}}}}}",

@@ -82,7 +82,7 @@ pub fn count(sim: &Sim, plan: &Plan, policy: &PolicyName) -> Count {
         |node: &&NodeFacts| governing(sim, &node.name).is_some_and(|governing| *policy == *governing.name_any());
     let serves = |node: &&NodeFacts| node.ready && !node.cordoned && !node.deleting;
     let is_able = |node: &&NodeFacts| {
-        let gpus = node.allocatable.total();
+        let gpus = sim.served(&node.name);
         // A kubelet that is late still publishes GPUs that are missing on the bus.
         let on_bus = |expected| reported_gpus(sim, &node.name).is_none_or(|on_bus| on_bus >= expected);
         let has_all = |expected| gpus >= expected * sim.replicas(&node.name) && on_bus(expected);

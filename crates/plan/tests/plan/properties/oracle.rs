@@ -173,7 +173,7 @@ fn is_taken_out(sim: &Sim, before: &NodeFacts) -> bool {
         let had = placing(sim, before, stage);
         had.is_some() && had != after.labels.get(stage.key())
     };
-    before.allocatable.total() > 0 && Stage::ALL.into_iter().any(changed)
+    sim.served(&before.name) > 0 && Stage::ALL.into_iter().any(changed)
 }
 
 /// Returns whether a governed node lacks a plugin, or any pod that its labels select.
@@ -186,7 +186,7 @@ fn is_out_of_service(sim: &Sim, name: &NodeName) -> bool {
 fn is_complete(sim: &Sim, name: &NodeName) -> bool {
     let node = &sim.nodes[name];
     let runs = |stage: Stage| pod(sim, name, stage).is_some_and(|pod| pod.running() && is_selected(pod, node, stage));
-    let offers = || runs(Stage::DevicePlugin) && node.allocatable.total() > 0;
+    let offers = || runs(Stage::DevicePlugin) && sim.served(name) > 0;
     node.labels.contains_key(keys::DEVICE_PLUGIN)
         && (offers() || Stage::ALL.into_iter().all(|stage| !node.labels.contains_key(stage.key()) || runs(stage)))
 }

@@ -6,10 +6,10 @@ use std::{collections::BTreeMap, fmt};
 use gpu_operator_crd::{
     ClusterGpuPolicySpec,
     policy::{
-        Compatibility, CompatibleLabels, Defaults, DeletionPolicy, DevicePlugin, Driver, DriverContainer, DriverSource,
-        Health, Image, Images, Injection, KernelModule, Mig, MigLayoutEntry, MigMode, MigProfile, MigStrategy, Mps,
-        NodeLabel, Operand, PodMetadata, Pool, PoolMatch, Proxy, PullSecret, Readiness, RolloutStrategy, RunFile,
-        Selector, Sharing, StartupTaint, TimeSlicing, Toolkit, Validation, ValidationMode,
+        Allocation, AllocationMode, Compatibility, CompatibleLabels, Defaults, DeletionPolicy, DevicePlugin, Driver,
+        DriverContainer, DriverSource, Health, Image, Images, Injection, KernelModule, Mig, MigLayoutEntry, MigMode,
+        MigProfile, MigStrategy, Mps, NodeLabel, Operand, PodMetadata, Pool, PoolMatch, Proxy, PullSecret, Readiness,
+        RolloutStrategy, RunFile, Selector, Sharing, StartupTaint, TimeSlicing, Toolkit, Validation, ValidationMode,
     },
     selector::{Operator, Requirement},
 };
@@ -279,16 +279,22 @@ fn defaults() -> BoxedStrategy<Defaults> {
         1 => Just(Some(vec![exists("dedicated")])),
     ];
     let priority = option::weighted(0.1, Just("high".to_owned()));
-    (driver(), toolkit(), plugin(), tolerations, priority)
-        .prop_map(|(driver, toolkit, device_plugin, tolerations, priority_class_name)| Defaults {
+    (driver(), toolkit(), plugin(), allocation(), tolerations, priority)
+        .prop_map(|(driver, toolkit, device_plugin, allocation, tolerations, priority_class_name)| Defaults {
             driver,
             toolkit,
             device_plugin,
+            allocation,
             foreign_stack: None,
             tolerations,
             priority_class_name,
         })
         .boxed()
+}
+
+fn allocation() -> BoxedStrategy<Allocation> {
+    let by_claims = operand(vec!["v0.5.0"]).prop_map(|dra| Allocation { mode: Some(AllocationMode::Dra), dra });
+    prop_oneof![4 => Just(Allocation::default()), 1 => by_claims].boxed()
 }
 
 fn readiness() -> BoxedStrategy<Readiness> {

@@ -5,7 +5,7 @@ use gpu_operator_plan::world::{GpuPod, PodOwner};
 use k8s_openapi::jiff::SignedDuration;
 use proptest::{prelude::*, sample::select};
 
-use super::policy::{DEFAULT, NEW, OLD, POOLED, Policy, SELECTED, THIRD};
+use super::policy::{CLAIMS, DEFAULT, NEW, OLD, POOLED, Policy, SELECTED, THIRD};
 use crate::sim::{Faults, Sim};
 
 /// Names of nodes.
@@ -176,7 +176,7 @@ pub fn event() -> impl Strategy<Value = (Event, u32)> {
     let of_policy = prop_oneof![
         6 => select(vec![OLD, NEW, NEW, THIRD, DEFAULT]).prop_map(Event::Driver),
         2 => select(vec![OLD, NEW]).prop_map(Event::Recommends),
-        3 => select(vec!["{}", MPS, HALVES]).prop_map(Event::Plugin),
+        4 => select(vec!["{}", MPS, HALVES, CLAIMS]).prop_map(Event::Plugin),
         2 => any::<bool>().prop_map(Event::Paused),
         2 => any::<bool>().prop_map(Event::More),
         1 => Just(Event::Retry),

@@ -8,6 +8,9 @@ pub const NEXT: &str = "595.95.01";
 /// The driver that the operator recommends: [`OLD`], until another release of the operator recommends another.
 pub const DEFAULT: &str = "";
 
+/// In place of a device plugin's settings: the DRA driver.
+pub const CLAIMS: &str = "by claims";
+
 /// How long canary nodes have to work.
 pub const SOAK: i64 = 600;
 
@@ -20,7 +23,7 @@ pub const POOLED: (&str, &str) = ("tier", "p");
 pub struct Policy {
     /// Of the pool `p`. All other nodes have [`OLD`], or what the operator recommends if the pool has that.
     pub driver: &'static str,
-    /// The settings of the device plugin, as YAML.
+    /// The settings of the device plugin, as YAML, or [`CLAIMS`].
     pub plugin: &'static str,
     pub mode: &'static str,
     /// Further settings of `gpuPods`, as YAML.
@@ -70,11 +73,13 @@ impl Policy {
         let tolerations = if self.tolerates_all { "" } else { ", tolerations: [{key: other, operator: Exists}]" };
         let labels = |(key, value): (&str, &str)| format!("{{matchLabels: {{{key}: '{value}'}}}}");
         let (selected, pooled) = (labels(SELECTED), labels(POOLED));
+        let allocation =
+            if *plugin == CLAIMS { "allocation: {mode: DRA}".to_owned() } else { format!("devicePlugin: {plugin}") };
         format!(
             "{{nodeSelector: {selected}, {more}rollout: {{maxParallel: {max_parallel}, maxUnavailable: 3, \
              maxFailures: {max_failures}, onFailure: {on_failure}, paused: {is_paused}, {canary}windows: {windows}, \
              gpuPods: {{mode: {mode}{gpu_pods}}}}}, defaults: {{driver: {of_others}{tolerations}}}, \
-             pools: [{{name: p, match: {{nodeSelector: {pooled}}}, driver: {driver}, devicePlugin: {plugin}}}]}}"
+             pools: [{{name: p, match: {{nodeSelector: {pooled}}}, driver: {driver}, {allocation}}}]}}"
         )
     }
 }

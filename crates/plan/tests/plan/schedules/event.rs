@@ -141,7 +141,7 @@ fn set<N: Ord>(set: &mut std::collections::BTreeSet<N>, name: N, is: bool) {
 /// Kubelet admits a pod with a GPU while the device plugin is registered.
 fn start_gpu_pod(sim: &mut Sim, node: &NodeName) {
     let plugin = pod(sim, node, Stage::DevicePlugin);
-    let offers = sim.nodes[node].allocatable.total() > 0 && plugin.is_some_and(PodFacts::running);
+    let offers = sim.served(node) > 0 && plugin.is_some_and(PodFacts::running);
     if offers {
         sim.gpu_pods.entry(node.clone()).or_insert_with(|| vec!["team/training".into()]);
     }

@@ -151,7 +151,7 @@ fn is_default(schema: &Value, value: &Value) -> bool {
 }
 
 /// Adds the fields of a value that another one lacks.
-fn merge(into: &mut Value, other: Value) {
+pub(super) fn merge(into: &mut Value, other: Value) {
     match (into, other) {
         (Value::Object(into), Value::Object(other)) => {
             for (name, value) in other {

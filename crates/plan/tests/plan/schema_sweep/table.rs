@@ -3,6 +3,8 @@
 
 use serde_json::{Value, json};
 
+use super::fields::merge;
+
 /// What is known of a field beside its schema.
 #[derive(Clone, Copy)]
 pub struct Row {
@@ -33,6 +35,7 @@ const INSTALLED: &str = "the installer leaves the driver on the host, and Auto u
 const LAYOUT: &str = "{mig: {strategy: Mixed, layout: [{profiles: [{profile: 1g.20gb, count: 1}]}]}}";
 const EVICTS: &str = "{rollout: {gpuPods: {mode: Evict}}}";
 const LIFTED: &str = "a startup taint that has been removed is not set again";
+const BY_CLAIMS: &str = "{allocation: {mode: DRA}}";
 const TESTED: &str = "{readiness: {validation: {mode: OnInstall}}}";
 
 /// Parts of a policy without an observable effect in a settled fleet, and why.
@@ -40,6 +43,9 @@ const LATER: [(&str, &str); 2] = [
     ("rollout.windows", "it decides when updates begin; see windows.rs"),
     ("rollout", "it acts during updates; see budgets.rs, canary.rs and eviction.rs"),
 ];
+
+/// What all fields of a part of a policy need, in the object in which the part begins.
+const PARTS: [(&[&str], &str); 1] = [(&["allocation", "dra"], BY_CLAIMS)];
 
 /// The row with the longest path that matches a field applies; if there are several of them, each one applies.
 const ROWS: &[Row] = &[
@@ -256,17 +262,27 @@ pub fn rows(path: &[String]) -> Vec<Row> {
 impl Row {
     /// Returns the fields that the field needs, as a spec.
     pub fn neighbours(&self, path: &[String]) -> Value {
-        if self.with.is_empty() {
-            return json!({});
+        let of_part = PARTS.iter().find_map(|(part, with)| {
+            let begins = path.windows(part.len()).position(|names| names == *part)?;
+            Some(within(&path[..begins], with))
+        });
+        let mut spec = of_part.unwrap_or_else(|| json!({}));
+        if !self.with.is_empty() {
+            merge(&mut spec, within(&path[..path.len() - self.at.split('.').count()], self.with));
         }
-        let outer = path[..path.len() - self.at.split('.').count()].iter().enumerate().rev();
-        let with = serde_yaml::from_str(self.with).expect("YAML");
-        outer.fold(with, |inner, (at, name)| match name.as_str() {
-            "[]" => json!([inner]),
-            "{}" => json!({key(&path[..at]): inner}),
-            name => json!({name: inner}),
-        })
+        spec
     }
+}
+
+/// Returns these fields as a spec, in the object at a path.
+fn within(path: &[String], with: &str) -> Value {
+    let with = serde_yaml::from_str(with).expect("YAML");
+    let outer = path.iter().enumerate().rev();
+    outer.fold(with, |inner, (at, name)| match name.as_str() {
+        "[]" => json!([inner]),
+        "{}" => json!({key(&path[..at]): inner}),
+        name => json!({name: inner}),
+    })
 }
 
 /// Returns a key for the entries of a map.
