@@ -1,4 +1,4 @@
-//! Releases of other charts: an upgrade never takes over one of the namespace, or its DeviceClass.
+//! Releases of other charts in the namespace: an upgrade never takes one over.
 
 use std::fs;
 
@@ -66,31 +66,5 @@ fn a_release_of_another_chart_is_not_upgraded_to_this_chart() {
         let outcome = beside_the_other(&f).await;
         f.cluster.helm(&["uninstall", OTHER, "--namespace", f.cluster.namespace()])?;
         outcome
-    });
-}
-
-/// Sets the label by which the chart recognises its DeviceClass.
-fn label_device_class(f: &Fixture, name: &str) -> Result<()> {
-    let label = format!("app.kubernetes.io/name={name}");
-    f.cluster.kubectl(&["label", "deviceclass", "gpu.nvidia.com", "--overwrite", &label]).map(drop)
-}
-
-#[test]
-fn a_device_class_of_another_chart_is_not_replaced() {
-    alone(async |f| {
-        let (chart, values) = (f.cluster.chart().display().to_string(), f.cluster.values().display().to_string());
-        let release = ["upgrade", f.cluster.release(), &chart, "--namespace", f.cluster.namespace()];
-        let dry_run = |set: &str| {
-            f.cluster.helm(&[&release[..], &["--values", &values, "--dry-run=server", "--set", set]].concat())
-        };
-        label_device_class(&f, "dra-driver-nvidia-gpu")?;
-        let [replaced, left] =
-            ["true", "false"].map(|class| dry_run(&format!("dra.enabled=true,dra.deviceClass={class}")));
-        label_device_class(&f, "nodestack-dra-driver")?;
-        let error = format!("{:#}", replaced.expect_err("the class was replaced"));
-        ensure!(error.contains("--set dra.deviceClass=false"), "{error}");
-        left?;
-        dry_run("dra.enabled=true")?;
-        Ok(())
     });
 }
