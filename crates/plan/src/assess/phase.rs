@@ -343,9 +343,9 @@ fn too_many_gpus(member: &Member<'_>) -> Option<Verdict> {
         return None;
     }
     let gpus = member.expected?.max(member.on_bus());
-    let whole = ExpectedResources::of(gpus, 0, Some(report), layout);
     // With a DRA driver kubelet has none.
-    let whole = if layout.by_claims { ExpectedResources::default() } else { whole };
+    let gpus = if layout.by_claims { 0 } else { gpus };
+    let whole = ExpectedResources::of(gpus, 0, Some(report), layout);
     let (name, there, whole) = whole.exceeded(&member.node.allocatable)?;
     let message = format!(
         "{there} {name} are allocatable, but the node's GPUs make {whole}: another device plugin serves this node beside pod {} ({}); remove one of the two, or write devicePlugin.flavor: External; if there is no other one, delete pod {} to register its GPUs again",

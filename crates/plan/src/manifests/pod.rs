@@ -214,6 +214,11 @@ fn driver_mount(root: &str) -> &str {
     }
 }
 
+/// Returns kubelet's root directory on the host.
+pub fn kubelet_root<'a>(input: &'a PodInput<'_>) -> &'a str {
+    input.settings.kubelet_root.as_deref().or(input.key.kubelet_root).unwrap_or("/var/lib/kubelet")
+}
+
 // The probe is the first program of other images' containers where something is necessary at every start: init containers run only once in
 // a
 // pod.

@@ -27,6 +27,7 @@ use crate::{
         expected_resources::ExpectedResources,
         toolkit::ToolkitChoice,
     },
+    ground::foreign_stacks::ForeignStacks,
     inventory::{
         UnmanagedNode,
         membership::{Unmanaged, name_of},
@@ -211,7 +212,7 @@ fn restarts(member: &Member<'_>, before: &GpuNodeStatus, verdict: &Verdict) -> b
 
 /// Without the generation that the status describes.
 pub fn unmanaged_status(
-    world: &World,
+    stacks: &ForeignStacks<'_>,
     unmanaged: &UnmanagedNode<'_>,
     leaving: Leaving<'_>,
     clock: &Clock,
@@ -219,9 +220,9 @@ pub fn unmanaged_status(
     let (node, gpu_node) = (unmanaged.node, unmanaged.gpu_node);
     let before = gpu_node.and_then(|gpu_node| gpu_node.status.clone()).unwrap_or_default();
     let mut gpus = GpuCounts { allocatable: node.allocatable.total(), ..before.gpus.clone() };
-    gpus.by_claims &= world.gpu_slices.values().any(|slice| slice.node == node.name);
+    gpus.by_claims &= stacks.has_slices(&node.name);
     if leaving.stays() {
-        return leaving_status(world, unmanaged, leaving, GpuNodeStatus { gpus, ..before }, clock);
+        return leaving_status(stacks.world, unmanaged, leaving, GpuNodeStatus { gpus, ..before }, clock);
     }
     let (reason, message) = match unmanaged.why {
         Unmanaged::NoGpu => (Reason::NoPolicy, "the node has no NVIDIA GPU".to_owned()),

@@ -20,6 +20,7 @@ use super::{
 use crate::{
     assess::AssessedFleet,
     clock::Clock,
+    ground::foreign_stacks::ForeignStacks,
     inventory::{KnownNode, UnmanagedNode, membership::Unmanaged},
     rollout::{
         Rollout,
@@ -40,7 +41,8 @@ pub fn add(
 ) -> (Leavers, Vec<Settled>) {
     let (world, mut settled) = (fleet.world, Vec::new());
     let removals = ToolkitRemovals::of(world, clock);
-    let mut nodes = Nodes { plan, world, rollout, leavers: Leavers::default(), removals };
+    let stacks = &fleet.ground.third_party;
+    let mut nodes = Nodes { plan, world, stacks, rollout, leavers: Leavers::default(), removals };
     for unmanaged in &fleet.unmanaged {
         let (own, writes) = (Clock::at(clock.now()), nodes.plan.writes.len());
         let is_clean = nodes.add(unmanaged, &own);
@@ -55,6 +57,7 @@ pub fn add(
 struct Nodes<'p, 'w> {
     plan: &'p mut Plan,
     world: &'w World,
+    stacks: &'w ForeignStacks<'w>,
     rollout: &'p Rollout<'p>,
     leavers: Leavers,
     removals: ToolkitRemovals<'w>,
@@ -63,7 +66,7 @@ struct Nodes<'p, 'w> {
 impl<'w> Nodes<'_, 'w> {
     /// Returns whether nothing of this operator is left on the node.
     fn add(&mut self, unmanaged: &UnmanagedNode<'w>, clock: &Clock) -> bool {
-        let Self { plan, world, rollout, leavers, removals } = self;
+        let Self { plan, world, stacks, rollout, leavers, removals } = self;
         let node = unmanaged.node;
         // A key that another manager keeps setting is removed as well, but must not block the deletion of a policy.
         let is_clean = node.owned_labels.is_empty()
@@ -82,7 +85,7 @@ impl<'w> Nodes<'_, 'w> {
         }
         let is_awaited = report_due(unmanaged).is_some_and(|due| !clock.reached(due));
         let described = unmanaged.gpu_node.filter(|_| !is_awaited && !brings_probe);
-        let status = described.map(|_| gpu_node::unmanaged_status(world, unmanaged, leaving, clock));
+        let status = described.map(|_| gpu_node::unmanaged_status(stacks, unmanaged, leaving, clock));
         if !is_clean {
             leavers.add(unmanaged, status.as_ref());
         }

@@ -9,8 +9,8 @@ use crate::{
     desired::stages::toolkit_install_dir,
     manifests::{
         pod::{
-            self, HostNamespaces, Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount,
-            operand_container,
+            self, HostNamespaces, Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path,
+            kubelet_root, mount, operand_container,
         },
         toolkit,
     },
@@ -19,13 +19,12 @@ use crate::{
 /// The account with which it reads claims and writes the slices of its own node. The chart creates it.
 pub const ACCOUNT: &str = "nodestack-dra-driver";
 const PROGRAM: &str = "gpu-kubelet-plugin";
-const KUBELET: &str = "/var/lib/kubelet";
 /// The port of its gRPC health service.
 const HEALTH_PORT: &str = "51516";
 
 pub fn pod(input: &PodInput<'_>) -> PodParts {
     let root = input.key.driver.root();
-    let kubelet = input.settings.kubelet_root.as_deref().or(input.key.kubelet_root).unwrap_or(KUBELET);
+    let kubelet = kubelet_root(input);
     let (registry, plugins) = (format!("{kubelet}/plugins_registry"), format!("{kubelet}/plugins"));
     let environment = vec![
         of_pod("NODE_NAME", "spec.nodeName"),

@@ -6,14 +6,13 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, SecurityContext};
 use crate::manifests::{
     device_plugin::config::{self, SOCKETS},
     pod::{
-        HostNamespaces, Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, mount,
-        operand_container,
+        HostNamespaces, Mode, PodInput, PodParts, driver_gate, driver_gate_volumes, env, host_path, kubelet_root,
+        mount, operand_container,
     },
 };
 
 /// The driver's folder in containers and in the plugin.
 pub const DRIVER_IN_CONTAINER: &str = "/usr/local/nvidia";
-const KUBELET: &str = "/var/lib/kubelet";
 /// Kubelet's API that reports which container has which device. The path is fixed in the plugin; on the host it is in kubelet's root
 /// directory.
 const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources";
@@ -37,8 +36,7 @@ pub fn pod(input: &PodInput<'_>, replicas: Option<u32>, metrics_port: Option<u16
         mount("pod-resources", POD_RESOURCES, Mode::ReadOnly),
         mount("proc", "/proc", Mode::ReadOnly),
     ];
-    let kubelet = input.settings.kubelet_root.as_deref().or(input.key.kubelet_root).unwrap_or(KUBELET);
-    let pod_resources = format!("{kubelet}/pod-resources");
+    let pod_resources = format!("{}/pod-resources", kubelet_root(input));
     let mut volumes = driver_gate_volumes(input);
     volumes.extend([
         host_path("sockets", SOCKETS, None),
