@@ -43,7 +43,8 @@ pub(super) struct Written {
     pub version: u64,
 }
 
-/// Sends a write to the API server. An object that no longer exists is not an error.
+/// Sends a write to the API server. An object that no longer exists is not an error. A conflict is one: a write that
+/// lost against others is repeated, and one for an earlier pod of the same name until the watch reports that this pod is gone.
 pub(super) async fn send(client: &Client, write: &Write) -> Result<Written> {
     let outcome = match write {
         Write::Status(pod, status) => {
@@ -81,7 +82,7 @@ pub(super) async fn send(client: &Client, write: &Write) -> Result<Written> {
         }
     };
     match outcome {
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Written::default()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Written::default()),
         outcome => Ok(outcome?),
     }
 }

@@ -28,8 +28,8 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// The time limit of all waits, for what never comes: many times what the longest, an update of 200 nodes, takes on two free cores.
-pub const DEADLINE: Duration = Duration::from_mins(30);
+/// The time limit of all waits, for what never comes: several times what the longest, an update of 200 nodes, takes on two free cores.
+pub const DEADLINE: Duration = Duration::from_mins(15);
 /// The time without changes after which a fleet is quiet: longer than any pause that the operator makes.
 pub const QUIET: Duration = Duration::from_secs(12);
 /// The time without changes after which the reaction to one event is complete, except for what waits for time to pass.
