@@ -98,6 +98,10 @@ fn device_plugin(page: &mut Page) {
         ),
         "`External`: none.".to_owned(),
     ]);
+    page.block(&format!(
+        "With `allocation.mode: DRA` NVIDIA's DRA driver is in its place: {}.",
+        code(&default(images::DRA_DRIVER))
+    ));
 }
 
 fn validation(page: &mut Page) {
@@ -122,7 +126,7 @@ fn to_mirror(catalogue: &Catalogue) -> Vec<String> {
     });
     [nvidia(images::TOOLKIT.0, images::TOOLKIT.1), nvidia(images::DEVICE_PLUGIN.0, images::DEVICE_PLUGIN.1)]
         .into_iter()
-        .chain([default(images::GKE_DEVICE_PLUGIN)])
+        .chain([images::GKE_DEVICE_PLUGIN, images::DRA_DRIVER].map(default))
         .chain(tests.map(|tag| nvidia(images::SAMPLES, tag)))
         .chain(drivers)
         .collect()
@@ -150,7 +154,9 @@ mod tests {
         let texts = files.map(|file| fs::read_to_string(file).expect("a golden file")).collect::<String>();
         let words = texts.split(|c: char| c.is_whitespace() || "\"',`()[]{}".contains(c));
         let is_default = |word: &&str| {
-            [images::REGISTRY, images::GKE_DEVICE_PLUGIN.host].iter().any(|host| word.starts_with(&format!("{host}/")))
+            [images::REGISTRY, images::GKE_DEVICE_PLUGIN.host, images::DRA_DRIVER.host]
+                .iter()
+                .any(|host| word.starts_with(&format!("{host}/")))
                 || [images::GKE_COS, images::GKE_UBUNTU].contains(word)
         };
         words.filter(is_default).map(str::to_owned).collect()
