@@ -29,7 +29,6 @@ use crate::{
     settings::{PROGRESS_DEADLINE, REPORT_GRACE},
     summary::Settled,
     time::later,
-    world::World,
 };
 
 /// Returns which nodes are leaving, and the settled ones.
@@ -42,7 +41,7 @@ pub fn add(
     let (world, mut settled) = (fleet.world, Vec::new());
     let removals = ToolkitRemovals::of(world, clock);
     let stacks = &fleet.ground.third_party;
-    let mut nodes = Nodes { plan, world, stacks, rollout, leavers: Leavers::default(), removals };
+    let mut nodes = Nodes { plan, stacks, rollout, leavers: Leavers::default(), removals };
     for unmanaged in &fleet.unmanaged {
         let (own, writes) = (Clock::at(clock.now()), nodes.plan.writes.len());
         let is_clean = nodes.add(unmanaged, &own);
@@ -56,7 +55,6 @@ pub fn add(
 
 struct Nodes<'p, 'w> {
     plan: &'p mut Plan,
-    world: &'w World,
     stacks: &'w ForeignStacks<'w>,
     rollout: &'p Rollout<'p>,
     leavers: Leavers,
@@ -66,14 +64,14 @@ struct Nodes<'p, 'w> {
 impl<'w> Nodes<'_, 'w> {
     /// Returns whether nothing of this operator is left on the node.
     fn add(&mut self, unmanaged: &UnmanagedNode<'w>, clock: &Clock) -> bool {
-        let Self { plan, world, stacks, rollout, leavers, removals } = self;
+        let Self { plan, stacks, rollout, leavers, removals } = self;
         let node = unmanaged.node;
         // A key that another manager keeps setting is removed as well, but must not block the deletion of a policy.
         let is_clean = node.owned_labels.is_empty()
             && node_conditions::is_clean(node)
             && node_taints::is_clean(node)
             && !node.own_cordon;
-        let leaving = Leaving::of(world, unmanaged, is_clean, clock);
+        let leaving = Leaving::of(stacks.world, unmanaged, is_clean, clock);
         if leaving == Leaving::Unknown {
             plan.questions.gpu_pods.insert(node.name.clone());
         }
