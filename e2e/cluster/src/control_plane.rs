@@ -151,8 +151,8 @@ fn apiserver(state: &State, dir: &Path, paths: &Paths) -> Vec<String> {
         "--authorization-mode=Node,RBAC".into(),
         "--enable-admission-plugins=NodeRestriction".into(),
         "--allow-privileged=true".into(),
-        "--service-cluster-ip-range=198.18.0.0/24".into(),
-        // There is no service proxy, so clients do not use the service's address.
+        format!("--service-cluster-ip-range={}", network::SERVICES),
+        // There is no service proxy, which would read the service's endpoints.
         "--endpoint-reconciler-type=none".into(),
         "--service-account-issuer=https://kubernetes.default.svc".into(),
         format!("--service-account-key-file={}", file("service-account.pub")),

@@ -1,6 +1,7 @@
 //! The cluster's network: a network namespace with a bridge to which every node is attached. The control plane runs in this
 //! namespace. The machine's own network has no address, route or device of it; the only way in is the API server's port on
-//! loopback, which the process that holds the namespace forwards.
+//! loopback, which the process that holds the namespace forwards. It also forwards the service `kubernetes`: of all that is outside their
+//! node, pods reach only this.
 //!
 //! When the last process in the namespace ends, the kernel removes it, including the bridge and the nodes' links.
 
@@ -31,6 +32,12 @@ const LINK: &str = "eth0";
 const PREFIX: u8 = 24;
 /// The address of the control plane, as nodes reach it.
 pub const CONTROL_PLANE: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 1);
+/// The network of services.
+pub const SERVICES: &str = "198.18.0.0/24";
+/// The address of the service `kubernetes`, by which pods reach the API server. There is no service proxy: the address is the control plane's.
+pub const API_SERVICE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+/// Its port.
+const API_SERVICE_PORT: u16 = 443;
 
 fn ready_file(paths: &Paths) -> PathBuf {
     paths.cluster().join("network-ready")
@@ -79,22 +86,29 @@ pub fn hold(paths: &Paths, port: u16) -> Result<()> {
     outside.set_nonblocking(true)?;
     unshare(CloneFlags::CLONE_NEWNET).context("creating the cluster's network")?;
     let address = format!("{CONTROL_PLANE}/{PREFIX}");
+    let service = format!("{API_SERVICE}/32");
     for args in [
         &["link", "set", "lo", "up"][..],
         &["link", "add", BRIDGE, "type", "bridge"],
         &["address", "add", &address, "dev", BRIDGE],
+        &["address", "add", &service, "dev", BRIDGE],
         &["link", "set", BRIDGE, "up"],
     ] {
         ip(args)?;
     }
+    let inside = HostListener::bind((API_SERVICE, API_SERVICE_PORT)).context("listening for the API server's pods")?;
+    inside.set_nonblocking(true)?;
     fs::write(ready_file(paths), "")?;
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(forward(outside, port))
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async { tokio::try_join!(forward(outside, port), forward(inside, port)) })?;
+    Ok(())
 }
 
-async fn forward(outside: HostListener, port: u16) -> Result<()> {
-    let outside = TcpListener::from_std(outside)?;
+/// Forwards all connections of a listener to a port on the namespace's loopback.
+async fn forward(from: HostListener, port: u16) -> Result<()> {
+    let from = TcpListener::from_std(from)?;
     loop {
-        let Ok((mut client, _)) = outside.accept().await else {
+        let Ok((mut client, _)) = from.accept().await else {
             // The client has disconnected, or there are too many connections.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
@@ -129,7 +143,8 @@ pub fn attach(node: NodeId) -> Result<()> {
     // After a reboot the old link may still exist: the kernel removes it with its namespace, but not at once.
     let _ = output(Command::new("ip").args(["link", "delete", &port]).stderr(Stdio::null()));
     ip(&["link", "add", &port, "type", "veth", "peer", "name", LINK, "netns", "1"])?;
-    ip(&["link", "set", &port, "master", BRIDGE, "up"])
+    ip(&["link", "set", &port, "master", BRIDGE, "up"])?;
+    ip(&["route", "replace", &node.pods(), "via", &node.address().to_string()])
 }
 
 /// Configures the network in a node's own namespace, once its link exists.
@@ -140,7 +155,8 @@ pub fn bring_up(node: NodeId) -> Result<()> {
     let address = format!("{}/{PREFIX}", node.address());
     ip(&["link", "set", "lo", "up"])?;
     ip(&["address", "add", &address, "dev", LINK])?;
-    ip(&["link", "set", LINK, "up"])
+    ip(&["link", "set", LINK, "up"])?;
+    ip(&["route", "add", SERVICES, "via", &CONTROL_PLANE.to_string()])
 }
 
 fn ip(args: &[&str]) -> Result<()> {

@@ -33,7 +33,7 @@ struct Leaf<'a> {
     common_name: &'a str,
     dns_names: &'a [&'a str],
     /// Valid in addition to loopback.
-    address: Ipv4Addr,
+    addresses: &'a [Ipv4Addr],
     usage: ExtendedKeyUsagePurpose,
 }
 
@@ -54,14 +54,14 @@ pub fn write(dir: &Path, nodes: impl Iterator<Item = NodeId>) -> Result<Tokens> 
         file: "apiserver",
         common_name: "kube-apiserver",
         dns_names: &["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"],
-        address: network::CONTROL_PLANE,
+        addresses: &[network::CONTROL_PLANE, network::API_SERVICE],
         usage: ExtendedKeyUsagePurpose::ServerAuth,
     };
     api_server.write(dir, &issuer)?;
     let kubelet_client = Leaf {
         file: "kubelet-client",
         dns_names: &[],
-        address: Ipv4Addr::LOCALHOST,
+        addresses: &[],
         usage: ExtendedKeyUsagePurpose::ClientAuth,
         ..api_server
     };
@@ -78,7 +78,7 @@ pub fn write(dir: &Path, nodes: impl Iterator<Item = NodeId>) -> Result<Tokens> 
             file: &name,
             common_name: &name,
             dns_names: &[&name],
-            address: node.address(),
+            addresses: &[node.address()],
             usage: ExtendedKeyUsagePurpose::ServerAuth,
         };
         kubelet.write(dir, &issuer)?;
@@ -95,8 +95,8 @@ impl Leaf<'_> {
         let key = KeyPair::generate()?;
         let names: Vec<String> = self.dns_names.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(names)?;
-        let addresses = [Ipv4Addr::LOCALHOST, self.address].map(|address| SanType::IpAddress(IpAddr::V4(address)));
-        params.subject_alt_names.extend(addresses);
+        let addresses = [&[Ipv4Addr::LOCALHOST], self.addresses].concat();
+        params.subject_alt_names.extend(addresses.into_iter().map(|address| SanType::IpAddress(IpAddr::V4(address))));
         params.distinguished_name.push(DnType::CommonName, self.common_name);
         params.extended_key_usages = vec![self.usage.clone()];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

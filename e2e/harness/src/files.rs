@@ -1,8 +1,12 @@
 //! Small helpers for files.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
 
 /// Creates an empty file, and the folders above it.
 pub fn create(path: &Path) -> Result<fs::File> {
@@ -33,6 +37,21 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
         return Ok(());
     }
     fs::copy(from, to).with_context(|| format!("copying {}", from.display()))?;
+    Ok(())
+}
+
+/// Adds the files of a folder to a hash, with their paths below `root`.
+pub fn hash_tree(root: &Path, dir: &Path, hash: &mut Sha256) -> Result<()> {
+    let mut entries: Vec<PathBuf> = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    entries.sort();
+    for path in entries {
+        if path.is_dir() {
+            hash_tree(root, &path, hash)?;
+        } else {
+            hash.update(path.strip_prefix(root)?.as_os_str().as_encoded_bytes());
+            hash.update(fs::read(&path)?);
+        }
+    }
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::{
     buildah::{ARCHITECTURE, Debian, buildah},
     cargo::Build,
-    files::{copy, hex},
+    files::{copy, hash_tree, hex},
     packages::find,
     paths::Paths,
     process::{output, run_logged},
@@ -55,6 +55,8 @@ enum Source {
     Nvidia,
     /// A program built from the module of NVIDIA's device plugin.
     NvidiaPlugin(&'static str),
+    /// One of the cluster's programs.
+    Tool(&'static str),
 }
 
 pub struct Image {
@@ -110,6 +112,13 @@ fn images(all: bool, kernel: &str) -> Vec<Image> {
         args: Vec::new(),
         context: vec![(Source::Cargo("nvidia-device-plugin"), "nvidia-device-plugin")],
     };
+    let dra_driver = Image {
+        name: "localhost:5999/dra-driver-nvidia/dra-driver-nvidia-gpu:v0.4.1".to_owned(),
+        dockerfile: "e2e/standins/dra-driver.Dockerfile",
+        target: None,
+        args: Vec::new(),
+        context: vec![(Source::Tool("gpu-kubelet-plugin"), "gpu-kubelet-plugin")],
+    };
     let vector_add = program("localhost:5999/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0".to_owned(), "vector-add");
     let google = Image {
         name: GOOGLE.to_owned(),
@@ -133,7 +142,7 @@ fn images(all: bool, kernel: &str) -> Vec<Image> {
     };
     let products = [product("gpu-operator"), product("nvml-probe")];
     let mut images: Vec<Image> =
-        products.into_iter().chain([pause, toolkit, plugin, standin_plugin, vector_add, google]).collect();
+        products.into_iter().chain([pause, toolkit, plugin, standin_plugin, dra_driver, vector_add, google]).collect();
     images.extend(DRIVERS.map(driver));
     images
 }
@@ -202,6 +211,7 @@ impl Image {
                 Source::Checkout(path) => copy(&paths.root.join(path), &to)?,
                 Source::Nvidia => copy(&paths.nvidia(), &to)?,
                 Source::NvidiaPlugin(name) => copy(&paths.nvidia_plugin().join(name), &to)?,
+                Source::Tool(name) => copy(&paths.tool(name), &to)?,
             }
         }
         let mut hash = Sha256::new();
@@ -246,20 +256,6 @@ fn copy_stripped(from: &Path, to: &Path) -> Result<()> {
     copy(from, to)?;
     if find("strip").is_some() {
         output(Command::new("strip").arg("--strip-debug").arg(to))?;
-    }
-    Ok(())
-}
-
-fn hash_tree(root: &Path, dir: &Path, hash: &mut Sha256) -> Result<()> {
-    let mut entries: Vec<PathBuf> = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    entries.sort();
-    for path in entries {
-        if path.is_dir() {
-            hash_tree(root, &path, hash)?;
-        } else {
-            hash.update(path.strip_prefix(root)?.as_os_str().as_encoded_bytes());
-            hash.update(fs::read(&path)?);
-        }
     }
     Ok(())
 }

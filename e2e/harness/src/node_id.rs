@@ -38,4 +38,9 @@ impl NodeId {
     pub fn address(self) -> Ipv4Addr {
         Ipv4Addr::new(198, 18, 1, 10 + self.0)
     }
+
+    /// Returns the network of its pods.
+    pub fn pods(self) -> String {
+        format!("198.19.{}.0/24", self.0)
+    }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{
-    files::{hex, tail},
+    files::{hash_tree, hex, tail},
     paths::Paths,
     process::{output, run_logged},
     progress::{Step, heading},
@@ -166,6 +166,15 @@ const NVIDIA_PLUGIN: Tool = Tool {
     folder: Paths::nvidia_plugin,
     programs: &["mps-control-daemon", "nvidia-device-plugin"],
 };
+/// The stand-in for NVIDIA's, whose module cannot be had.
+const DRA_DRIVER: Tool = Tool {
+    name: "gpu-kubelet-plugin",
+    module: CLUSTER,
+    flags: NVML_FLAGS,
+    packages: &["./gpu-kubelet-plugin"],
+    folder: Paths::bin,
+    programs: &["gpu-kubelet-plugin"],
+};
 /// Apart from the plugin, because it needs three times as many dependencies, and runs in no cluster.
 const FEATURE_DISCOVERY: Tool = Tool {
     name: "gpu-feature-discovery",
@@ -224,7 +233,7 @@ pub enum Part {
 impl Part {
     fn tools(self) -> &'static [&'static Tool] {
         match self {
-            Self::RealNodes => &[&CONTAINERD, &RUNC, &NVIDIA, &NVIDIA_PLUGIN],
+            Self::RealNodes => &[&CONTAINERD, &RUNC, &NVIDIA, &NVIDIA_PLUGIN, &DRA_DRIVER],
             Self::OlderRuntime => &[&CONTAINERD_1],
             Self::SimulatedNodes => &[&KWOK],
             Self::Tests => &[&FEATURE_DISCOVERY],
@@ -266,6 +275,9 @@ impl Tool {
     fn stamp(&self, paths: &Paths, version: &str) -> Result<String> {
         let dir = paths.root.join("e2e/tools").join(self.module);
         let mut hash = Sha256::new();
+        for package in self.packages.iter().filter_map(|package| package.strip_prefix("./")) {
+            hash_tree(&dir, &dir.join(package), &mut hash)?;
+        }
         for file in ["go.mod", "go.sum"] {
             let path = dir.join(file);
             hash.update(fs::read(&path).with_context(|| format!("reading {}", path.display()))?);

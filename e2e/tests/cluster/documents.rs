@@ -31,7 +31,7 @@ fn every_block_of_yaml_is_accepted_by_the_api_server() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let outcome: Result<()> = runtime.block_on(async {
         let cluster = Cluster::connect().await?;
-        let _hold = nodes::one(&cluster, &Need::default());
+        let _hold = nodes::some(&cluster, &Need::default());
         install_chart(&cluster)?;
         let all = objects(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
         for Written { at, object } in &all {

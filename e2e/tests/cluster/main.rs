@@ -12,6 +12,7 @@ mod chart;
 mod detector;
 mod device_plugin;
 mod documents;
+mod dra;
 mod driver_container;
 mod eviction;
 mod failures;

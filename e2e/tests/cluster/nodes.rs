@@ -1,4 +1,4 @@
-//! Assignment of the cluster's nodes to tests: one to each test, or all to a test of cluster-wide behaviour.
+//! Assignment of the cluster's nodes to tests: one or two to each test, or all to a test of cluster-wide behaviour.
 //!
 //! All tests start at the same time and wait here for their nodes. Long tests come first and tests that need all nodes
 //! last, so that no node is idle while tests wait for others.
@@ -50,10 +50,12 @@ impl Drop for Hold {
     }
 }
 
-/// The requirements of a test on its node.
+/// The requirements of a test on its nodes.
 #[derive(Clone)]
 pub struct Need {
-    /// Its container runtime.
+    /// Their number.
+    pub nodes: usize,
+    /// Their container runtime.
     pub runtime: Runtime,
     /// Whether the test takes more than a minute.
     pub long: bool,
@@ -63,7 +65,7 @@ pub struct Need {
 
 impl Default for Need {
     fn default() -> Self {
-        Self { runtime: Runtime::Containerd2, long: false, except: None }
+        Self { nodes: 1, runtime: Runtime::Containerd2, long: false, except: None }
     }
 }
 
@@ -73,8 +75,8 @@ impl Need {
     }
 }
 
-/// Waits for one node.
-pub fn one(cluster: &Cluster, need: &Need) -> Hold {
+/// Waits for the nodes of one test.
+pub fn some(cluster: &Cluster, need: &Need) -> Hold {
     let mut state = state();
     state.waiting += 1;
     state.long += usize::from(need.long);
@@ -82,10 +84,11 @@ pub fn one(cluster: &Cluster, need: &Need) -> Hold {
         // No long test waits for a node with another runtime.
         let turn = need.long || state.long == 0 || need.runtime != Runtime::Containerd2;
         let is_free = |node: &RealNode| need.is_met_by(node) && !state.taken.contains(&node.name());
-        if turn && let Some(node) = cluster.nodes().into_iter().find(is_free) {
+        let nodes: Vec<_> = cluster.nodes().into_iter().filter(is_free).take(need.nodes).collect();
+        if turn && nodes.len() == need.nodes {
             state.waiting -= 1;
             state.long -= usize::from(need.long);
-            return take(&mut state, vec![node]);
+            return take(&mut state, nodes);
         }
         state = CHANGED.wait(state).unwrap_or_else(PoisonError::into_inner);
     }

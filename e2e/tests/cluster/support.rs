@@ -20,8 +20,8 @@ use kube::{Api, ResourceExt};
 pub use self::{
     pods::{is_in_init, last_init_container_started, started},
     run::{
-        alone, everywhere, install_chart, long_test, test, test_beside_the_operator, test_on_containerd_1,
-        test_on_docker,
+        alone, everywhere, install_chart, long_test, long_test_on_two_nodes, test, test_beside_the_operator,
+        test_on_containerd_1, test_on_docker,
     },
 };
 
@@ -47,6 +47,9 @@ pub const READY: Duration = Duration::from_mins(5);
 /// The time limit for a failure to be reported.
 pub const SHOWN: Duration = Duration::from_mins(3);
 
+/// What is between the names of two nodes' policies in that of a policy of both.
+const AND: &str = "-and-";
+
 /// A node of the cluster, and the operations of its test.
 pub struct Fixture {
     pub cluster: Cluster,
@@ -64,6 +67,11 @@ impl Fixture {
     /// Returns the same node with the policy of another name.
     pub fn successor(&self) -> Self {
         Self { cluster: self.cluster.clone(), host: self.host.clone(), policy: format!("{}-successor", self.policy) }
+    }
+
+    /// Returns the name of a policy for this node and another one.
+    pub fn policy_with(&self, other: &Self) -> String {
+        format!("{}{AND}{}", self.policy, other.policy)
     }
 
     /// Returns the namespace of the test's own pods.

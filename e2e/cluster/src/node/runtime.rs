@@ -20,6 +20,8 @@ use harness::{
 };
 use standin_node::RUNTIME_FILE;
 
+use crate::network;
+
 /// The container runtime of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runtime {
@@ -87,7 +89,7 @@ impl Runtime {
             Self::Containerd2 | Self::Containerd1 => paths.tool("runc"),
             Self::Docker => configure_docker(paths, node, &disk)?,
         };
-        self.containerd().configure(&disk, &creates_containers)
+        self.containerd().configure(&disk, node, &creates_containers)
     }
 }
 
@@ -197,19 +199,24 @@ impl Containerd {
     }
 
     /// Writes its configuration to the node's disk. `runc` is the program that creates containers.
-    pub fn configure(self, disk: &Path, runc: &Path) -> Result<()> {
+    pub fn configure(self, disk: &Path, node: NodeId, runc: &Path) -> Result<()> {
         if disk.join(CONFIG).exists() {
             // After a reboot the configuration keeps what was installed into it, as on a real machine.
             return Ok(());
         }
-        // No gateway: pods need an address but no connections, and the machine gets no route into their network.
+        // The gateway is the node, for services only: pods need no other connection, and the machine gets no route into their network.
         let network = serde_json::json!({
             "cniVersion": "1.0.0",
             "name": "gpu-operator-e2e",
             "plugins": [{
                 "type": "bridge",
                 "bridge": "pods",
-                "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.19.0.0/16"}]]},
+                "isGateway": true,
+                "ipam": {
+                    "type": "host-local",
+                    "ranges": [[{"subnet": node.pods()}]],
+                    "routes": [{"dst": network::SERVICES}],
+                },
             }],
         });
         write(&disk.join(NETWORKS).join("10-bridge.conflist"), &network.to_string())?;

@@ -27,7 +27,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{Fixture, GPUS, READY};
+use super::{AND, Fixture, GPUS, READY};
 
 impl Fixture {
     /// Resets the node: the chart is installed, no policy selects the node, it has no operands and no driver, and it
@@ -92,6 +92,7 @@ impl Fixture {
         all(Api::<Deployment>::namespaced(client(), namespace)).await?;
         all(Api::<Job>::namespaced(client(), namespace)).await?;
         all(Api::<PodDisruptionBudget>::namespaced(client(), namespace)).await?;
+        self.cluster.kubectl(&["delete", "resourceclaims", "--all", "-n", namespace, "--wait=false"])?;
         let pods = Api::<Pod>::namespaced(client(), namespace);
         eventually(READY, "the end of the earlier pods", || async {
             all(pods.clone()).await?;
@@ -110,12 +111,17 @@ impl Fixture {
         let at_once = Patch::Merge(json!({"spec": {"deletionPolicy": "Now"}}));
         // It seldom exists, and the clean start of another node may delete it at any time.
         ignore_not_found(policies.patch(example, &PatchParams::default(), &at_once).await)?;
-        let names = [self.policy.as_str(), &successor, example];
-        for name in names {
+        let mut names = vec![self.policy.clone(), successor, example.to_owned()];
+        // Those of two nodes.
+        let all =
+            policies.list_metadata(&ListParams::default()).await?.items.into_iter().map(|policy| policy.name_any());
+        names
+            .extend(all.filter(|name| name.split_once(AND).is_some_and(|(a, b)| a == self.policy || b == self.policy)));
+        for name in &names {
             ignore_not_found(policies.delete(name, &DeleteParams::default()).await)?;
         }
         eventually(READY, "the end of the earlier policies", || async {
-            for name in names {
+            for name in &names {
                 ensure!(policies.get_opt(name).await?.is_none(), "{name} exists");
             }
             Ok(())

@@ -38,19 +38,33 @@ pub fn test_on_docker(body: impl AsyncFnOnce(Fixture) -> Result<()>) {
 
 /// Like [`test`], on a node without the operator's pod, which can be switched off while other tests run.
 pub fn test_beside_the_operator(body: impl AsyncFnOnce(Fixture) -> Result<()>) {
-    let elsewhere = |cluster: &Cluster| {
-        install_chart(cluster)?;
-        let operator = ["-l", "app.kubernetes.io/name=nodestack-gpu-operator", "-o=jsonpath={.items[*].spec.nodeName}"];
-        let node = cluster.kubectl(&[&["get", "pods", "-n", cluster.namespace()], &operator[..]].concat())?;
-        ensure!(!node.is_empty() && !node.contains(' '), "the operator runs on {node:?}");
-        Ok(Need { except: Some(node), ..Need::default() })
-    };
     test_with(elsewhere, body);
 }
 
+/// Like [`long_test`], on two nodes without the operator's pod.
+pub fn long_test_on_two_nodes(body: impl AsyncFnOnce(Fixture, Fixture) -> Result<()>) {
+    let two = |cluster: &Cluster| Ok(Need { nodes: 2, long: true, ..elsewhere(cluster)? });
+    run(taking(two), async |mut fixtures: Vec<Fixture>| {
+        let second = used(fixtures.remove(1));
+        body(used(fixtures.remove(0)), second).await
+    });
+}
+
+/// Returns the need of a node without the operator's pod.
+fn elsewhere(cluster: &Cluster) -> Result<Need> {
+    install_chart(cluster)?;
+    let operator = ["-l", "app.kubernetes.io/name=nodestack-gpu-operator", "-o=jsonpath={.items[*].spec.nodeName}"];
+    let node = cluster.kubectl(&[&["get", "pods", "-n", cluster.namespace()], &operator[..]].concat())?;
+    ensure!(!node.is_empty() && !node.contains(' '), "the operator runs on {node:?}");
+    Ok(Need { except: Some(node), ..Need::default() })
+}
+
 fn test_with(need: impl FnOnce(&Cluster) -> Result<Need>, body: impl AsyncFnOnce(Fixture) -> Result<()>) {
-    let take = |cluster: &Cluster| nodes::one(cluster, &need(cluster).expect("the requirements of the test"));
-    run(take, async |mut fixtures: Vec<Fixture>| body(used(fixtures.remove(0))).await);
+    run(taking(need), async |mut fixtures: Vec<Fixture>| body(used(fixtures.remove(0))).await);
+}
+
+fn taking(need: impl FnOnce(&Cluster) -> Result<Need>) -> impl FnOnce(&Cluster) -> Hold {
+    |cluster| nodes::some(cluster, &need(cluster).expect("the requirements of the test"))
 }
 
 /// Runs a test on the node of the operator's pod while no other test runs: for tests that change or check cluster-wide
