@@ -13,7 +13,8 @@
 //!        │                                               ┌─────────┐  device plugin and MPS removed, probe releases NVML,
 //!        │ ◀──────────────────────────────────────────── │ Release │  DaemonSets give way, then a second look for GPU
 //!        │      a GPU pod or a program came in between;  └────┬────┘  pods and other programs
-//!        │      halt                                          │ nothing holds the GPUs
+//!        │      halt                                          │ nothing holds the GPUs, and none is still offered in the
+//!        │                                                    │ other way, if that changes ([`allocation`])
 //!        │                                                    ▼
 //!        │     ready, and every stage proven             ┌─────────┐
 //!        │ ◀──────────────────────────────────────────── │ Replace │  labels name the new revisions; on the node:
@@ -37,6 +38,7 @@
 //! next created. A pod with an outdated template is deleted only if it cannot start: the new template may contain the cure
 //! ([`recreate_pods`]).
 
+mod allocation;
 pub mod change;
 pub mod decision;
 pub mod eviction;

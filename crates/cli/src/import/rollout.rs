@@ -63,7 +63,8 @@ fn gpu_pods(source: &mut Source) -> RolloutGpuPods {
     }
     source.remark(
         &[&format!("{POLICY}.podDeletion")],
-        "NVIDIA's operator evicts GPU pods at an update. So does the policy, if the value operator.evictPods of this operator's chart is true. To \
+        "NVIDIA's operator evicts GPU pods at an update. So does the policy, if the value operator.evictPods of this operator's chart is true; \
+         without it no update begins. To wait for the pods instead, as for the move to this operator, write rollout.gpuPods: {mode: Await}; to \
          update only idle nodes, remove rollout.gpuPods.",
     );
     let wait_for_jobs = selector.and_then(|text| {

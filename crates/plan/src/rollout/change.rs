@@ -8,11 +8,13 @@ use gpu_operator_crd::{
 };
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
+use super::allocation;
 use crate::{
     assess::{member::Member, mig},
     clock::Clock,
     container_names::{DIVIDER, GUARD, INSTALLER},
     desired::driver::DriverChoice,
+    note::Note,
     revision,
     world::{DaemonSets, PodFacts},
 };
@@ -24,6 +26,8 @@ pub struct Change {
     /// The driver is reloaded, the GPUs are divided or allocated in another way, or MPS's daemon, with which programs on the GPUs end, comes, goes or is
     /// replaced.
     pub needs_idle_gpus: bool,
+    /// What remains of the other way to allocate the GPUs.
+    pub waits: Option<Note>,
 }
 
 impl Change {
@@ -39,7 +43,8 @@ impl Change {
             |revisions: &StageRevisions| Some(revision::is_by_claims(sets, revisions.device_plugin.as_ref()?));
         let reallocates = by_claims(from).zip(by_claims(&to)).is_some_and(|(from, to)| from != to);
         let needs_idle_gpus = reloads_driver || divides || restores || reallocates || from.mps != to.mps;
-        Self { to, reloads_driver, needs_idle_gpus }
+        let waits = allocation::waits(member, &to, sets);
+        Self { to, reloads_driver, needs_idle_gpus, waits }
     }
 
     pub fn scope(&self) -> DisruptionScope {

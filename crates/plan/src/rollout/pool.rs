@@ -1,6 +1,5 @@
 //! The rollout of a pool: which revisions each node's labels should name. A node without any gets the wanted ones immediately.
 
-mod allocation;
 mod joining;
 mod last_update;
 
@@ -18,6 +17,7 @@ use crate::{
     desired::has_nothing_else,
     note::Note,
     rollout::{
+        allocation,
         change::{Change, daemon_sets_exist, driver_awaits_users, must_release},
         decision::{Decision, PoolDecision},
         failures::{self, Failures},

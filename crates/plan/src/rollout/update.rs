@@ -173,6 +173,9 @@ fn release(
             return Decision { report_holders: true, ..give_back(&rollout, holders::note(blockers.iter())) };
         }
     }
+    if change.waits.is_some() {
+        return Decision { note: change.waits.clone(), ..releasing(String::new()) };
+    }
     let rollout = terms.go_on(&rollout, RolloutStep::Replace, false);
     replace(member, change, rollout, terms)
 }

@@ -20,6 +20,13 @@ fn pass(sim: &mut Sim, seconds: u32) {
     }
 }
 
+/// Lets seconds pass in which a node that waits for kubelet costs no write.
+fn pass_without_writes(sim: &mut Sim, seconds: u32) {
+    let before = sim.writes.clone();
+    pass(sim, seconds);
+    assert_eq!(sim.writes, before);
+}
+
 /// Returns phase and reason of node `a`, and its GPUs: allocatable, published in slices, and as the status counts them.
 fn state(sim: &Sim) -> (Phase, Reason, u32, u32, String) {
     let status = sim.status("a");
@@ -123,7 +130,8 @@ fn each_waits_until_the_gpus_of_the_other_are_gone() {
     // Kubelet does not report that the plugin's GPUs are gone.
     sim.faults.insert("a".into(), Faults { late_kubelet: true, ..Faults::default() });
     sim.apply_policy("all", BY_CLAIMS);
-    pass(&mut sim, 200);
+    pass(&mut sim, 30);
+    pass_without_writes(&mut sim, 170);
     let message = sim.status("a").message;
     assert!(message.contains("the DRA driver waits until kubelet has withdrawn 8 allocatable GPUs"), "{message}");
     assert!(sim.spec("a").current.as_ref().unwrap().device_plugin.is_none());
@@ -132,6 +140,7 @@ fn each_waits_until_the_gpus_of_the_other_are_gone() {
     assert_eq!(state(&sim), ready(0, 8));
     sim.apply_policy("all", BY_PLUGIN);
     pass(&mut sim, 15);
+    pass_without_writes(&mut sim, 10);
     let message = sim.status("a").message;
     assert!(message.contains("the device plugin waits until kubelet has deleted the ResourceSlices"), "{message}");
     pass(&mut sim, 60);
@@ -156,7 +165,9 @@ fn updates_reboots_and_a_deleted_policy_keep_to_it() {
     pass(&mut sim, 10);
     assert_eq!(sim.served(&"a".into()), 8);
     sim.apply_policy("again", &spec("590.10.01", ""));
-    pass(&mut sim, 60);
+    pass(&mut sim, 10);
+    pass_without_writes(&mut sim, 5);
+    pass(&mut sim, 45);
     assert_eq!(state(&sim), ready(8, 0));
     assert!(sim.status("a").foreign.is_empty() && !sim.status("a").gpus.by_claims);
 }

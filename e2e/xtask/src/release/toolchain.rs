@@ -47,6 +47,9 @@ impl Toolchain {
     pub fn cargo(&self, paths: &Paths) -> Command {
         let mut cargo = cargo::in_checkout(Command::new(self.folder.join("bin/cargo")), &paths.root);
         cargo.env("RUSTC", self.folder.join("bin/rustc"));
+        // `cargo run` names the folder of its own toolchain there, whose libraries rustc would load: it would then look for the libraries of
+        // the platforms in that toolchain.
+        cargo.env_remove("LD_LIBRARY_PATH");
         cargo
     }
 }

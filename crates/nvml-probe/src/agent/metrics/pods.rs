@@ -61,12 +61,17 @@ pub(super) fn containers(gpu: Gpu<'_>, assignments: &[Assignment]) -> Vec<Vec<(&
 fn uses<'a>(gpu: Gpu<'a>, assignments: &'a [Assignment]) -> BTreeMap<Use<'a>, BTreeSet<&'a str>> {
     let mut uses: BTreeMap<Use<'_>, BTreeSet<&str>> = BTreeMap::new();
     for Assignment { namespace, pod, container, source, devices } in assignments {
-        // The names that DRA drivers choose for their devices do not identify a GPU.
-        let Source::Resource(resource) = source else { continue };
         let container = Container { namespace, pod, name: container };
+        let resource = match source {
+            Source::Resource(name) | Source::Claim(name) => name,
+        };
         for id in devices {
             let (device, shared) = without_replica(id);
-            if let Some(part) = part(gpu, resource, device) {
+            let part = match source {
+                Source::Resource(_) => part(gpu, resource, device),
+                Source::Claim(_) => claimed(gpu, resource, device),
+            };
+            if let Some(part) = part {
                 uses.entry(Use { container, resource, part }).or_default().extend(shared.then_some(id.as_str()));
             }
         }
@@ -97,4 +102,10 @@ fn part<'a>(gpu: Gpu<'a>, resource: &str, device: &str) -> Option<Part<'a>> {
     let Some(instance) = instance else { return Some(Part::Whole) };
     let instance = instance.parse().ok()?;
     gpu.mig.iter().find(|mig| mig.gpu_instance == Some(instance)).map(Part::Mig)
+}
+
+/// As [`part`], for a device of NVIDIA's DRA driver, which calls a whole GPU `gpu-<minor>`.
+fn claimed<'a>(gpu: Gpu<'a>, driver: &str, device: &str) -> Option<Part<'a>> {
+    let minor = device.strip_prefix("gpu-").filter(|_| driver == "gpu.nvidia.com")?.parse::<u32>().ok()?;
+    (minor == gpu.minor?).then_some(Part::Whole)
 }

@@ -121,3 +121,21 @@ fn ids_of_googles_plugin_name_gpus_by_minor_and_mig_by_instance() {
     ];
     assert_eq!(attributed(&metrics, vec![two, shared, mig, part, gone, nic]), expected);
 }
+
+#[test]
+fn claims_name_gpus_by_minor() {
+    let metrics = Metrics::new("n1");
+    let (addresses, look) = eight();
+    show(&metrics, &addresses.iter().map(String::as_str).collect::<Vec<_>>(), &look);
+    let claims = |pod, driver: &str, devices: &[&str]| Assignment {
+        source: Source::Claim(driver.into()),
+        ..assigned(pod, "", devices)
+    };
+    let gpu = claims("claims", "gpu.nvidia.com", &["gpu-3"]);
+    let others = [
+        claims("mig", "gpu.nvidia.com", &["gpu-7-mig-1g10gb-19-0"]),
+        claims("gone", "gpu.nvidia.com", &["gpu-9", "gpu-", "nvidia0", ""]),
+        claims("other", "gpu.vendor.example", &["gpu-0"]),
+    ];
+    assert_eq!(attributed(&metrics, [vec![gpu], others.to_vec()].concat()), ["GPU-3 claims gpu.nvidia.com"]);
+}

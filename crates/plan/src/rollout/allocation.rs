@@ -6,13 +6,10 @@ use gpu_operator_crd::{gpunode::StageRevisions, reason::Reason};
 
 use crate::{assess::member::Member, note::Note, revision, world::DaemonSets};
 
-/// Returns the revisions without a device plugin or DRA driver that has to wait, and what it waits for.
-pub fn hold(member: &Member<'_>, labels: StageRevisions, sets: &DaemonSets) -> (StageRevisions, Option<Note>) {
-    let Some(wanted) =
-        labels.device_plugin.as_ref().filter(|wanted| member.have.device_plugin.as_ref() != Some(wanted))
-    else {
-        return (labels, None);
-    };
+/// Returns what the device plugin or DRA driver of these revisions has to wait for.
+pub fn waits(member: &Member<'_>, revisions: &StageRevisions, sets: &DaemonSets) -> Option<Note> {
+    let wanted =
+        revisions.device_plugin.as_ref().filter(|wanted| member.have.device_plugin.as_ref() != Some(wanted))?;
     let what = if revision::is_by_claims(sets, wanted) {
         let gpus = member.node.allocatable.total();
         (gpus > 0).then(|| {
@@ -23,11 +20,13 @@ pub fn hold(member: &Member<'_>, labels: StageRevisions, sets: &DaemonSets) -> (
             "the device plugin waits until kubelet has deleted the ResourceSlices of the DRA driver".to_owned()
         })
     };
-    match what {
+    Some(Note::new(Reason::WaitingForAllocatable, what?))
+}
+
+/// Returns the revisions without a device plugin or DRA driver that has to wait, and what it waits for.
+pub fn hold(member: &Member<'_>, labels: StageRevisions, sets: &DaemonSets) -> (StageRevisions, Option<Note>) {
+    match waits(member, &labels, sets) {
         None => (labels, None),
-        Some(what) => {
-            let note = Note::new(Reason::WaitingForAllocatable, what);
-            (StageRevisions { mps: None, device_plugin: None, ..labels }, Some(note))
-        }
+        held => (StageRevisions { mps: None, device_plugin: None, ..labels }, held),
     }
 }
