@@ -342,17 +342,20 @@ fn too_many_gpus(member: &Member<'_>) -> Option<Verdict> {
     if layout.mig != MigStrategy::None && report.nvml.state != NvmlState::Answering {
         return None;
     }
-    let gpus = member.expected?.max(member.on_bus());
     // With a DRA driver kubelet has none.
-    let gpus = if layout.by_claims { 0 } else { gpus };
+    let gpus = if layout.by_claims { 0 } else { member.expected?.max(member.on_bus()) };
     let whole = ExpectedResources::of(gpus, 0, Some(report), layout);
     let (name, there, whole) = whole.exceeded(&member.node.allocatable)?;
-    let message = format!(
-        "{there} {name} are allocatable, but the node's GPUs make {whole}: another device plugin serves this node beside pod {} ({}); remove one of the two, or write devicePlugin.flavor: External; if there is no other one, delete pod {} to register its GPUs again",
-        plugin.name,
-        member.external.candidates(),
-        plugin.name
-    );
+    let (own, others) = (&plugin.name, member.external.candidates());
+    let message = if layout.by_claims {
+        format!(
+            "{there} {name} are allocatable beside the GPUs of the DRA driver, pod {own}: a device plugin serves this node, too ({others}); remove it, or write allocation.mode: DevicePlugin and devicePlugin.flavor: External"
+        )
+    } else {
+        format!(
+            "{there} {name} are allocatable, but the node's GPUs make {whole}: another device plugin serves this node beside pod {own} ({others}); remove one of the two, or write devicePlugin.flavor: External; if there is no other one, delete pod {own} to register its GPUs again"
+        )
+    };
     Some(Verdict::new(Phase::DevicePlugin, Reason::TooManyGpus, message))
 }
 

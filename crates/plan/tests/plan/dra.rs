@@ -203,4 +203,9 @@ fn a_device_plugin_beside_the_dra_driver_is_reported() {
     sim.steps(90);
     let status = sim.status("a");
     assert_eq!((status.phase, status.reason()), (Phase::DevicePlugin, Some(Reason::TooManyGpus)), "{}", status.message);
+    assert!(
+        status.message.contains("8 nvidia.com/gpu are allocatable beside the GPUs of the DRA driver"),
+        "{}",
+        status.message
+    );
 }
