@@ -124,6 +124,8 @@ pub const HEALTH_MANAGER: &str = "gpu-operator/health";
 pub const RESOURCES: &str = "nvidia.com/";
 /// The extended resource for GPUs.
 pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
+/// The name of the DRA driver that allocates GPUs. `compute-domain.nvidia.com` allocates channels between nodes.
+pub const GPU_DRIVER: &str = "gpu.nvidia.com";
 
 /// Node label that charts use to select nodes with GPUs, as set by NVIDIA's operator.
 pub const GPU_PRESENT: &str = "nvidia.com/gpu.present";

@@ -13,8 +13,7 @@ use std::sync::Arc;
 use event_watch::watch_events;
 use follow::{any, follow, if_served};
 use futures::future::BoxFuture;
-use gpu_operator_crd::keys;
-use gpu_operator_plan::world::GPU_DRIVER;
+use gpu_operator_crd::keys::{self, GPU_DRIVER};
 use kube::{Api, Client, runtime::watcher};
 use tokio::sync::Notify;
 

@@ -27,7 +27,7 @@ pub use daemon_set::{DaemonSetFacts, Refusal};
 pub use foreign::{ForeignOwner, ForeignPart, ForeignSet};
 pub use foreign_pod::{ForeignPod, TrimmedPod};
 pub use gpu_pods::{Bystander, GpuPod, GpuPods, GpuRequests, PodOwner, serves_gpus, uses_gpu, without_details};
-pub use gpu_slice::{GPU_DRIVER, GpuSlice, PublishedGpus, ResourceSlice, SliceGpu};
+pub use gpu_slice::{GpuSlice, PublishedGpus, ResourceSlice, SliceGpu};
 pub use node::{NodeFacts, NodeLabels, TrimmedNode};
 pub use node::{OwnCondition, OwnConditions};
 pub use observed_time::ObservedTime;

@@ -9,9 +9,12 @@ use gpu_host::{
         pod_resources::{Assignment, Source},
     },
 };
-use gpu_operator_crd::report::{
-    Bridges, CudaError, DriverFacts, Gpu, GpuPods, Holder, HostRuntime, InstalledDriver, MigAttributes, MigDevices,
-    NvmlFacts, OsRelease, Report, VirtualGpus,
+use gpu_operator_crd::{
+    keys,
+    report::{
+        Bridges, CudaError, DriverFacts, Gpu, GpuPods, Holder, HostRuntime, InstalledDriver, MigAttributes, MigDevices,
+        NvmlFacts, OsRelease, Report, VirtualGpus,
+    },
 };
 
 use crate::health::node::NodeHealth;
@@ -211,10 +214,6 @@ fn bounded(text: &str, characters: usize) -> String {
     text.chars().take(characters).collect()
 }
 
-/// The prefix of the resources of NVIDIA's and Google's device plugins.
-const RESOURCE_PREFIX: &str = "nvidia.com/";
-const DRA_DRIVER: &str = "gpu.nvidia.com";
-
 /// Returns the pods with GPUs as `<namespace>/<name>`. `offered` lists the node's GPU resources in addition to those with NVIDIA's prefix.
 pub fn gpu_pods(assignments: &[Assignment], offered: &[String]) -> BTreeSet<String> {
     let with_gpus = assignments.iter().filter(|assignment| is_gpu(assignment, offered));
@@ -224,8 +223,8 @@ pub fn gpu_pods(assignments: &[Assignment], offered: &[String]) -> BTreeSet<Stri
 fn is_gpu(assignment: &Assignment, offered: &[String]) -> bool {
     match &assignment.source {
         _ if assignment.devices.is_empty() => false,
-        Source::Resource(name) => name.starts_with(RESOURCE_PREFIX) || offered.contains(name),
-        Source::Claim(driver) => driver == DRA_DRIVER,
+        Source::Resource(name) => name.starts_with(keys::RESOURCES) || offered.contains(name),
+        Source::Claim(driver) => driver == keys::GPU_DRIVER,
     }
 }
 

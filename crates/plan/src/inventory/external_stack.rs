@@ -18,7 +18,7 @@ use crate::{
     note::{Note, listed},
     revision,
     settings::PLUGIN_GRACE,
-    world::{ForeignPart, GPU_DRIVER, NodeFacts, Role},
+    world::{ForeignPart, NodeFacts, Role},
 };
 
 /// The name of a device plugin that is known only by what it does, in a GpuNode's status.
@@ -145,7 +145,7 @@ impl ExternalStack {
             }
         }
         let by_slices = || ThirdParty {
-            set: GPU_DRIVER.to_owned(),
+            set: keys::GPU_DRIVER.to_owned(),
             kind: Kind::DraDriver,
             removal_command: Some("remove it from the node".to_owned()),
             beside_managed: false,

@@ -150,31 +150,31 @@ fn release(
     if !evicts && terms.is_over(&rollout) {
         return Decision { labels: rollout.from, failed: true, ..Decision::default() };
     }
-    let releasing =
-        |message: String| releasing(member, &change, &rollout, Some(Note::new(Reason::ReleasingGpus, message)), clock);
+    let releasing = |note: Note| releasing(member, &change, &rollout, Some(note), clock);
+    let because = |message: String| Note::new(Reason::ReleasingGpus, message);
     if let Some(holder) = holder(member, change.reloads_driver) {
-        return releasing(holder);
+        return releasing(because(holder));
     }
     if evicts {
         let evictions = pods.into_iter().map(Eviction::of).collect();
-        return Decision { evictions, note: Some(note), ..releasing(String::new()) };
+        return Decision { evictions, ..releasing(note) };
     }
     if !is_known {
-        return releasing("checking for pods that use a GPU of this node".to_owned());
+        return releasing(because("checking for pods that use a GPU of this node".to_owned()));
     }
     if let Holders::Listed(blockers) = Holders::of(member) {
         // A program may be listed for some seconds after its end.
         let waits = !clock.passed(rollout.since.0, holders::GRACE);
         if let Some(Blocker { name, .. }) = blockers.iter().find(|blocker| waits || blocker.gives_way) {
             pool.ask_again = true;
-            return releasing(format!("{RELEASING} waiting for {name} to end"));
+            return releasing(because(format!("{RELEASING} waiting for {name} to end")));
         }
         if !blockers.is_empty() {
             return Decision { report_holders: true, ..give_back(&rollout, holders::note(blockers.iter())) };
         }
     }
-    if change.waits.is_some() {
-        return Decision { note: change.waits.clone(), ..releasing(String::new()) };
+    if let Some(waits) = change.waits.clone() {
+        return releasing(waits);
     }
     let rollout = terms.go_on(&rollout, RolloutStep::Replace, false);
     replace(member, change, rollout, terms)

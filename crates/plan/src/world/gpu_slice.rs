@@ -3,12 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_operator_common::interned::Interned;
-use gpu_operator_crd::NodeName;
+use gpu_operator_crd::{NodeName, keys::GPU_DRIVER};
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
-
-/// The name of the DRA driver that allocates GPUs. `compute-domain.nvidia.com` allocates channels between nodes.
-pub const GPU_DRIVER: &str = "gpu.nvidia.com";
 
 /// The devices that are whole GPUs, by their attribute `type`. Others are MIG devices and GPUs for virtual machines.
 const GPU: &str = "gpu";

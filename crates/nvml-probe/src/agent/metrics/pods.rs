@@ -6,6 +6,7 @@ use gpu_host::{
     nvml::protocol::MigId,
     observe::pod_resources::{Assignment, Source},
 };
+use gpu_operator_crd::keys;
 
 /// What identifies a GPU among the ids of device plugins.
 #[derive(Clone, Copy, Debug)]
@@ -62,16 +63,10 @@ fn uses<'a>(gpu: Gpu<'a>, assignments: &'a [Assignment]) -> BTreeMap<Use<'a>, BT
     let mut uses: BTreeMap<Use<'_>, BTreeSet<&str>> = BTreeMap::new();
     for Assignment { namespace, pod, container, source, devices } in assignments {
         let container = Container { namespace, pod, name: container };
-        let resource = match source {
-            Source::Resource(name) | Source::Claim(name) => name,
-        };
+        let (Source::Resource(resource) | Source::Claim(resource)) = source;
         for id in devices {
             let (device, shared) = without_replica(id);
-            let part = match source {
-                Source::Resource(_) => part(gpu, resource, device),
-                Source::Claim(_) => claimed(gpu, resource, device),
-            };
-            if let Some(part) = part {
+            if let Some(part) = part(gpu, source, device) {
                 uses.entry(Use { container, resource, part }).or_default().extend(shared.then_some(id.as_str()));
             }
         }
@@ -86,7 +81,11 @@ fn without_replica(id: &str) -> (&str, bool) {
 }
 
 /// Returns what a device is of this GPU; `None` if it belongs to another one.
-fn part<'a>(gpu: Gpu<'a>, resource: &str, device: &str) -> Option<Part<'a>> {
+fn part<'a>(gpu: Gpu<'a>, source: &Source, device: &str) -> Option<Part<'a>> {
+    let resource = match source {
+        Source::Resource(resource) => resource,
+        Source::Claim(driver) => return claimed(gpu, driver, device),
+    };
     if device == gpu.uuid && !device.is_empty() {
         return Some(Part::Whole);
     }
@@ -106,6 +105,6 @@ fn part<'a>(gpu: Gpu<'a>, resource: &str, device: &str) -> Option<Part<'a>> {
 
 /// As [`part`], for a device of NVIDIA's DRA driver, which calls a whole GPU `gpu-<minor>`.
 fn claimed<'a>(gpu: Gpu<'a>, driver: &str, device: &str) -> Option<Part<'a>> {
-    let minor = device.strip_prefix("gpu-").filter(|_| driver == "gpu.nvidia.com")?.parse::<u32>().ok()?;
+    let minor = device.strip_prefix("gpu-").filter(|_| driver == keys::GPU_DRIVER)?.parse::<u32>().ok()?;
     (minor == gpu.minor?).then_some(Part::Whole)
 }
