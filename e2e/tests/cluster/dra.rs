@@ -13,13 +13,12 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{DEFAULT_DRIVER, Fixture, GPUS, HOSTNAME, READY, long_test_on_two_nodes, started};
+use crate::support::{Fixture, GPUS, HOSTNAME, READY, long_test_on_two_nodes, started};
 
 const DRIVER: &str = "gpu.nvidia.com";
 /// The name of the claims, and of the pods that use them.
 const CLAIMED: &str = "by-claim";
 const PLAIN: &str = "by-resource";
-const HOLD: &[&str] = &["/usr/bin/entrypoint", "hold"];
 
 /// Applies one policy with a pool of each kind, or with two that have a device plugin.
 async fn apply(plugin: &Fixture, claims: &Fixture, mode: &str) -> Result<()> {
@@ -112,7 +111,7 @@ async fn create_claimed(f: &Fixture) -> Result<()> {
     let create =
         http::Request::post(path).header("Content-Type", "application/json").body(serde_json::to_vec(&claim)?)?;
     f.cluster.client().request_text(create).await.context("creating the claim")?;
-    let mut pod = f.gpu_pod(CLAIMED, HOLD);
+    let mut pod = f.gpu_pod(CLAIMED, &["/usr/bin/entrypoint", "hold"]);
     pod["spec"]["restartPolicy"] = "Always".into();
     pod["spec"]["resourceClaims"] = json!([{"name": "gpu", "resourceClaimName": CLAIMED}]);
     pod["spec"]["containers"][0]["resources"] = json!({"claims": [{"name": "gpu"}]});
@@ -138,6 +137,12 @@ async fn delete(f: &Fixture, pod: &str) -> Result<()> {
     .await
 }
 
+/// Deletes the pod that uses the claim, and then the claim, which is unprepared by then.
+async fn delete_claimed(f: &Fixture) -> Result<()> {
+    delete(f, CLAIMED).await?;
+    f.cluster.kubectl(&["delete", "resourceclaim", CLAIMED, "-n", &f.users(), "--timeout=5m"]).map(drop)
+}
+
 fn start_of(pod: &Pod) -> Result<Timestamp> {
     started(pod).context("the pod's container is not running")
 }
@@ -155,8 +160,7 @@ async fn the_driver_ends_before_a_pod(f: &Fixture) -> Result<()> {
 
     let driver = f.operand(Stage::DevicePlugin).await?.name_any();
     f.cluster.kubectl(&["delete", "pod", &driver, "-n", f.cluster.namespace(), "--grace-period=1", "--wait=false"])?;
-    delete(f, CLAIMED).await?;
-    f.cluster.kubectl(&["delete", "resourceclaim", CLAIMED, "-n", &f.users(), "--timeout=5m"])?;
+    delete_claimed(f).await?;
     wait_for_gpus(f, 0, GPUS).await?;
     show(f, "the pod has ended beside a restarted DRA driver")
 }
@@ -167,11 +171,7 @@ async fn the_node_reboots_with_a_claim(f: &Fixture) -> Result<()> {
     let before = start_of(&f.runs(CLAIMED).await?)?;
     f.reboot()?;
     show(f, "the node was rebooted with a prepared claim")?;
-    eventually(READY, "the driver, loaded again", || async {
-        ensure!(f.host.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER));
-        Ok(())
-    })
-    .await?;
+    f.wait_for_driver().await?;
     eventually(READY, "the pod, started again", || async {
         let pod = f.pods(&f.users()).get(CLAIMED).await?;
         ensure!(start_of(&pod)? > before, "the container from before the reboot");
@@ -181,8 +181,7 @@ async fn the_node_reboots_with_a_claim(f: &Fixture) -> Result<()> {
     gpu_of(f, CLAIMED)?;
     wait_for_gpus(f, 0, GPUS).await?;
     show(f, "the node and its pod are back")?;
-    delete(f, CLAIMED).await?;
-    f.cluster.kubectl(&["delete", "resourceclaim", CLAIMED, "-n", &f.users(), "--timeout=5m"]).map(drop)
+    delete_claimed(f).await
 }
 
 #[test]
@@ -195,14 +194,12 @@ fn both_kinds_of_pools_run_the_same_pods() {
         show(&claims, "one policy, one pool of each kind")?;
 
         for f in [&plugin, &claims] {
-            f.run_on_gpu(PLAIN, HOLD).await?;
+            f.run_gpu_pod(PLAIN).await?;
             f.sees_one_gpu(PLAIN)?;
         }
         create_claimed(&claims).await?;
         claims.runs(CLAIMED).await?;
-        let gpus = [PLAIN, CLAIMED].map(|pod| gpu_of(&claims, pod));
-        let [plain, claimed] = gpus;
-        let (plain, claimed) = (plain?, claimed?);
+        let (plain, claimed) = (gpu_of(&claims, PLAIN)?, gpu_of(&claims, CLAIMED)?);
         ensure!(plain != claimed, "both pods have {plain}");
         show(&claims, "pods by resource on both nodes, and one by claim")?;
 

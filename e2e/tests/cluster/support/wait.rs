@@ -21,12 +21,17 @@ impl Fixture {
     /// Reboots a node whose driver the operator's pod loads, and waits until it is loaded again and GPUs are allocatable.
     pub async fn reboot_with_driver(&self) -> Result<()> {
         self.reboot()?;
+        self.wait_for_driver().await?;
+        self.wait_for_allocatable(GPUS, READY).await
+    }
+
+    /// Waits until the default driver is loaded after a reboot.
+    pub async fn wait_for_driver(&self) -> Result<()> {
         eventually(READY, "the driver, loaded again", || async {
             ensure!(self.host.standin().loaded_driver().as_deref() == Some(DEFAULT_DRIVER));
             Ok(())
         })
-        .await?;
-        self.wait_for_allocatable(GPUS, READY).await
+        .await
     }
 
     /// Waits until this number of GPUs is allocatable.
